@@ -48,7 +48,7 @@ impl Type {
         Type { element: self.element & !1, ..self }
     }
 
-    /// The same bits with or without a sign.
+    /// Returns the type of the same width with the other signedness.
     fn other_sign(self) -> Type {
         Type { element: self.element ^ 1, ..self }
     }

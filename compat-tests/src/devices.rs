@@ -110,8 +110,7 @@ fn named<D: Device>(id: &str, found: Result<Vec<D>, DeviceError>) -> Option<D> {
     found.into_iter().find(|device| device.info().id == id)
 }
 
-/// The same device with work groups of so many packets; `None` where nobody can say how large they
-/// are.
+/// Returns the device with a work-group size in packets; `None` if the backend cannot set one.
 pub fn with_group_size(device: &Arc<dyn Device>, packets: u32) -> Option<Arc<dyn Device>> {
     let id = device.info().id.as_str();
     Some(match id.split(':').next()? {
@@ -146,11 +145,11 @@ pub fn share<'a, T>(device: &Arc<dyn Device>, cases: &'a [T], most: usize) -> im
     cases.iter().skip(first).step_by(step)
 }
 
-/// The same of cases that use something, by its names: whatever any of them uses, one of the share
-/// does, and be it for that more than `most`.
+/// Returns a share of the cases that covers every feature that any case uses, by the names of
+/// features, even if that takes more than `most`.
 ///
 /// # Panics
-/// As [`share`].
+/// See [`share`].
 pub fn share_of_all<'a, T>(
     device: &Arc<dyn Device>,
     cases: &'a [T],

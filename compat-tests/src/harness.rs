@@ -35,7 +35,7 @@ pub enum What {
     Packet {
         /// Packets in the batch that it was in.
         batch: usize,
-        /// Its place in that batch.
+        /// Index in that batch.
         index: usize,
         /// The packet as it arrived.
         packet: Vec<u8>,

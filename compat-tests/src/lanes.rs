@@ -29,7 +29,7 @@ pub struct Lanes {
 }
 
 impl Lanes {
-    /// It is always there.
+    /// Creates the device; it is available in every build.
     pub fn new() -> Lanes {
         Lanes {
             info: DeviceInfo {

@@ -43,7 +43,7 @@ struct Ipv4<'a> {
     destination: [u8; 4],
     /// Later than the first fragment.
     later_fragment: bool,
-    /// What is behind the header, options included; nothing when the options are cut off.
+    /// Bytes after the header and its options; empty if the options are truncated.
     payload: &'a [u8],
 }
 

@@ -86,10 +86,10 @@ pub fn compile(source: &Path, processor: &str) -> Result<Vec<u8>, String> {
     compile_with(source, processor, &[])
 }
 
-/// The same with more options for clang.
+/// Compiles with additional options for clang.
 ///
 /// # Errors
-/// As [`compile`].
+/// See [`compile`].
 pub fn compile_with(source: &Path, processor: &str, options: &[String]) -> Result<Vec<u8>, String> {
     let processor = format!("-mcpu={processor}");
     let options: Vec<&str> = options.iter().map(String::as_str).chain([processor.as_str()]).collect();
@@ -118,7 +118,7 @@ pub fn presets(source: &str) -> Vec<(String, Vec<u8>, Vec<u8>)> {
     entries.map(|(map, entry)| (map.clone(), bytes(entry, "key"), bytes(entry, "value"))).collect()
 }
 
-/// What is in one of our maps, as the kernel gives its: bytes, where ours has words.
+/// Contents of one of our maps in the kernel's form: bytes in place of words.
 pub fn entries(map: &Declaration, definition: &MapDefinition, table: &Table) -> Entries {
     let bytes = |words: &[u32], length: u32| -> Vec<u8> {
         let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
@@ -164,7 +164,7 @@ pub fn of_kernel(returned: u32) -> u8 {
     if returned <= 4 { returned as u8 } else { 0 }
 }
 
-/// The same of ours.
+/// Returns the kernel's number of one of our verdicts.
 pub fn of_ours(verdict: Verdict) -> u8 {
     (verdict.to_return() & 0xff) as u8
 }

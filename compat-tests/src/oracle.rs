@@ -66,9 +66,8 @@ pub fn used(program: &Program) -> BTreeSet<String> {
     helpers.chain(maps.map(|map| map.ty.name())).collect()
 }
 
-/// What there is of a program for a device: helpers and kinds of maps, sections of global
-/// variables, the functions behind them, by the kinds of maps that they are for, and whether there
-/// are loops.
+/// Returns the features of a program that matter to a device: helpers, map types, global variable
+/// sections, the functions behind them by map kind, and whether the program has loops.
 pub fn parts(program: &Program) -> BTreeSet<String> {
     let mut parts = used(program);
     let Some(origin) = portcullis_xdp::ObjectInfo::of(program) else { return parts };

@@ -30,19 +30,19 @@ const SEED: &str = "PORTCULLIS_RANDOM_SEED";
 /// Programs a run.
 const PROGRAMS: u64 = 200;
 
-/// Those that the compilers of OpenCL devices compile.
+/// Number of programs that each OpenCL device's compiler compiles.
 const BY_DEVICES: u64 = 50;
 
-/// Those that every device runs: they take longer.
+/// Number of programs that every device runs, which takes longer.
 const ON_DEVICES: u64 = 15;
 
-/// Those of them that a device runs whose compiler is slow.
+/// Number of them that a device with a slow compiler runs.
 const SHARE: usize = 10;
 
-/// Those with maps that every device runs.
+/// Number of programs with maps that every device runs.
 const WITH_MAPS: u64 = 24;
 
-/// Those of them that a device runs whose compiler is slow.
+/// Number of them that a device with a slow compiler runs.
 const SHARE_WITH_MAPS: usize = 4;
 
 /// Packets for each.

@@ -35,7 +35,7 @@ struct Seen {
     full: u32,
     removed: u32,
     had_nothing_to_remove: u32,
-    /// What was there before each addition of one.
+    /// Values that the additions of one returned.
     counted: Vec<u32>,
 }
 

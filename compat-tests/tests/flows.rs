@@ -36,7 +36,7 @@ const IN_WGSL: &str = "
         return select(XDP_DROP, XDP_PASS, before == number);
     }";
 
-/// The same, and longer or shorter by what came before.
+/// Twin in OpenCL C, which also resizes packets by what came before.
 const IN_C: &str = "
     //! map flows: hash key=2 value=3 entries=4096
     //! map sums: counter entries=2

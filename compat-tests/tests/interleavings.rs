@@ -58,8 +58,8 @@ impl Scenario {
         Scenario { whims: 0, ..self }
     }
 
-    /// What is wrong with the first outcome that is not right; else the number of outcomes and
-    /// states.
+    /// Explores all orders; returns the number of outcomes and states, or the first incorrect
+    /// outcome.
     fn explored(&self, fault: Option<Fault>) -> Result<(usize, usize), String> {
         let program = program(&filter(self.kind, self.key, if self.kind == MapKind::Hash { 5 } else { 2 }));
         let map = &program.maps()[0];

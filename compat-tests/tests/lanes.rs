@@ -27,7 +27,7 @@ fn stock_filters() -> Vec<(String, Arc<Program>)> {
     all
 }
 
-/// Those that do not fit: packets of a flow in their order cannot go side by side.
+/// Filters without a vector form: packets of a flow must run in order.
 const APART: [&str; 4] = ["conntrack_fw", "policer", "syn_flood", "token_bucket"];
 
 #[test]

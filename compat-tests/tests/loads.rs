@@ -10,7 +10,7 @@ use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
 const FILTERS: u64 = 12;
-/// Those of them that a device runs whose compiler is slow.
+/// Number of cases that a device with a slow compiler runs.
 const SHARE: usize = 6;
 /// Terms in each filter.
 const TERMS: usize = 40;

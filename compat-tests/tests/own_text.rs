@@ -41,7 +41,7 @@ struct Filter {
     name: String,
     unit: Unit,
     interpreter: Interpreter,
-    /// The same for packets with [`MORE`] bytes behind them that it is not to know of.
+    /// Runs packets followed by [`MORE`] bytes that the filter must not see.
     followed: Interpreter,
 }
 

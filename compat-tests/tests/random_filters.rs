@@ -20,7 +20,7 @@ const SEED: &str = "PORTCULLIS_RANDOM_SEED";
 
 const FILTERS: u64 = 150;
 
-/// Those of them that a device runs whose compiler is slow.
+/// Number of filters that a device with a slow compiler runs.
 const SHARE: usize = 30;
 
 /// So little that some filters run out of it.

@@ -25,8 +25,8 @@ const COUNT: &str = "PORTCULLIS_SOAK_PACKETS";
 /// Connections that a batch opens. It closes those that the one before has opened.
 const CONNECTIONS: u32 = 1024;
 
-/// What is sent of each: flags, whether the server sends it, whether it passes. Half of the
-/// connections end with FINs, the others with a RST, after which nothing passes.
+/// One segment: flags, whether the server sends it, whether it passes. Half of the connections end
+/// with FINs, the others with a RST, after which nothing passes.
 type Sent = (u8, bool, bool);
 const OPENING: [Sent; 4] = [(SYN, false, true), (SYN | ACK, true, true), (ACK, false, true), (PSH | ACK, false, true)];
 const CLOSING: [[Sent; 4]; 2] = [

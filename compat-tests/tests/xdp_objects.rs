@@ -18,8 +18,8 @@ use portcullis_xdp::object::MapType;
 use portcullis_xdp::{self as xdp};
 use portcullis_xdp::{self, Object};
 
-/// What is not taken yet, or differs, and why; by source and program. Whatever is taken and the
-/// same must not be here.
+/// Programs that are not accepted yet, or that differ, with the reason, by source and program. An
+/// entry that is accepted and equal fails the test.
 const NOT_YET: &[(&str, &str)] = &[];
 
 /// Programs whose events are numbers that the kernel draws and we draw, each his own: there are as
@@ -54,15 +54,15 @@ struct Case {
     name: String,
     program: Arc<Program>,
     ran: Vec<Ran>,
-    /// What is set before: the number of a map, a key, a value.
+    /// Initial entries: map number, key, value.
     presets: Vec<(usize, Vec<u8>, Vec<u8>)>,
-    /// What is in each of the program's maps in the end, and after [`FEW`] packets.
+    /// Contents of the program's maps at the end, and after [`FEW`] packets.
     maps: Vec<Option<Entries>>,
     few: Vec<Option<Entries>>,
     /// Whether what the program prints can be read.
     reads_prints: bool,
-    /// Whether it is the same in whatever order packets come: in the kernel in the opposite one,
-    /// and by what it does.
+    /// Whether results do not depend on the order of packets, by what the program does and by the
+    /// kernel in reverse order.
     is_free: bool,
 }
 

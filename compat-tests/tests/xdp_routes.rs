@@ -328,7 +328,7 @@ fn cases(tables: &RoutingTables) -> Vec<Case> {
     cases
 }
 
-/// What is different on a device.
+/// Returns the first difference on a device.
 fn differs(device: &dyn Device, case: &Case, tables: &RoutingTables) -> Option<String> {
     let Case { asked, ran, program, .. } = case;
     let mut session = device.load(program, &LoadOptions::default()).unwrap_or_else(|error| panic!("{error}"));

@@ -64,7 +64,7 @@ fn main() {
     }
 }
 
-/// What it costs to make batches of packets and take them apart again, without a filter.
+/// Times building batches of packets and taking them apart, without a filter.
 fn build() {
     let mut sides = [Side::new("bare loop", || alone(bare)), Side::new("batches, dropped", || alone(dropped))];
     if let Some(rates) = compare("received and freed, 64 at a time", ROUNDS, 1, &mut sides) {

@@ -1,6 +1,6 @@
-//! As many frames as a kernel can send: an XDP program that sends its packet, run by the kernel
-//! itself over frames of its own (`BPF_F_TEST_XDP_LIVE_FRAMES`, Documentation/bpf/bpf_prog_run.rst;
-//! Linux 5.18).
+//! Frames at the kernel's full rate: the kernel runs an XDP program that transmits its packet over
+//! frames of its own (`BPF_F_TEST_XDP_LIVE_FRAMES`, Documentation/bpf/bpf_prog_run.rst; Linux
+//! 5.18).
 #![allow(unsafe_code)]
 
 use std::io::Error;

@@ -14,10 +14,10 @@ use crate::veth::End;
 pub struct KernelXdp(OwnedFd);
 
 impl KernelXdp {
-    /// Its verdict is one of `linux/bpf.h`'s `xdp_action`.
+    /// Loads a program that returns this `xdp_action` (`linux/bpf.h`) for every packet.
     ///
     /// # Panics
-    /// When the kernel refuses.
+    /// If the kernel rejects it.
     pub fn new(action: u32) -> KernelXdp {
         // r0 = action; exit
         let code: [u64; 2] = [0xb7 | u64::from(action) << 32, 0x95];

@@ -47,7 +47,7 @@ impl Namespace {
         namespace
     }
 
-    /// Its name, for `ip -netns`.
+    /// Returns the name, as for `ip -netns`.
     pub fn name(&self) -> &str {
         &self.0.0
     }

@@ -31,7 +31,7 @@ pub struct PacketSocket {
 pub struct Frame {
     /// All of it, a VLAN tag that the kernel had taken out included.
     pub bytes: Vec<u8>,
-    /// What is known of the checksum of its transport protocol.
+    /// State of the transport checksum.
     pub checksum: Checksum,
 }
 
@@ -55,10 +55,10 @@ impl PacketSocket {
         PacketSocket::open(end.namespace(), end.name())
     }
 
-    /// The same for any interface of a namespace.
+    /// Opens a socket on any interface of a namespace.
     ///
     /// # Panics
-    /// When there is no such interface, and when the system refuses.
+    /// If there is no such interface, or the system refuses.
     pub fn open(namespace: &Namespace, interface: &str) -> PacketSocket {
         let what = format!("{interface} in {}", namespace.name());
         let opened = namespace.run(|| open(interface));
@@ -178,7 +178,7 @@ impl Frame {
         }
     }
 
-    /// Its EtherType, or that of its first tag; 0 where it is too short to have one.
+    /// Returns the EtherType, or that of the first tag; 0 if the frame is too short.
     pub fn ether_type(&self) -> u16 {
         self.bytes.get(12..14).map_or(0, |word| u16::from_be_bytes([word[0], word[1]]))
     }

@@ -161,17 +161,17 @@ impl End {
         &self.name
     }
 
-    /// Its MAC address: `02:77:00:00:00:01` on the left of subnet 0.
+    /// Returns the MAC address: `02:77:00:00:00:01` on the left of subnet 0.
     pub fn mac(&self) -> [u8; 6] {
         [0x02, 0x77, 0, 0, self.subnet, self.host]
     }
 
-    /// Its IPv4 address, of 24 bits: `10.77.0.1` on the left of subnet 0.
+    /// Returns the IPv4 address, with a prefix of 24 bits: `10.77.0.1` on the left of subnet 0.
     pub fn ipv4(&self) -> Ipv4Addr {
         Ipv4Addr::new(10, 77, self.subnet, self.host)
     }
 
-    /// Its IPv6 address, of 64 bits: `fd77::1` on the left of subnet 0.
+    /// Returns the IPv6 address, with a prefix of 64 bits: `fd77::1` on the left of subnet 0.
     pub fn ipv6(&self) -> Ipv6Addr {
         Ipv6Addr::new(0xfd77, 0, 0, self.subnet.into(), 0, 0, 0, self.host.into())
     }

@@ -179,7 +179,7 @@ fn frames_whose_checksums_are_completed_are_good_to_another_kernel() {
     assert_eq!(bridged.corrupt(), 0);
 }
 
-/// That it is needed, and that the test above would notice.
+/// Completing checksums is needed: without it the peer drops frames, so the test above can fail.
 #[test]
 fn frames_whose_checksums_are_not_completed_are_corrupt() {
     let Some(_suite) = Suite::begin("checksums left to a card", "af-xdp", &["ethtool"]) else { return };

@@ -157,7 +157,7 @@ fn a_watch_sees_an_interface_come_and_go() {
     assert!(matches!(right.run(|| LinkWatch::new("none")).unwrap_err(), LinkError::NoInterface { .. }));
 }
 
-/// What there is no room for is lost, and the latest of it first.
+/// A watch that overflows loses the oldest changes' details and reports the current state.
 #[test]
 fn a_watch_that_nobody_looked_at_for_long_sees_what_is_so_now() {
     let Some(_suite) = begin() else { return };

@@ -10,11 +10,11 @@ use serde_json::Value;
 pub struct Executable {
     /// The folder of its crate, in which cargo runs tests.
     pub folder: PathBuf,
-    /// What it is built from: `bin`, `bench`, `test`, or `lib`, which has unit tests.
+    /// Kind of target: `bin`, `bench`, `test`, or `lib`, which has unit tests.
     pub kind: String,
     /// The target's name.
     pub name: String,
-    /// Whether it is the tests of that.
+    /// Whether the executable runs the target's tests.
     pub is_test: bool,
     /// Where it lies.
     pub path: PathBuf,

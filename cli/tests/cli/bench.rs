@@ -295,8 +295,7 @@ fn batches_without_memory_are_left_out_and_said_to_be() {
     assert!(ran.out.contains("left out: minimal, 9000 packets in batches of 3000000: "), "{}", ran.out);
 }
 
-/// What was written before is there until there is something to put in its place; and then that is
-/// marked.
+/// Older results stay until there are new ones, and those of an interrupted run are marked.
 #[cfg(unix)]
 #[test]
 fn an_interrupted_run_keeps_what_it_has() {

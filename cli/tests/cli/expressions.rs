@@ -132,7 +132,7 @@ fn an_expression_may_begin_with_a_sign() {
     place.run(&["bench", "--expr", expression, "--batch", "0"]).failed(2, &["--batch"]);
 }
 
-/// What is printed is what tcpdump prints, to the letter.
+/// Listings are equal to tcpdump's, byte for byte.
 #[cfg(feature = "pcap-expr")]
 #[test]
 fn programs_are_printed_as_tcpdump_prints_them() {

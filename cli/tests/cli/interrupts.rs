@@ -59,7 +59,7 @@ fn size(place: &Place, name: &str) -> u64 {
     place.path(name).metadata().map_or(0, |metadata| metadata.len())
 }
 
-/// What came so far from a live source is in the file, whole.
+/// Everything received from a live source before the interrupt is in the file, whole.
 #[test]
 fn an_interrupt_finishes_the_files() {
     if deaf() {

@@ -82,7 +82,7 @@ impl Live {
         }
     }
 
-    /// What was said on standard error so far.
+    /// Returns standard error so far.
     pub fn said(&self) -> String {
         self.said.lock().unwrap().clone()
     }

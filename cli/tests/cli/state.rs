@@ -21,7 +21,7 @@ const COUNTS: &str = "
         return XDP_PASS;
     }";
 
-/// What is dumped of `COUNTS` after the capture came so many times.
+/// Expected dump of `COUNTS` after this many runs over the capture.
 fn sources(times: u32) -> String {
     let mut counts = BTreeMap::<u32, u32>::new();
     for packet in packets(&std::fs::read(sample()).unwrap()) {

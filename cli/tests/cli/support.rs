@@ -18,7 +18,7 @@ pub struct Ran {
     pub code: i32,
     /// Standard output.
     pub out: String,
-    /// The same as bytes.
+    /// Standard output as bytes.
     pub bytes: Vec<u8>,
     /// Standard error.
     pub err: String,
@@ -127,7 +127,7 @@ impl Ran {
         self
     }
 
-    /// Its only line of output, as JSON.
+    /// Parses the only line of output as JSON.
     pub fn json(&self) -> serde_json::Value {
         assert_eq!(self.out.matches('\n').count(), 1, "one line: {}", self.out);
         serde_json::from_str(&self.out).unwrap_or_else(|e| panic!("{e}: {}", self.out))

@@ -124,7 +124,7 @@ fn packets_out_of_fuel_are_told() {
     assert!(text.ends_with("\n4 aborted for want of fuel, or since the filter says so: see --fuel\n"), "{text}");
 }
 
-/// It runs no filter, and so nothing is aborted or told of.
+/// `noop` runs no filter, so nothing is aborted or reported.
 #[test]
 fn the_device_that_passes_everything_takes_such_programs() {
     let Some(place) = unproved() else { return };

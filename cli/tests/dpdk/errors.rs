@@ -1,4 +1,4 @@
-//! What is said where DPDK refuses.
+//! Messages for errors that DPDK reports.
 
 use crate::support::{Place, sample};
 use crate::{pcap_port, run};

@@ -29,7 +29,7 @@ fn end(running: Running) -> Value {
     ended.json()
 }
 
-/// What is sent comes back as something.
+/// Checks that a sent frame comes back as another.
 fn comes_back(peer: &mut PacketSocket, frame: &[u8], back: &[u8]) {
     peer.send(frame);
     assert!(peer.receive_where(SOON, |frame| frame.bytes == back).is_some(), "it comes back: {back:02x?}");

@@ -32,7 +32,7 @@ fn run(place: &Place, filter: &str, port: &str, more: &[&str]) -> Ran {
     place.run(&arguments(filter, port, more))
 }
 
-/// The same for a run that has to be ended.
+/// Starts a run that the caller has to end.
 fn start(place: &Place, filter: &str, port: &str, more: &[&str]) -> Running {
     let mut command = place.command(&arguments(filter, port, more));
     command.stdout(Stdio::piped()).stderr(Stdio::piped());

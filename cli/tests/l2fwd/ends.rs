@@ -1,4 +1,4 @@
-//! What is measured, and when it is over.
+//! Measurement windows and the ends of runs.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::Child;

@@ -42,7 +42,7 @@ pub fn numbered(count: usize) -> Vec<Vec<u8>> {
     (0..count).map(packet).collect()
 }
 
-/// What is to come out of it: the addresses swapped, and nothing else changed.
+/// Expected output: packets with swapped MAC addresses.
 pub fn swapped(packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let swap = |packet: &Vec<u8>| [&packet[6..12], &packet[..6], &packet[12..]].concat();
     packets.iter().map(swap).collect()
@@ -88,7 +88,7 @@ pub fn sum(value: &Value) -> u64 {
     value.as_object().unwrap().values().map(number).sum()
 }
 
-/// What came in has gone out, or was to be dropped, or was lost; and no buffer is missing.
+/// Checks that every received packet was sent, dropped or lost, and that no buffer is missing.
 fn adds_up(ran: &Value) {
     assert_eq!(number(&ran["packets"]), sum(&ran["carried_out"]) + sum(&ran["lost"]), "{ran}");
     assert_eq!((&ran["buffers"]["missing"], &ran["error"]), (&0.into(), &Value::Null), "{ran}");

@@ -84,7 +84,7 @@ pub fn marking(mark: char) -> String {
     )
 }
 
-/// What came back: how often each mark was seen, and numbers that came twice or with no mark.
+/// Received marks: how often each was seen, duplicates, and packets without a mark.
 #[derive(Debug)]
 pub struct Back {
     pub marks: [u64; 256],

@@ -23,8 +23,7 @@ const OPEN: [u16; 2] = [80, 4789];
 /// Frames that are sent.
 const FRAMES: u32 = 400;
 
-/// What came of the traffic: what was sent back, and what arrived behind the program at each open
-/// port, as it came.
+/// Frames sent back, and frames received at each open port, in order.
 #[derive(Debug, PartialEq, Eq)]
 struct Seen {
     back: Vec<Vec<u8>>,

@@ -114,8 +114,7 @@ fn curl_is_answered_on_port_80_and_not_on_8080_by_a_netfilter_queue() {
 /// Bytes of a transfer.
 const TRANSFER: u64 = 16 << 20;
 
-/// What is carried: connections this way and the other, and datagrams, of which each is lost that
-/// finds no room.
+/// iperf3 transfers: TCP in both directions, and UDP, which loses datagrams for lack of room.
 const TRANSFERS: [&[&str]; 3] = [&[], &["--reverse"], &["--udp", "--bitrate", "100M", "--length", "1400"]];
 
 /// A server of `iperf3`'s for one test.

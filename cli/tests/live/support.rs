@@ -18,7 +18,7 @@ pub const NOTHING: Duration = Duration::from_millis(300);
 pub struct Running {
     child: Child,
     stderr: BufReader<ChildStderr>,
-    /// What it has said on standard error so far.
+    /// Standard error so far.
     pub said: String,
 }
 
@@ -53,7 +53,7 @@ pub fn command(namespace: &Namespace, filter: &str, arguments: &[&str]) -> Comma
     command_on(namespace, "cpu", filter, arguments)
 }
 
-/// The same on another device.
+/// Builds the command for another device.
 pub fn command_on(namespace: &Namespace, device: &str, filter: &str, arguments: &[&str]) -> Command {
     let mut command = namespace.command(env!("CARGO_BIN_EXE_portcullis"));
     let filter = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shaders").join(format!("{filter}.wgsl"));

@@ -106,7 +106,7 @@ impl Drop for Emulated {
     }
 }
 
-/// What is built up for the process, and where it will find it.
+/// Memory image of the emulated process, and the addresses of its parts.
 struct Memory {
     bytes: Vec<u8>,
 }
@@ -198,7 +198,7 @@ impl Execute for Emulated {
     }
 }
 
-/// That what lies between packets is what it was.
+/// Checks that the bytes between packets are unchanged.
 fn stays_inside(descriptors: &[Descriptor], arena: &[u8]) -> Result<(), String> {
     let mut end = 0;
     for d in descriptors.iter().copied().chain([Descriptor { offset: arena.len() as u32, length: 0 }]) {

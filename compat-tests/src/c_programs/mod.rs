@@ -44,7 +44,7 @@ pub fn program(seed: u64) -> Unit {
     Unit { text: text(seed, None), names: NAMES.map(str::to_owned).to_vec() }
 }
 
-/// The same with maps, of which plain C knows nothing.
+/// Generates a program that uses maps, which plain C does not have.
 pub fn with_maps(seed: u64, maps: Maps) -> String {
     text(seed, Some(maps))
 }

@@ -55,9 +55,9 @@ pub struct Tcpdump<'a> {
 /// What tcpdump says of an expression.
 #[derive(Debug)]
 pub struct Said {
-    /// Its program, as `-ddd` prints it.
+    /// Program as printed by `tcpdump -ddd`.
     pub numbers: String,
-    /// The same as `-d` prints it.
+    /// Program as printed by `tcpdump -d`.
     pub listing: String,
     /// The packets that it takes, by number.
     pub taken: BTreeSet<u32>,

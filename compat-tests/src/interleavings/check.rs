@@ -15,16 +15,16 @@ use portcullis_core::map::{Declaration, MapKind, Table, rows};
 
 use super::Outcome;
 
-/// What is done with a key.
+/// Operation on a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum What {
-    /// It is looked for, and its value read.
+    /// Looks the key up and reads its value.
     Find,
-    /// It is made.
+    /// Inserts the key.
     Insert,
-    /// It is removed.
+    /// Removes the key.
     Remove,
-    /// It is made, and so much is added to its value.
+    /// Inserts the key and adds this to its value.
     Count(u32),
 }
 
@@ -89,12 +89,12 @@ pub fn packet(calls: &[Call]) -> Vec<u8> {
     words.flat_map(u32::to_le_bytes).collect()
 }
 
-/// What is right.
+/// Decides which outcomes are correct.
 #[derive(Debug)]
 pub struct Check<'a> {
     /// The map `m`.
     pub map: &'a Declaration,
-    /// Its entries before.
+    /// Entries before the operations.
     pub before: &'a BTreeMap<Vec<u32>, u32>,
     /// The packets' calls.
     pub packets: &'a [Vec<Call>],

@@ -21,7 +21,8 @@ pub enum Order {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Written {
     value: u32,
-    /// Whether it was made of the one before, between which and this nothing comes.
+    /// Whether the write is an atomic update of the previous one, so that nothing comes between
+    /// them.
     follows: bool,
 }
 

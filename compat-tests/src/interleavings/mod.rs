@@ -24,7 +24,7 @@ use memory::{Memory, Order, Word};
 /// Operations of a packet that are more than any needs that waits for nobody.
 const MOST: usize = 60;
 
-/// What is wrong on purpose, to see that it is found.
+/// Deliberate faults, which the exploration must find.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// Compare and exchange is a load, and then a store.
@@ -42,7 +42,7 @@ pub enum Fault {
     Lost(usize),
 }
 
-/// What is to be explored.
+/// Operations to interleave.
 #[derive(Debug)]
 pub struct Case<'a> {
     /// The filter.
@@ -71,9 +71,9 @@ pub struct Outcome {
 /// A packet that comes to no end.
 #[derive(Debug)]
 pub struct Waits {
-    /// Its number.
+    /// Number of the packet.
     pub packet: usize,
-    /// What it asks for last.
+    /// Latest request.
     pub last: MapRequest,
 }
 

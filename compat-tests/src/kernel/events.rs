@@ -43,7 +43,7 @@ impl RingBuffer {
         Ok(RingBuffer { consumer, producer, size: size.into() })
     }
 
-    /// What is new, in its order.
+    /// Returns the new records, in order.
     pub fn read(&self) -> Vec<Vec<u8>> {
         let (consumed, produced) = (self.consumer.u64_at(0), self.producer.u64_at(0));
         let (mut at, end) = (consumed.load(Ordering::Acquire), produced.load(Ordering::Acquire));
@@ -90,7 +90,7 @@ impl PerfBuffer {
         Ok(PerfBuffer { processors })
     }
 
-    /// What is new: of each record so many bytes as the kernel has filled it up to.
+    /// Returns the new records, each cut to the length that the kernel wrote.
     pub fn read(&self) -> Vec<Vec<u8>> {
         let mut records = Vec::new();
         for (_, mapping) in &self.processors {

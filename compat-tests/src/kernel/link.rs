@@ -8,7 +8,7 @@ use portcullis_xdp::object::{Object, Reference};
 /// A program as the kernel takes it.
 #[derive(Debug)]
 pub struct Linked {
-    /// Its instructions, and behind them those of the functions that it calls.
+    /// Instructions of the program, followed by those of the functions it calls.
     pub instructions: Vec<u64>,
     /// The first instructions of its functions.
     pub functions: Vec<u32>,

@@ -44,14 +44,14 @@ pub struct Ran {
     pub verdict: u32,
     /// The packet.
     pub packet: Vec<u8>,
-    /// What it told the host, by the names of maps, in its order; prints are of the map [`PRINTS`].
+    /// Records sent to the host, in order, by map name; prints are under [`PRINTS`].
     pub told: BTreeMap<String, Vec<Vec<u8>>>,
 }
 
 /// What prints go by.
 pub const PRINTS: &str = "printk";
 
-/// What is in a map: keys and values, in order of the keys' bytes.
+/// Contents of a map: keys and values, ordered by the bytes of the keys.
 pub type Entries = BTreeMap<Vec<u8>, Vec<u8>>;
 
 impl KernelProgram {
@@ -129,7 +129,7 @@ impl KernelProgram {
         self.run_at(packet, 0)
     }
 
-    /// The same, where it came in by an interface of this thread's network namespace.
+    /// Runs the program over a packet received on an interface of this thread's network namespace.
     ///
     /// # Errors
     /// The kernel's.
@@ -176,8 +176,8 @@ impl KernelProgram {
         sys::link(self.program.as_raw_fd(), interface)
     }
 
-    /// What is in a map, by its number in the object; of maps per processor, what is there for the
-    /// first. `None` of maps that cannot be looked at.
+    /// Returns the contents of a map, by its number in the object; of per-CPU maps, the value of
+    /// CPU 0. `None` if the map type cannot be looked up.
     ///
     /// # Errors
     /// The kernel's.

@@ -99,11 +99,10 @@ pub fn program_load(ty: u32, instructions: &[u64], functions: &[u32]) -> Result<
     }
 }
 
-/// The same with what the verifier says of a program that it takes: at level 2 all ways that it
-/// goes through it.
+/// Loads a program and returns the verifier's log; at level 2 it lists every path.
 ///
 /// # Errors
-/// As there.
+/// See [`program_load`].
 pub fn program_load_with(
     ty: u32,
     instructions: &[u64],

@@ -56,7 +56,7 @@ impl Trace {
         }
     }
 
-    /// What is new: texts without the ends of their lines.
+    /// Returns the new lines, without line ends.
     pub fn read(&self) -> Vec<String> {
         let mut text = Vec::new();
         let mut part = [0; 1 << 14];

@@ -42,13 +42,13 @@ pub type Maps = BTreeMap<String, BTreeMap<Vec<u32>, Vec<u32>>>;
 
 /// What a filter must do.
 pub trait Model {
-    /// What it makes of a packet.
+    /// Filters a packet.
     fn filter(&mut self, packet: &Packet) -> Outcome;
 
     /// What the host writes.
     fn set(&mut self, map: &str, key: &[u32], value: &[u32]);
 
-    /// What is in its maps, but for entries by number whose words are all zero.
+    /// Returns the maps' contents, without indexed entries whose words are all zero.
     fn maps(&self) -> Maps;
 }
 
@@ -58,13 +58,13 @@ pub type Writes = Vec<(&'static str, Vec<u32>, Vec<u32>)>;
 /// What the host writes, and the packets that follow.
 #[derive(Debug, Clone)]
 pub struct Phase {
-    /// What is written first.
+    /// Map writes before the packets.
     pub writes: Writes,
-    /// What is filtered then.
+    /// Packets to filter.
     pub packets: Vec<Packet>,
 }
 
-/// What came of a run.
+/// Results of a run.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Outcomes {
     /// What became of each packet.

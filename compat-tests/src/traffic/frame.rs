@@ -32,7 +32,7 @@ pub struct Frame {
     pub options: u8,
     /// The protocol, or IPv6's next header.
     pub protocol: u8,
-    /// What is behind the IP header.
+    /// Bytes after the IP header.
     pub payload: Vec<u8>,
 }
 
@@ -69,7 +69,7 @@ impl Frame {
         Frame::new(source.ip(), destination.ip(), 17, datagram)
     }
 
-    /// The same in fragments of `size` bytes, a multiple of 8; IPv4 only.
+    /// Splits the frame into fragments of `size` bytes, a multiple of 8; IPv4 only.
     pub fn fragments(&self, size: usize) -> Vec<Frame> {
         let pieces = self.payload.chunks(size);
         let last = pieces.len() - 1;

@@ -18,7 +18,7 @@ use portcullis_core::packet::Metadata;
 /// What traffic shall be like.
 #[derive(Debug, Clone)]
 pub struct Spec {
-    /// The same one gives the same packets.
+    /// Seed; equal seeds give equal packets.
     pub seed: u64,
     /// How many packets.
     pub packets: usize,
@@ -128,7 +128,7 @@ impl Maker<'_> {
         (client, server)
     }
 
-    /// What is no connection's, though it may be between the ends of one.
+    /// Generates a frame that belongs to no connection, though it may have the addresses of one.
     fn other(&mut self, kind: u32, ends: Option<(SocketAddr, SocketAddr)>) -> Frame {
         if let Some(fragment) = self.waiting.pop() {
             return fragment;

@@ -23,7 +23,7 @@ fn redirect(target: u32) -> u32 {
     Action::Redirect as u32 | target << 8
 }
 
-/// The same verdict on all packets.
+/// Returns a filter that gives every packet this verdict.
 fn all(action: Action) -> impl Fn(&mut Batch) -> Vec<u32> + Sync {
     move |batch| vec![action as u32; batch.len()]
 }

@@ -9,7 +9,7 @@ const LINES_OF_A_TEST: usize = 30;
 /// Of one suite's failed tests, as many.
 const TESTS: usize = 10;
 
-/// What is said of a suite that began, and of which no result came.
+/// Message for a suite that began and printed no result.
 const WITHOUT_RESULT: &str = "a suite ended without a result: its program died, or was ended";
 
 /// What libtest prints of tests that failed: between `failures:` and `test result: FAILED`, for

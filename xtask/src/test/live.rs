@@ -10,13 +10,13 @@ use super::tally::Tally;
 /// What `--require` calls AF_XDP sockets.
 pub const AF_XDP: &str = "af-xdp";
 
-/// What it calls netfilter queues.
+/// Name of netfilter queues in `--require` and in features.
 pub const NFQUEUE: &str = "nfqueue";
 
-/// What it calls DPDK's ports.
+/// Name of DPDK ports, likewise.
 pub const DPDK: &str = "dpdk";
 
-/// What it calls expressions that libpcap compiles.
+/// Name of libpcap's expressions, likewise.
 pub const PCAP_EXPR: &str = "pcap-expr";
 
 /// Features that everything is built and tested with on a machine that can build none of the
@@ -42,7 +42,7 @@ struct Way {
     feature: &'static str,
     what: &'static str,
     can_build: fn() -> bool,
-    /// What is missing then.
+    /// What building the feature needs.
     needs: &'static str,
 }
 
@@ -71,7 +71,7 @@ const WAYS: [Way; 3] = [
 pub struct Features {
     /// All of them, as cargo takes them.
     pub names: String,
-    /// Those that not every machine can build.
+    /// Features that this machine can build and not every machine can.
     ways: Vec<&'static str>,
 }
 

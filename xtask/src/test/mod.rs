@@ -323,7 +323,7 @@ impl Suite<'_> {
         self.end(name, Tally::one(passed), started);
     }
 
-    /// What is built, where and with what cargo would run it.
+    /// Returns the command that runs an executable as cargo would.
     fn command(&self, built: &Executable, environment: &[(&str, &str)]) -> Command {
         let mut command = Command::new(&built.path);
         command.current_dir(if built.is_test { &built.folder } else { self.root }).stdin(Stdio::null());

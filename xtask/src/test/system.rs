@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 /// Something that tests need and that packages have.
 struct Need {
     what: &'static str,
-    /// What is left out without it.
+    /// Consequence if it is missing.
     without: &'static str,
     /// Debian's packages; `{release}` is the running kernel's.
     packages: &'static [&'static str],
