@@ -195,13 +195,13 @@ mod linux {
     }
 
     /// Ours over a batch that comes back and goes in again.
-    struct Ours<'f> {
+    struct ReusedBatch<'f> {
         session: Box<dyn Session>,
         frames: &'f [[u8; LENGTH]],
         batch: Option<Batch>,
     }
 
-    impl Ours<'_> {
+    impl ReusedBatch<'_> {
         /// Packets as they were: a TTL that came to its end would be another way through the
         /// program.
         fn prepare(&mut self) {
@@ -232,7 +232,7 @@ mod linux {
             // kernel's has its own.
             for (what, count) in [("1 Mi packets", packets), ("in the cache", packets.min(1 << 14))] {
                 let session = session(&program, &case.presets);
-                let mut ours = Ours { session, frames: &frames[..count], batch: None };
+                let mut ours = ReusedBatch { session, frames: &frames[..count], batch: None };
                 let times = packets / count;
                 let mut samples = (Vec::new(), Vec::new());
                 for round in 0..=rounds {
@@ -284,7 +284,7 @@ mod linux {
         let frames = frames(count);
         for name in PLAIN {
             let program = program(name, &compiled(name, "v3"));
-            let mut ours = Ours { session: session(&program, &[]), frames: &frames, batch: None };
+            let mut ours = ReusedBatch { session: session(&program, &[]), frames: &frames, batch: None };
             ours.prepare();
             let code = wide(name);
             let mut machine = rbpf::EbpfVmFixedMbuff::new(Some(&code), 0, 8).expect("rbpf takes the program");

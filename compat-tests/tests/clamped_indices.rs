@@ -43,7 +43,7 @@ struct Checker<'a> {
 
 /// What a walk has found.
 #[derive(Default)]
-struct Found {
+struct AccessCounts {
     /// Kinds of thing that a dynamic index goes into, each as `array in Private`.
     kinds: BTreeSet<String>,
     indices: usize,
@@ -141,8 +141,8 @@ impl<'a> Checker<'a> {
         }
     }
 
-    fn run(&self) -> Found {
-        let mut found = Found::default();
+    fn run(&self) -> AccessCounts {
+        let mut found = AccessCounts::default();
         for (handle, function) in self.lowered.module.functions.iter() {
             for (access, expression) in function.expressions.iter() {
                 let Expression::Access { base, index } = *expression else { continue };

@@ -27,7 +27,7 @@ fn program(kind: MapKind, words: u32, entries: u32) -> Arc<Program> {
 
 /// What has happened to a key.
 #[derive(Debug, Default)]
-struct Seen {
+struct KeyHistory {
     found: u32,
     missed: u32,
     made: u32,
@@ -39,7 +39,7 @@ struct Seen {
     counted: Vec<u32>,
 }
 
-impl Seen {
+impl KeyHistory {
     fn note(&mut self, what: What, result: u32, value: u32) {
         let to = match (what, result) {
             (Find, 0) => &mut self.missed,
@@ -91,9 +91,9 @@ fn run(
     program: &Arc<Program>,
     calls: &[Call],
     size: usize,
-) -> (BTreeMap<Vec<u32>, Seen>, Vec<u32>) {
+) -> (BTreeMap<Vec<u32>, KeyHistory>, Vec<u32>) {
     let mut session = load(device, program);
-    let mut seen: BTreeMap<Vec<u32>, Seen> = BTreeMap::new();
+    let mut seen: BTreeMap<Vec<u32>, KeyHistory> = BTreeMap::new();
     for calls in calls.chunks(size) {
         let packets: Vec<Vec<u8>> = calls.iter().map(|call| packet(std::slice::from_ref(call))).collect();
         let done = session.run(Batch::from_packets(&packets).unwrap()).unwrap();
@@ -107,7 +107,7 @@ fn run(
 
 /// Looks at all keys, at the memory, and whether a map that was full to somebody is full; gives the
 /// number of entries.
-fn check(map: &Declaration, (seen, words): (BTreeMap<Vec<u32>, Seen>, Vec<u32>)) -> usize {
+fn check(map: &Declaration, (seen, words): (BTreeMap<Vec<u32>, KeyHistory>, Vec<u32>)) -> usize {
     memory(map, &words).unwrap_or_else(|wrong| panic!("{wrong}"));
     let mut after: BTreeMap<_, _> = rows(map, &words).into_iter().map(|row| (row.key, row.value[0])).collect();
     let entries = after.len();
@@ -173,7 +173,7 @@ fn all_packets_count_one_key() {
         let done = session.run(Batch::from_packets(&packets).unwrap()).unwrap();
         let packets: Vec<&[u8]> = done.batch.packets().collect();
         for (number, packets) in packets.chunks(each).enumerate() {
-            let mut seen = Seen::default();
+            let mut seen = KeyHistory::default();
             for (result, value) in packets.iter().map(|packet| told(packet)) {
                 seen.note(Count(1), result, value);
             }
@@ -311,11 +311,17 @@ fn work_groups_may_have_any_size() {
 /// Outcomes that no order gives are found out.
 #[test]
 fn what_no_order_gives_is_found() {
-    let wrong = |seen: Seen, after| std::panic::catch_unwind(move || seen.check(after)).is_err();
-    assert!(!wrong(Seen { made: 2, removed: 1, was_there: 3, had_nothing_to_remove: 1, ..Seen::default() }, Some(0)));
-    assert!(wrong(Seen { made: 2, ..Seen::default() }, Some(0)), "two have made it");
-    assert!(wrong(Seen { made: 1, counted: vec![0, 0], ..Seen::default() }, Some(2)), "two have found nothing");
-    assert!(wrong(Seen { made: 1, counted: vec![0, 1], ..Seen::default() }, Some(1)), "one is lost");
-    assert!(wrong(Seen { removed: 1, ..Seen::default() }, None), "what was not there is removed");
-    assert!(wrong(Seen { was_there: 1, ..Seen::default() }, None), "found, and never made");
+    let wrong = |seen: KeyHistory, after| std::panic::catch_unwind(move || seen.check(after)).is_err();
+    assert!(!wrong(
+        KeyHistory { made: 2, removed: 1, was_there: 3, had_nothing_to_remove: 1, ..KeyHistory::default() },
+        Some(0)
+    ));
+    assert!(wrong(KeyHistory { made: 2, ..KeyHistory::default() }, Some(0)), "two have made it");
+    assert!(
+        wrong(KeyHistory { made: 1, counted: vec![0, 0], ..KeyHistory::default() }, Some(2)),
+        "two have found nothing"
+    );
+    assert!(wrong(KeyHistory { made: 1, counted: vec![0, 1], ..KeyHistory::default() }, Some(1)), "one is lost");
+    assert!(wrong(KeyHistory { removed: 1, ..KeyHistory::default() }, None), "what was not there is removed");
+    assert!(wrong(KeyHistory { was_there: 1, ..KeyHistory::default() }, None), "found, and never made");
 }

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use portcullis_compat_tests::kernel::{self, Entries, KernelProgram, Ran};
+use portcullis_compat_tests::kernel::{self, Entries, KernelProgram, KernelRun};
 use portcullis_compat_tests::objects::{self, FORMS};
 use portcullis_compat_tests::{corpora, devices, layouts, oracle};
 use portcullis_core::device::{Device, DeviceKind, LoadOptions, Session};
@@ -53,7 +53,7 @@ fn packets() -> Vec<Vec<u8>> {
 struct Case {
     name: String,
     program: Arc<Program>,
-    ran: Vec<Ran>,
+    ran: Vec<KernelRun>,
     /// Initial entries: map number, key, value.
     presets: Vec<(usize, Vec<u8>, Vec<u8>)>,
     /// Contents of the program's maps at the end, and after [`FEW`] packets.
@@ -151,7 +151,7 @@ fn case(
         origin.maps.iter().map(entries).collect()
     };
     let (first, rest) = packets.split_at(FEW.min(packets.len()));
-    let mut ran: Vec<Ran> = first.iter().map(|packet| run(there, packet)).collect();
+    let mut ran: Vec<KernelRun> = first.iter().map(|packet| run(there, packet)).collect();
     let few = entries(there);
     ran.extend(rest.iter().map(|packet| run(there, packet)));
     let maps = entries(there);
@@ -161,7 +161,7 @@ fn case(
     let reads_prints = there.prints_missing().is_none();
     // What is told is told in order.
     let is_free = oracle::only_adds(&here) && ran.iter().all(|ran| ran.told.is_empty()) && {
-        let mut backwards: Vec<Ran> = packets.iter().rev().map(|packet| run(other, packet)).collect();
+        let mut backwards: Vec<KernelRun> = packets.iter().rev().map(|packet| run(other, packet)).collect();
         backwards.reverse();
         backwards == ran && entries(other) == maps
     };
@@ -272,7 +272,7 @@ fn differs_by(device: &dyn Device, case: &Case, packets: &[Vec<u8>], size: usize
 }
 
 /// Whether the host was told something else than the kernel was.
-fn tells_else(drain: &mut EventReader, session: &mut dyn Session, case: &Case, ran: &[Ran]) -> Option<String> {
+fn tells_else(drain: &mut EventReader, session: &mut dyn Session, case: &Case, ran: &[KernelRun]) -> Option<String> {
     let mut told: BTreeMap<String, Vec<Vec<u8>>> = BTreeMap::new();
     let mut take = |event: Event<'_>| {
         let bytes = match event.payload {

@@ -67,14 +67,14 @@ pub struct Report {
     /// Which packets were taken, in words.
     pub taken: String,
     /// Each way that there could be.
-    pub ways: Vec<Way>,
+    pub ways: Vec<ModeReport>,
     /// What differs from the state before the test; `None` if nothing does.
     pub changed: Option<String>,
 }
 
 /// The program in a mode, with frames that get into memory in a way.
 #[derive(Debug, Clone, Serialize)]
-pub struct Way {
+pub struct ModeReport {
     /// Where the program runs: `native` or `skb`.
     pub mode: &'static str,
     /// Whether the driver itself puts frames into memory.
@@ -141,12 +141,12 @@ impl Numbers {
 impl Report {
     /// Whether there is a way, every way that there is works, and the interface is as it was.
     pub fn passed(&self) -> bool {
-        let good = |way: &Way| match &way.outcome {
+        let good = |way: &ModeReport| match &way.outcome {
             Outcome::Ran(numbers) => numbers.is_good(),
             Outcome::NotOffered { .. } => true,
             Outcome::Failed { .. } => false,
         };
-        let ran = |way: &Way| matches!(way.outcome, Outcome::Ran(_));
+        let ran = |way: &ModeReport| matches!(way.outcome, Outcome::Ran(_));
         self.ways.iter().all(good) && self.ways.iter().any(ran) && self.changed.is_none()
     }
 }
@@ -181,11 +181,11 @@ pub fn run(options: &Options, stop: &CancelToken, observe: &mut dyn FnMut(&str))
         observe(&format!("{} mode, {}", mode.name(), if zero_copy { "zero copy" } else { "copied" }));
         let outcome = match attempt(options, &before, mode, copying, stop) {
             Ok(numbers) => Outcome::Ran(numbers),
-            Err(Trouble::Open(error)) if is_about_everything(&error) => return Err(error),
-            Err(Trouble::Open(error)) => refused(&error),
+            Err(ModeError::Open(error)) if is_about_everything(&error) => return Err(error),
+            Err(ModeError::Open(error)) => refused(&error),
             Err(trouble) => Outcome::Failed { reason: trouble.to_string() },
         };
-        report.ways.push(Way { mode: mode.name(), zero_copy, outcome });
+        report.ways.push(ModeReport { mode: mode.name(), zero_copy, outcome });
         // The next one finds it as this one did, also where the driver has set it up anew.
         wait_for_link(&before, stop);
     }
@@ -195,7 +195,7 @@ pub fn run(options: &Options, stop: &CancelToken, observe: &mut dyn FnMut(&str))
 
 /// Why a way did not come to its end.
 #[derive(Debug, thiserror::Error)]
-enum Trouble {
+enum ModeError {
     #[error(transparent)]
     Open(#[from] XdpError),
     #[error(transparent)]
@@ -232,7 +232,7 @@ fn attempt(
     mode: Mode,
     copying: CopyMode,
     stop: &CancelToken,
-) -> Result<Numbers, Trouble> {
+) -> Result<Numbers, ModeError> {
     let rules = format!("ethertype/{EXPERIMENT:#06x}");
     let nothing = || Steering::Only(rules.parse().expect("a rule"));
     let mut run = af_xdp::open(&af_xdp::Options {
@@ -271,7 +271,7 @@ fn attempt(
         seconds = begun.elapsed().as_secs_f64();
         run.detach();
         end.cancel();
-        threads.into_iter().try_for_each(|thread| thread.join().map_err(|_| Trouble::Died)?.map_err(Trouble::from))
+        threads.into_iter().try_for_each(|thread| thread.join().map_err(|_| ModeError::Died)?.map_err(ModeError::from))
     });
     let arrived = arrived().saturating_sub(arrived_before);
     let received: Vec<_> = lanes.iter_mut().map(|lane| lane.receiver.received()).collect();
@@ -383,7 +383,7 @@ mod tests {
             has_link: true,
             loses_vlan_tags: false,
             taken: "none".into(),
-            ways: outcomes.into_iter().map(|outcome| Way { mode: "native", zero_copy: true, outcome }).collect(),
+            ways: outcomes.into_iter().map(|outcome| ModeReport { mode: "native", zero_copy: true, outcome }).collect(),
             changed: None,
         }
     }

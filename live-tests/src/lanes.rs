@@ -45,7 +45,7 @@ pub fn lane_options(ports: &[&str]) -> Options {
 
 /// How a run ended.
 #[derive(Debug)]
-pub struct Ended {
+pub struct FinishedRun {
     /// By lane.
     pub received: Vec<ReceivedCounts>,
     /// By lane.
@@ -54,7 +54,7 @@ pub struct Ended {
     pub frames: FrameCounts,
 }
 
-impl Ended {
+impl FinishedRun {
     /// Packets whose verdict was carried out, in all lanes.
     pub fn of(&self, action: Action) -> u64 {
         self.sum(|it| it.of(action))
@@ -87,7 +87,7 @@ pub fn run_lanes<T>(
     options: &Options,
     filter: impl Fn(&mut Batch) -> Vec<u32> + Sync,
     meanwhile: impl FnOnce(&[PortInfo]) -> T,
-) -> (T, Ended) {
+) -> (T, FinishedRun) {
     /// Also when what happens meanwhile panics.
     struct Stop<'a>(&'a AtomicBool);
     impl Drop for Stop<'_> {
@@ -106,7 +106,7 @@ pub fn run_lanes<T>(
                 drive(&mut run, &filter, &stop);
                 let received = run.lanes.iter_mut().map(|lane| lane.receiver.received()).collect();
                 let carried = run.lanes.iter().map(|lane| *lane.executor.executed()).collect();
-                Ended { received, carried, frames: run.frame_audit.frames() }
+                FinishedRun { received, carried, frames: run.frame_audit.frames() }
             })
         });
         let guard = Stop(&stop);

@@ -47,7 +47,7 @@ pub use flood::{Flood, on_processor};
 #[cfg(feature = "bench")]
 pub use kernel_xdp::KernelXdp;
 #[cfg(feature = "af-xdp")]
-pub use lanes::{Ended, lane_options, run_lanes};
+pub use lanes::{FinishedRun, lane_options, run_lanes};
 pub use namespace::{Namespace, remove_leftovers};
 pub use packet_socket::{Checksum, Frame, PacketSocket};
 pub use ping::ping;

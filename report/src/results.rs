@@ -34,7 +34,7 @@ pub struct Results {
     pub cells: Vec<Cell>,
     /// Cells that were not measured, with the reasons.
     #[serde(default)]
-    pub left_out: Vec<LeftOut>,
+    pub left_out: Vec<SkippedCell>,
     /// Targets and measured values.
     #[serde(default)]
     pub bars: Vec<Bar>,
@@ -198,7 +198,7 @@ pub struct Measured {
     pub repetitions: u64,
     /// Why it was repeated no more: the interval was as narrow as wanted, or the time was used up.
     #[serde(default)]
-    pub ended: Ended,
+    pub ended: StopReason,
     /// Packets whose verdicts, lengths and bytes were compared with the interpreter's.
     #[serde(default)]
     pub compared: u64,
@@ -231,7 +231,7 @@ pub struct Measured {
 /// Why a measurement was not repeated any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Ended {
+pub enum StopReason {
     /// The median's interval was as narrow as wanted.
     Narrow,
     /// The time for it was used up.
@@ -280,7 +280,7 @@ pub struct Stages {
 
 /// A cell that was not measured.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct LeftOut {
+pub struct SkippedCell {
     /// What.
     pub what: String,
     /// Why.

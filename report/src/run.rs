@@ -11,7 +11,7 @@ use portcullis_core::program::Program;
 use super::bars;
 use super::ceilings;
 use super::machine;
-use super::measure::{Figures, Found, Lane, Settings, Subject, Way, measure};
+use super::measure::{CellOutcome, Contender, Figures, Lane, MeasuredFilter, Settings, measure};
 use super::oracle::Expected;
 use super::results::*;
 use super::seeds;
@@ -168,7 +168,7 @@ pub struct Step<'a> {
 
 /// Ends a run.
 #[derive(Debug, Clone, Default)]
-pub struct Ends {
+pub struct RunGuard {
     /// After the repetition that is under way.
     pub stop: CancelToken,
     /// At once.
@@ -176,7 +176,7 @@ pub struct Ends {
 }
 
 /// Measures all of it. Interrupted, it gives what it has.
-pub fn run(order: &Order, ends: &Ends, observe: &mut dyn FnMut(Step<'_>)) -> Results {
+pub fn run(order: &Order, ends: &RunGuard, observe: &mut dyn FnMut(Step<'_>)) -> Results {
     let (began, clock) = (machine::now(), Instant::now());
     let ways = ways(order);
     let groups = groups(order, &ways);
@@ -246,7 +246,7 @@ pub fn run(order: &Order, ends: &Ends, observe: &mut dyn FnMut(Step<'_>)) -> Res
             stop: ends.stop.clone(),
             give_up: ends.give_up.clone(),
         };
-        let subject = Subject { program: &filter.program, pool, expected: answer, around: group.around, memory };
+        let subject = MeasuredFilter { program: &filter.program, pool, expected: answer, around: group.around, memory };
         let mut own: Vec<Lane> = Vec::with_capacity(group.ways.len());
         for &way in &group.ways {
             own.push(std::mem::replace(&mut lanes[way], Lane::new(ways[way].clone())));
@@ -284,7 +284,7 @@ pub fn run(order: &Order, ends: &Ends, observe: &mut dyn FnMut(Step<'_>)) -> Res
 }
 
 /// XDP-on-GPU's workloads: on which devices, and which of them.
-fn seeds_of(order: &Order, ends: &Ends) -> (Vec<seeds::Side>, seeds::Options) {
+fn seeds_of(order: &Order, ends: &RunGuard) -> (Vec<seeds::Side>, seeds::Options) {
     // A device once: its own way of using threads is part of what is compared.
     let mut devices: Vec<_> = order.devices.iter().filter(|it| !it.is_auto()).map(|it| it.device.clone()).collect();
     devices.dedup_by_key(|device| device.info().id.clone());
@@ -295,7 +295,7 @@ fn seeds_of(order: &Order, ends: &Ends) -> (Vec<seeds::Side>, seeds::Options) {
     (sides, seeds::Options { sizes, time: Duration::ZERO, confidence: CONFIDENCE, all, cancel })
 }
 
-fn ways(order: &Order) -> Vec<Way> {
+fn ways(order: &Order) -> Vec<Contender> {
     let mut all = Vec::new();
     for chosen in &order.devices {
         let info = chosen.device.info();
@@ -320,7 +320,7 @@ fn ways(order: &Order) -> Vec<Way> {
             asked => asked.iter().copied().filter(|dispatch| info.dispatch.contains(dispatch)).collect(),
         };
         for &dispatch in &dispatches {
-            all.extend(starts.iter().map(|&start| Way {
+            all.extend(starts.iter().map(|&start| Contender {
                 device: chosen.device.clone(),
                 id: chosen.id(),
                 threads: chosen.threads,
@@ -333,12 +333,12 @@ fn ways(order: &Order) -> Vec<Way> {
     all
 }
 
-fn groups(order: &Order, all_ways: &[Way]) -> Vec<Group> {
+fn groups(order: &Order, all_ways: &[Contender]) -> Vec<Group> {
     let mut groups = Vec::new();
-    let places = |keep: &dyn Fn(&Way) -> bool| -> Vec<usize> {
+    let places = |keep: &dyn Fn(&Contender) -> bool| -> Vec<usize> {
         (0..all_ways.len()).filter(|&way| keep(&all_ways[way])).collect()
     };
-    let usual = |way: &Way| {
+    let usual = |way: &Contender| {
         // By its own choice, or by the first that was asked for.
         let dispatch = order.dispatches.iter().find(|asked| way.device.info().dispatch.contains(asked));
         let dispatch = dispatch.or(way.device.info().dispatch.first());
@@ -439,14 +439,14 @@ fn empty(order: &Order, began: String) -> Results {
 }
 
 fn left_out(results: &mut Results, what: &str, why: &str) {
-    let left = LeftOut { what: what.into(), why: why.into() };
+    let left = SkippedCell { what: what.into(), why: why.into() };
     if !results.left_out.contains(&left) {
         results.left_out.push(left);
     }
 }
 
 /// Enters what came of a cell.
-fn take(results: &mut Results, way: &Way, filter: &Filter, pool: &Pool, batch: usize, found: Found) {
+fn take(results: &mut Results, way: &Contender, filter: &Filter, pool: &Pool, batch: usize, found: CellOutcome) {
     let mut transfer = match way.transfer {
         _ if way.resident => RESIDENT,
         Transfer::Auto => "auto",
@@ -455,14 +455,14 @@ fn take(results: &mut Results, way: &Way, filter: &Filter, pool: &Pool, batch: u
         Transfer::Imported => "imported memory",
     };
     let outcome = match found {
-        Found::Figures(figures) => {
+        CellOutcome::Figures(figures) => {
             transfer = figures.transfer;
             Outcome::Measured(Box::new(measured(results, way, filter, pool, *figures)))
         }
-        Found::Wrong(detail) => Outcome::Wrong { detail },
-        Found::Failed(reason) => Outcome::Failed { reason },
-        Found::Absent(why) => return left_out(results, &format!("{}, {transfer}", way.id), &why),
-        Found::Same | Found::Dropped => return,
+        CellOutcome::Wrong(detail) => Outcome::Wrong { detail },
+        CellOutcome::Failed(reason) => Outcome::Failed { reason },
+        CellOutcome::Absent(why) => return left_out(results, &format!("{}, {transfer}", way.id), &why),
+        CellOutcome::Same | CellOutcome::Dropped => return,
     };
     results.cells.push(Cell {
         filter: filter.name.clone(),
@@ -476,7 +476,7 @@ fn take(results: &mut Results, way: &Way, filter: &Filter, pool: &Pool, batch: u
     });
 }
 
-fn measured(results: &Results, way: &Way, filter: &Filter, pool: &Pool, figures: Figures) -> Measured {
+fn measured(results: &Results, way: &Contender, filter: &Filter, pool: &Pool, figures: Figures) -> Measured {
     let facts = filter.program.facts();
     let mpps = figures.packet.under(1e-6);
     let kind = way.device.info().kind;

@@ -19,7 +19,7 @@ use portcullis::devices::{self, Selector};
 use portcullis::io::{create_error_reason, same_destination, same_file};
 use portcullis_bench::csv::csv;
 use portcullis_bench::results::{Bar, Cell, Missing, Outcome, Results};
-use portcullis_bench::run::{self, BATCHES, Chosen, Ends, Extent, Order, QUICK_BATCHES, Start};
+use portcullis_bench::run::{self, BATCHES, Chosen, Extent, Order, QUICK_BATCHES, RunGuard, Start};
 use portcullis_bench::seeds::Table;
 use portcullis_bench::traffic::Packets;
 use portcullis_bench::{bars, report};
@@ -57,7 +57,7 @@ pub struct Args {
     /// Measure this device; may be given several times. `cpu@1` is the CPU with one thread. Without
     /// it: every device found, cpu@1, and auto where it has a choice
     #[arg(long, value_name = "DEVICE[@THREADS]")]
-    device: Vec<Asked>,
+    device: Vec<DeviceRequest>,
     /// Fail when one of these is missing, for example cpu,wgpu,opencl
     #[arg(long, value_name = "DEVICES", value_delimiter = ',')]
     require: Vec<Selector>,
@@ -110,15 +110,15 @@ pub struct Args {
 
 /// A device as it is asked for.
 #[derive(Debug, Clone)]
-struct Asked {
+struct DeviceRequest {
     selector: Selector,
     threads: Option<NonZeroUsize>,
 }
 
-impl FromStr for Asked {
+impl FromStr for DeviceRequest {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Asked, String> {
+    fn from_str(text: &str) -> Result<DeviceRequest, String> {
         let (device, threads) = match text.split_once('@') {
             Some((device, threads)) => {
                 // As many as `run --threads` takes.
@@ -133,7 +133,7 @@ impl FromStr for Asked {
         if threads.is_some() && !is_cpu {
             return Err("only the CPU has threads to choose, as in cpu@1".into());
         }
-        Ok(Asked { selector, threads })
+        Ok(DeviceRequest { selector, threads })
     }
 }
 
@@ -213,7 +213,7 @@ fn measure(args: &Args) -> Result<Results, Failure> {
     let interrupt = Interrupt::default();
     interrupt.listen();
     interrupt.begin();
-    let ends = Ends { stop: interrupt.stop.clone(), give_up: interrupt.give_up.clone() };
+    let ends = RunGuard { stop: interrupt.stop.clone(), give_up: interrupt.give_up.clone() };
     let mut progress = Progress::new();
     let results = run::run(&order, &ends, &mut |step| progress.show(&step));
     progress.clear();
@@ -305,10 +305,10 @@ fn auto(candidates: Vec<Arc<dyn Device>>) -> Chosen {
 }
 
 /// Devices, backends without any, and what was demanded and is missing.
-type Found = (Vec<Chosen>, Vec<Missing>, Vec<String>);
+type ProbedDevices = (Vec<Chosen>, Vec<Missing>, Vec<String>);
 
 /// The devices to measure.
-fn devices(args: &Args) -> Result<Found, Failure> {
+fn devices(args: &Args) -> Result<ProbedDevices, Failure> {
     let mut found: Vec<Chosen> = Vec::new();
     let mut missing: Vec<Missing> = Vec::new();
     let mut required = Vec::new();
@@ -320,7 +320,7 @@ fn devices(args: &Args) -> Result<Found, Failure> {
             found.push(chosen);
         }
     };
-    for Asked { selector, threads } in &args.device {
+    for DeviceRequest { selector, threads } in &args.device {
         if *selector == Selector::Auto {
             add(auto(devices::candidates()?), &mut missing);
             continue;

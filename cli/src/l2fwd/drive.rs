@@ -24,14 +24,14 @@ use portcullis::{devices, gpudev};
 
 use super::Args;
 use super::plan::{self, Mode, Workload};
-use super::report::{Ended, Numbers, Report, Row, Through};
-use super::untouched::Untouched;
+use super::report::{Numbers, Report, Row, StopReason, Through};
+use super::untouched::NullSession;
 use crate::failure::{Failure, INTERRUPTED, WRONG};
 use crate::filter::FilterArgs;
 use crate::out;
 use crate::run::interrupt::Interrupt;
 use crate::run::live::dpdk as ports;
-use crate::run::live::{Needs, drive, mempool};
+use crate::run::live::{CaptureRequirements, drive, mempool};
 
 /// Stock filter used when none is given; l2fwd-nv does the same.
 const MAC_SWAP: &str = "mac_swap";
@@ -167,7 +167,7 @@ impl Common<'_> {
         let packets = packets(self.args, mode);
         let mut options = Options { packets, ..self.options.clone() };
         if worker.is_some() {
-            let needs = Needs::of(&self.program, false);
+            let needs = CaptureRequirements::of(&self.program, false);
             (options.room, options.metadata, options.rewrites) = (needs.room, needs.metadata, needs.rewrites());
             if let Some(bytes) = options.split {
                 dpdk::check_split(bytes, self.program.facts()).map_err(|error| Refused::Lacking(error.to_string()))?;
@@ -253,7 +253,7 @@ impl Common<'_> {
 
     fn session(&self, worker: &Worker) -> Result<Box<dyn Session>, DeviceError> {
         match worker {
-            None => Ok(Box::new(Untouched::default())),
+            None => Ok(Box::new(NullSession::default())),
             Some((device, options)) => device.load(&self.program, options),
         }
     }
@@ -320,15 +320,15 @@ impl Common<'_> {
         let is_cancelled = matches!(error, Some(LaneError::Device(DeviceError::Cancelled)));
         let ended = match () {
             // What was under way was given up after somebody had wanted an end.
-            () if is_cancelled => Ended::Interrupted,
-            () if error.is_some() => Ended::Failed,
+            () if is_cancelled => StopReason::Interrupted,
+            () if error.is_some() => StopReason::Failed,
             () if wanted.is_some_and(|wanted| window.received_packets() >= self.warm_up.saturating_add(wanted)) => {
-                Ended::Packets
+                StopReason::Packets
             }
-            () if self.interrupt.stop.is_cancelled() => Ended::Interrupted,
-            () if is_late.into_inner() => Ended::Duration,
-            () if is_idle.into_inner() => Ended::Idle,
-            () => Ended::Interrupted,
+            () if self.interrupt.stop.is_cancelled() => StopReason::Interrupted,
+            () if is_late.into_inner() => StopReason::Duration,
+            () if is_idle.into_inner() => StopReason::Idle,
+            () => StopReason::Interrupted,
         };
         let given_up = drive::given_up(error.as_ref(), &run);
         let error = error.map(|error| error.to_string());

@@ -94,7 +94,7 @@ fn by_name<S: serde::Serializer>(workload: &Workload, serializer: S) -> Result<S
 /// Why a mode is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Ended {
+pub enum StopReason {
     /// All packets that were wanted have come.
     Packets,
     /// The mode ran for its duration.
@@ -112,7 +112,7 @@ pub enum Ended {
 #[derive(Debug, Default, Serialize)]
 pub struct Numbers {
     /// Why it is over.
-    pub ended: Ended,
+    pub ended: StopReason,
     /// What went wrong.
     pub error: Option<String>,
     /// Whether that is only that what was under way was given up.
@@ -193,7 +193,7 @@ impl Numbers {
             let why = if self.came() == 0 { "no packets came" } else { "no burst was through" };
             remarks.push(format!("nothing measured: {why}"));
         }
-        if self.ended == Ended::Interrupted {
+        if self.ended == StopReason::Interrupted {
             remarks.push("interrupted".into());
         }
         remarks.extend(self.error.as_deref().map(out::printable));
@@ -338,7 +338,7 @@ mod tests {
     #[test]
     fn what_was_not_measured_has_no_figures_and_a_reason() {
         let mode = Mode { workload: Workload::Cpu, mempool: Mempool::Host, burst: 64 };
-        let numbers = Numbers { warm_up: 1000, taken: 12, ended: Ended::Idle, ..Numbers::default() };
+        let numbers = Numbers { warm_up: 1000, taken: 12, ended: StopReason::Idle, ..Numbers::default() };
         let row = Row { ran: Some(numbers), ..Row::new(mode) };
         let cells = row.cells();
         assert_eq!(cells.len(), HEAD.len());

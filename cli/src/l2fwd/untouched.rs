@@ -7,9 +7,9 @@ use portcullis::packet::{Action, Batch, Span, Verdicts};
 
 /// A session without a filter.
 #[derive(Debug, Default)]
-pub struct Untouched(Option<Batch>);
+pub struct NullSession(Option<Batch>);
 
-impl Session for Untouched {
+impl Session for NullSession {
     fn import(&mut self, _: &Arc<Span>) -> Result<Imported, DeviceError> {
         Ok(Imported::InPlace)
     }

@@ -14,7 +14,7 @@ use portcullis::pipeline::{self, Broadcasts, Event, Observer, Outputs, PipelineE
 use portcullis::program::Program;
 
 use super::interrupt::Interrupt;
-use super::maps::{Maps, Told};
+use super::maps::{MapNotice, Maps};
 use super::progress::Progress;
 use super::{Args, BatchSize, places, report};
 use crate::chosen::Chosen;
@@ -62,7 +62,7 @@ pub fn run(args: &Args, read: &str) -> Result<(), Failure> {
     interrupt.begin();
 
     let mut progress = Progress::new(args.progress);
-    let mut onlooker = Onlooker { progress: &mut progress, maps: &mut maps };
+    let mut onlooker = RunObserver { progress: &mut progress, maps: &mut maps };
     let mut finished = pipeline::run(source, &mut *session, outputs, &interrupt.stop, &mut onlooker);
     progress.clear();
     finished.totals.times.read += opened;
@@ -209,12 +209,12 @@ fn tell(
 }
 
 /// Shows how far a run is, and has maps follow their files.
-struct Onlooker<'a> {
+struct RunObserver<'a> {
     progress: &'a mut Progress,
     maps: &'a mut Maps,
 }
 
-impl Observer for Onlooker<'_> {
+impl Observer for RunObserver<'_> {
     fn on_event(&mut self, event: Event<'_>) {
         match event {
             Event::Warning(warning) => self.progress.above(|| out::warn(&warning.to_string())),
@@ -225,8 +225,8 @@ impl Observer for Onlooker<'_> {
     fn on_batch_boundary(&mut self, session: &mut dyn Session, packets: usize) -> Result<(), DeviceError> {
         for told in self.maps.follow(session, packets)? {
             self.progress.above(|| match &told {
-                Told::Warning(warning) => out::warn(warning),
-                Told::Note(note) => out::note(note),
+                MapNotice::Warning(warning) => out::warn(warning),
+                MapNotice::Note(note) => out::note(note),
             });
         }
         Ok(())

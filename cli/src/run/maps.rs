@@ -210,7 +210,7 @@ impl MapArgs {
 }
 
 /// Progress to report while packets flow.
-pub enum Told {
+pub enum MapNotice {
     /// Something that could not be done.
     Warning(String),
     /// Something that is good to know.
@@ -287,11 +287,11 @@ impl Maps {
     /// Between two batches: writes state where that is due, and makes maps follow their files. What
     /// could not be done, and what can be again, is to be told. Also reads events, where a batch of
     /// so many packets needs room for its own.
-    pub fn follow(&mut self, session: &mut dyn Session, coming: usize) -> Result<Vec<Told>, DeviceError> {
+    pub fn follow(&mut self, session: &mut dyn Session, coming: usize) -> Result<Vec<MapNotice>, DeviceError> {
         let mut told = Vec::new();
         self.events.boundary(session, coming)?;
         if let Some(Err(error)) = self.state.as_mut().map(|state| state.save_if_due(&self.program, session)) {
-            told.push(Told::Warning(format!("{error}; the file is as it was, and is tried again")));
+            told.push(MapNotice::Warning(format!("{error}; the file is as it was, and is tried again")));
         }
         for follower in &mut self.followers {
             told.extend(follower.boundary(session)?);

@@ -22,10 +22,10 @@ pub struct State {
     now: Option<File>,
     next: Replacement,
     /// When it is to be written while packets flow.
-    due: Option<Due>,
+    due: Option<StateTimer>,
 }
 
-struct Due {
+struct StateTimer {
     every: Duration,
     last: Instant,
     /// Whether the last time it could not be done.
@@ -54,7 +54,7 @@ impl State {
                 break Some(file);
             }
         };
-        let due = every.map(|every| Due { every, last: Instant::now(), failing: false });
+        let due = every.map(|every| StateTimer { every, last: Instant::now(), failing: false });
         Ok(State { name: name.into(), now, next: Replacement::new(name)?, due })
     }
 

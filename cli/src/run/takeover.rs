@@ -18,7 +18,7 @@ use crate::failure::Failure;
 
 /// A filter that is to take over, and what of its maps' files can be read before packets have to
 /// wait for it.
-pub struct Takeover {
+pub struct PreparedReload {
     program: Arc<Program>,
     watched: Vec<(Follower, ParsedRows)>,
     /// Maps of the old filter and of the new one that are the same.
@@ -26,7 +26,7 @@ pub struct Takeover {
     told: ReloadReport,
 }
 
-impl Takeover {
+impl PreparedReload {
     /// Refuses what a run with these arguments would have refused at its start; but for `--map` and
     /// `--from-pin`, which are about the start only.
     pub fn new(
@@ -34,7 +34,7 @@ impl Takeover {
         old: &Program,
         (program, name): (Arc<Program>, String),
         device: &DeviceInfo,
-    ) -> Result<Takeover, Failure> {
+    ) -> Result<PreparedReload, Failure> {
         // A filter that looks for no routes may take over from one that does.
         let kernel_routes = args.kernel_routes.clone().filter(|_| RouteMaps::from_program(&program).is_some());
         MapArgs { kernel_routes, events: None, ..args.behind_the_beginning() }.check(&program, device)?;
@@ -53,7 +53,7 @@ impl Takeover {
         let lasting = (0..old.maps().len()).filter(|&number| old.maps()[number].is_persistent());
         let gone = lasting.filter(|number| carried.iter().all(|(from, _)| from != number));
         told.gone.extend(gone.map(|number| old.maps()[number].name.clone()));
-        Ok(Takeover { program, watched, carried, told })
+        Ok(PreparedReload { program, watched, carried, told })
     }
 }
 
@@ -71,11 +71,11 @@ impl Maps {
     /// The old session's.
     pub fn take_over(
         &mut self,
-        next: Takeover,
+        next: PreparedReload,
         old: &mut dyn Session,
         new: &mut dyn Session,
     ) -> Result<Result<ReloadReport, Failure>, DeviceError> {
-        let Takeover { program, watched, carried, told } = next;
+        let PreparedReload { program, watched, carried, told } = next;
         for (from, to) in carried {
             let words = old.map_words(from)?;
             let maps = (&self.program.maps()[from], &program.maps()[to]);

@@ -222,7 +222,7 @@ impl Board {
 
 /// Who writes on a board between batches.
 #[cfg(all(target_os = "linux", feature = "live"))]
-pub struct Scribe {
+pub struct TrapRecorder {
     board: Board,
     /// Packets that had been aborted when it last did.
     aborted: u64,
@@ -230,10 +230,10 @@ pub struct Scribe {
 }
 
 #[cfg(all(target_os = "linux", feature = "live"))]
-impl Scribe {
+impl TrapRecorder {
     /// Writes on this one.
-    pub fn new(board: Board) -> Scribe {
-        Scribe { board, aborted: 0, last: Instant::now() }
+    pub fn new(board: Board) -> TrapRecorder {
+        TrapRecorder { board, aborted: 0, last: Instant::now() }
     }
 
     /// Writes down why packets were aborted, if it is time and more of them were: to know where, a

@@ -8,7 +8,7 @@ use portcullis::map_file::text::ParsedRows;
 use portcullis::map_file::watch::FileWatcher;
 use portcullis::map_file::{self, Entries};
 
-use super::maps::{MapFile, Told};
+use super::maps::{MapFile, MapNotice};
 use super::rows::no_room;
 use crate::failure::Failure;
 
@@ -54,7 +54,7 @@ impl Follower {
 
     /// Between two batches: makes the map follow the file where that has changed. Where it cannot,
     /// the map stays as it is, and that is told; and when it can again.
-    pub fn boundary(&mut self, session: &mut dyn Session) -> Result<Option<Told>, DeviceError> {
+    pub fn boundary(&mut self, session: &mut dyn Session) -> Result<Option<MapNotice>, DeviceError> {
         let mut last = None;
         while let Some(change) = self.watch.take_change() {
             last = Some(match change {
@@ -67,9 +67,9 @@ impl Follower {
         let (map, file) = (&self.map.name, &self.from.file);
         Ok(match last {
             Err(wrong) => {
-                Some(Told::Warning(format!("{wrong}\nthe map `{map}` stays as it is until {file} is right again")))
+                Some(MapNotice::Warning(format!("{wrong}\nthe map `{map}` stays as it is until {file} is right again")))
             }
-            Ok(()) if stayed => Some(Told::Note(format!("{file} is right again, and the map `{map}` follows it"))),
+            Ok(()) if stayed => Some(MapNotice::Note(format!("{file} is right again, and the map `{map}` follows it"))),
             Ok(()) => None,
         })
     }

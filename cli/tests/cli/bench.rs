@@ -7,7 +7,7 @@ use crate::support::{PASS, Place, has_device};
 /// A run that takes little.
 const SMALL: [&str; 9] = ["bench", "--time", "1s", "--device", "cpu", "--batch", "64,1000", "--packets", "64"];
 
-fn run(place: &Place, more: &[&str]) -> crate::support::Ran {
+fn run(place: &Place, more: &[&str]) -> crate::support::RunOutput {
     place.run(&[&SMALL[..], more].concat())
 }
 

@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use crate::clang;
-use crate::support::{Place, Ran, pcap};
+use crate::support::{Place, RunOutput, pcap};
 
 /// Two programs that are taken and one that is not; variables of every kind, maps with and without
 /// types.
@@ -92,12 +92,12 @@ pub fn place(arguments: &[&str]) -> Option<Place> {
     Some(place)
 }
 
-fn run(place: &Place, arguments: &[&str]) -> Ran {
+fn run(place: &Place, arguments: &[&str]) -> RunOutput {
     let all = ["run", "prog.o:ports", "--read", "in.pcap", "--device", "interp", "--json"];
     place.run(&[&all, arguments].concat())
 }
 
-fn verdicts(ran: &Ran) -> [u64; 3] {
+fn verdicts(ran: &RunOutput) -> [u64; 3] {
     let json = ran.json();
     ["drop", "pass", "tx"].map(|verdict| json["verdicts"][verdict].as_u64().unwrap_or_else(|| panic!("{json}")))
 }

@@ -7,7 +7,7 @@ use portcullis_live_tests::frames::{numbered, swapped};
 use portcullis_live_tests::{Namespace, PacketSocket, Suite, Veth, ping, tcp_echo, wait_until};
 use serde_json::Value;
 
-use crate::running::{Ended, NOTHING, Running, SOON, command};
+use crate::running::{ExitedRun, NOTHING, Running, SOON, command};
 use crate::support::Place;
 
 /// Whether a driver of DPDK's is installed. Where it is not, that is printed.
@@ -24,7 +24,7 @@ fn has_driver(namespace: &Namespace, driver: &str) -> bool {
 
 fn end(running: Running) -> Value {
     running.signal("INT");
-    let ended: Ended = running.end();
+    let ended: ExitedRun = running.end();
     assert!(ended.status.success(), "{}", ended.stderr);
     ended.json()
 }

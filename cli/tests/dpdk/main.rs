@@ -19,7 +19,7 @@ mod user;
 use std::process::Stdio;
 
 use running::Running;
-use support::{Place, Ran};
+use support::{Place, RunOutput};
 
 /// A port that captures come in by and go out of.
 fn pcap_port(number: u32, arguments: &str) -> String {
@@ -28,7 +28,7 @@ fn pcap_port(number: u32, arguments: &str) -> String {
 
 /// `portcullis run FILTER --dpdk PORT --json` with these arguments beside, on the CPU if they name
 /// no other device.
-fn run(place: &Place, filter: &str, port: &str, more: &[&str]) -> Ran {
+fn run(place: &Place, filter: &str, port: &str, more: &[&str]) -> RunOutput {
     place.run(&arguments(filter, port, more))
 }
 

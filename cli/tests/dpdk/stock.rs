@@ -139,7 +139,7 @@ fn traffic() -> Vec<u8> {
 
 /// What a run made of the capture.
 #[derive(PartialEq)]
-struct Made {
+struct FilterResult {
     verdicts: Value,
     /// Packets by where they went.
     packets: Vec<(String, Vec<Vec<u8>>)>,
@@ -184,7 +184,7 @@ impl Case {
         self.dumps.iter().map(read).collect()
     }
 
-    fn by_the_interpreter(&self, place: &Place, filter: &str) -> (Made, Vec<String>) {
+    fn by_the_interpreter(&self, place: &Place, filter: &str) -> (FilterResult, Vec<String>) {
         let more = self.arguments(place, filter, "read");
         let mut arguments = vec!["run", filter, "--read", "in.pcap", "--device", "interp", "--json"];
         arguments.extend(["--write", "pass.pcap", "--write-tx", "tx.pcap", "--write-redirect", "out"]);
@@ -196,10 +196,10 @@ impl Case {
             ("tx".to_owned(), packets(&place.read("tx.pcap"))),
         ];
         sent.extend(targets.iter().map(|to| (to.clone(), packets(&place.read(&format!("out/{to}.pcap"))))));
-        (Made { verdicts: json["verdicts"].clone(), packets: sent, maps: self.maps(place, "read") }, targets)
+        (FilterResult { verdicts: json["verdicts"].clone(), packets: sent, maps: self.maps(place, "read") }, targets)
     }
 
-    fn by_dpdk(&self, place: &Place, filter: &str, targets: &[String]) -> Made {
+    fn by_dpdk(&self, place: &Place, filter: &str, targets: &[String]) -> FilterResult {
         let mut more = self.arguments(place, filter, "dpdk");
         for (number, target) in targets.iter().enumerate() {
             let port = pcap_port(number as u32 + 2, &format!("tx_pcap=to-{target}.pcap"));
@@ -214,7 +214,7 @@ impl Case {
         assert_eq!(lost, json["verdicts"]["aborted"].as_u64().unwrap(), "{json}");
         let to = ["pass", "tx"].into_iter().chain(targets.iter().map(String::as_str));
         let sent = to.map(|to| (to.to_owned(), packets(&place.read(&format!("to-{to}.pcap")))));
-        Made { verdicts: json["verdicts"].clone(), packets: sent.collect(), maps: self.maps(place, "dpdk") }
+        FilterResult { verdicts: json["verdicts"].clone(), packets: sent.collect(), maps: self.maps(place, "dpdk") }
     }
 
     fn is_the_same(&self, language: &str, traffic: &[u8]) {

@@ -5,7 +5,7 @@ use std::process::Child;
 
 use serde_json::Value;
 
-use crate::support::{Place, Ran, command, measure, number, numbered, run, signal, sum, swapped};
+use crate::support::{Place, RunOutput, command, measure, number, numbered, run, signal, sum, swapped};
 
 #[test]
 fn what_comes_before_the_warm_up_is_over_goes_out_and_is_not_counted() {
@@ -120,7 +120,7 @@ fn a_ctrl_c_ends_what_is_measured_and_tells_what_there_is() {
         // Until something is measured.
         std::thread::sleep(std::time::Duration::from_secs(1));
         signal(&child, "INT");
-        let mut ran = Ran::of(child.wait_with_output().unwrap());
+        let mut ran = RunOutput::of(child.wait_with_output().unwrap());
         err.read_to_string(&mut ran.err).unwrap();
         assert_eq!(ran.code, code, "{ran:?}");
         let rows = ran.rows();
@@ -182,7 +182,7 @@ fn what_a_ctrl_c_has_not_through_is_lost_and_counted() {
     // Until something has come.
     std::thread::sleep(std::time::Duration::from_secs(1));
     signal(&child, "INT");
-    let mut ran = Ran::of(child.wait_with_output().unwrap());
+    let mut ran = RunOutput::of(child.wait_with_output().unwrap());
     err.read_to_string(&mut ran.err).unwrap();
     let report: Value = serde_json::from_str(&ran.out).unwrap_or_else(|error| panic!("{error}: {ran:?}"));
     let numbers = &report["rows"][0]["ran"];

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::program;
-pub use crate::program::{Place, Ran};
+pub use crate::program::{Place, RunOutput};
 
 /// Long enough for whatever is to happen, on a busy machine, too.
 pub const SOON: Duration = Duration::from_secs(60);
@@ -57,8 +57,8 @@ pub fn command<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Comma
 }
 
 /// Runs it.
-pub fn run<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Ran {
-    Ran::of(command(arguments).output().unwrap())
+pub fn run<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> RunOutput {
+    RunOutput::of(command(arguments).output().unwrap())
 }
 
 /// Runs it over one port, on the CPU, and gives JSON of all modes, of which none failed.
@@ -68,7 +68,7 @@ pub fn measure(port: &str, arguments: &[&str]) -> Vec<Value> {
     ran.rows()
 }
 
-impl Ran {
+impl RunOutput {
     /// What the JSON on standard output has of each mode, in which every packet is accounted for.
     pub fn rows(&self) -> Vec<Value> {
         let report: Value = serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {self:?}"));

@@ -7,7 +7,7 @@ use std::process::Stdio;
 use portcullis_live_tests::frames::{swapped, udp};
 use portcullis_live_tests::{End, Namespace, PacketSocket, Suite, Veth, ping, tcp_echo};
 
-use crate::support::{Ended, NOTHING, Running, SOON, command, ends};
+use crate::support::{ExitedRun, NOTHING, Running, SOON, command, ends};
 
 /// The program of an interface, as the kernel knows it.
 pub fn has_program(end: &End) -> bool {
@@ -192,7 +192,7 @@ fn what_is_wrong_is_said_before_anything_is_touched() {
         (&["--nfqueue", "0", "--stack", "tap"], 2, "cannot be used with"),
         (&["--duration", "1s"], 2, "--af-xdp"),
     ] {
-        let Ended { status, stderr, .. } = ends(command(&right, "minimal", arguments));
+        let ExitedRun { status, stderr, .. } = ends(command(&right, "minimal", arguments));
         assert_eq!(status.code(), Some(code), "{arguments:?}: {stderr}");
         assert!(stderr.contains(said), "{arguments:?}: {stderr}");
         assert!(!has_program(&veth.right), "{arguments:?}");
@@ -235,12 +235,12 @@ fn who_may_not_is_told_what_is_missing() {
         (",+net_admin,+net_raw,+perfmon,+ipc_lock", "CAP_BPF is missing"),
         (",+net_admin,+net_raw,+bpf,+ipc_lock", "CAP_PERFMON is missing"),
     ] {
-        let Ended { status, stderr, .. } = with(capabilities);
+        let ExitedRun { status, stderr, .. } = with(capabilities);
         assert_eq!(status.code(), Some(1), "{stderr}");
         assert!(stderr.contains(missing) && stderr.lines().count() < 3, "{capabilities}: {stderr}");
         assert!(!stderr.contains("no memory") && !stderr.contains("another place"), "{capabilities}: {stderr}");
     }
-    let Ended { status, stderr, .. } = with(",+net_admin,+net_raw,+bpf,+perfmon,+ipc_lock");
+    let ExitedRun { status, stderr, .. } = with(",+net_admin,+net_raw,+bpf,+perfmon,+ipc_lock");
     assert!(status.success(), "{stderr}");
 }
 

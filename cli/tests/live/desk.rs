@@ -11,7 +11,7 @@ use portcullis_live_tests::{PacketSocket, Veth, wait_until};
 use serde_json::Value;
 
 use crate::af_xdp::{Net, net};
-use crate::support::{Ended, NOTHING, Running, SOON, command_on, ends};
+use crate::support::{ExitedRun, NOTHING, Running, SOON, command_on, ends};
 
 /// Where a frame of [`numbered`] has its number, and where filters write who they are.
 pub const NUMBER: usize = 42;
@@ -44,7 +44,7 @@ impl Desk {
     }
 
     /// Asks.
-    pub fn ctl(&self, arguments: &[&str]) -> Ended {
+    pub fn ctl(&self, arguments: &[&str]) -> ExitedRun {
         let mut command = Command::new(env!("CARGO_BIN_EXE_portcullis"));
         command.args(["ctl", "--control", &self.socket()]).args(arguments);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -93,9 +93,9 @@ pub struct Back {
 
 /// Says so when it goes out of scope, a panic's way included: threads that are waited for look at
 /// this.
-pub struct Ends<'a>(pub &'a AtomicBool);
+pub struct SetOnDrop<'a>(pub &'a AtomicBool);
 
-impl Drop for Ends<'_> {
+impl Drop for SetOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -108,7 +108,7 @@ pub fn under_load(veth: &Veth, meanwhile: impl FnOnce(&AtomicU64)) -> (u64, Back
     let mut peer = PacketSocket::at(&veth.left);
     let sender = PacketSocket::at(&veth.left);
     let back = std::thread::scope(|scope| {
-        let (settles, stops) = (Ends(&settled), Ends(&stop));
+        let (settles, stops) = (SetOnDrop(&settled), SetOnDrop(&stop));
         let back = scope.spawn(|| {
             let (mut back, mut numbers) = (Back { marks: [0; 256], wrong: 0 }, std::collections::HashSet::new());
             loop {

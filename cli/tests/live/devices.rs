@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::desk::{Desk, filters_take_over_under_load};
 use crate::each_device;
-use crate::support::{Ended, Running, SOON, command_on};
+use crate::support::{ExitedRun, Running, SOON, command_on};
 
 /// What a run says where packets are not filtered where they are.
 const COPIES: &str = "gets a copy of what the filter needs of each packet";
@@ -55,7 +55,7 @@ impl By {
 
     /// Sees to it that packets of so many bytes, all of which were read, were filtered where they
     /// were, or were copied for each of so many sessions, as it should be.
-    fn has_moved(&self, bytes: u64, sessions: u32, ended: &Ended) {
+    fn has_moved(&self, bytes: u64, sessions: u32, ended: &ExitedRun) {
         let (id, said) = (self.id(), &ended.stderr);
         let copies = if self.is_in_place() { 0 } else { sessions as usize };
         assert_eq!(said.matches(COPIES).count(), copies, "{id} {}: {said}", self.dispatch);

@@ -23,13 +23,13 @@ pub struct Running {
 }
 
 /// How a run ended.
-pub struct Ended {
+pub struct ExitedRun {
     pub status: ExitStatus,
     pub stdout: String,
     pub stderr: String,
 }
 
-impl Ended {
+impl ExitedRun {
     /// The line of JSON, in which no frame is missing.
     pub fn json(&self) -> Value {
         let line: Value =
@@ -41,7 +41,7 @@ impl Ended {
 }
 
 /// Runs a command that ends by itself, and soon.
-pub fn ends(mut command: Command) -> Ended {
+pub fn ends(mut command: Command) -> ExitedRun {
     let mut child = command.spawn().expect("the program starts");
     let stderr = BufReader::new(child.stderr.take().unwrap());
     Running { child, stderr, said: String::new() }.end()
@@ -107,7 +107,7 @@ impl Running {
     }
 
     /// Waits for its end. What it says until then is little enough for its pipes.
-    pub fn end(mut self) -> Ended {
+    pub fn end(mut self) -> ExitedRun {
         let mut status = None;
         wait_until("the program ends", SOON, || {
             status = self.child.try_wait().unwrap();
@@ -116,7 +116,7 @@ impl Running {
         let mut stdout = String::new();
         self.child.stdout.take().unwrap().read_to_string(&mut stdout).unwrap();
         self.stderr.read_to_string(&mut self.said).unwrap();
-        Ended { status: status.unwrap(), stdout, stderr: std::mem::take(&mut self.said) }
+        ExitedRun { status: status.unwrap(), stdout, stderr: std::mem::take(&mut self.said) }
     }
 }
 

@@ -11,7 +11,7 @@ use portcullis_live_tests::frames::{swapped, udp};
 use portcullis_live_tests::{Namespace, PacketSocket, wait_until};
 
 use crate::af_xdp::{Net, has_program, net};
-use crate::support::{Ended, NOTHING, Running, SOON, command, command_on};
+use crate::support::{ExitedRun, NOTHING, Running, SOON, command, command_on};
 
 /// Runs on every packet for as long as it may.
 const ENDLESS: &str = "
@@ -49,7 +49,7 @@ fn a_device_that_is_not_through_in_time_is_not_waited_for() {
     }
     wait_until("it is at work", SOON, || ticks(running.process()) > before + 50);
     running.signal("INT");
-    let Ended { status, stdout, stderr } = running.end();
+    let ExitedRun { status, stdout, stderr } = running.end();
     assert_eq!(status.code(), Some(130), "{stderr}");
     assert!(stderr.contains("given up") && stderr.contains("no map is written"), "{stderr}");
     assert!(!stderr.contains("error: "), "{stderr}");
@@ -74,7 +74,7 @@ fn a_state_that_cannot_be_written_is_told_where_totals_cannot_be_printed() {
     running.hear("capabilities");
     std::fs::remove_dir_all(path("folder")).unwrap();
     running.signal("INT");
-    let Ended { status, stderr, .. } = running.end();
+    let ExitedRun { status, stderr, .. } = running.end();
     assert!(status.code() == Some(1) && stderr.contains(&state), "{status}: {stderr}");
 }
 

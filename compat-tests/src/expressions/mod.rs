@@ -54,7 +54,7 @@ pub struct Tcpdump<'a> {
 
 /// What tcpdump says of an expression.
 #[derive(Debug)]
-pub struct Said {
+pub struct TcpdumpOutput {
     /// Program as printed by `tcpdump -ddd`.
     pub numbers: String,
     /// Program as printed by `tcpdump -d`.
@@ -91,7 +91,7 @@ impl<'a> Tcpdump<'a> {
     ///
     /// # Panics
     /// Where it fails in another way, or takes too long.
-    pub fn ask(&self, expression: &str) -> Result<Said, String> {
+    pub fn ask(&self, expression: &str) -> Result<TcpdumpOutput, String> {
         let compile = |how| run(Command::new("tcpdump").args(["-y", "EN10MB", how, "--", expression]));
         let numbers = compile("-ddd")?;
         let listing = compile("-d")?;
@@ -105,7 +105,7 @@ impl<'a> Tcpdump<'a> {
         }
         let file = file.to_str().expect("the path is UTF-8");
         let taken = run(Command::new("tcpdump").args(["-r", file, "-w", "-", "--", expression]))?;
-        Ok(Said { numbers, listing, taken: numbers_of(&taken), endless })
+        Ok(TcpdumpOutput { numbers, listing, taken: numbers_of(&taken), endless })
     }
 
     /// The packets over which a program does not come to an end: `ip6 protochain` goes from header

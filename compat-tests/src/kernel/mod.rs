@@ -39,7 +39,7 @@ pub struct KernelProgram {
 
 /// What the kernel made of a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ran {
+pub struct KernelRun {
     /// What the program returned.
     pub verdict: u32,
     /// The packet.
@@ -125,7 +125,7 @@ impl KernelProgram {
     ///
     /// # Errors
     /// The kernel's.
-    pub fn run(&self, packet: &[u8]) -> io::Result<Ran> {
+    pub fn run(&self, packet: &[u8]) -> io::Result<KernelRun> {
         self.run_at(packet, 0)
     }
 
@@ -133,7 +133,7 @@ impl KernelProgram {
     ///
     /// # Errors
     /// The kernel's.
-    pub fn run_at(&self, packet: &[u8], interface: u32) -> io::Result<Ran> {
+    pub fn run_at(&self, packet: &[u8], interface: u32) -> io::Result<KernelRun> {
         let (verdict, packet) = sys::test_run(self.program.as_raw_fd(), packet, interface)?;
         let mut told = BTreeMap::new();
         let mut tell = |map: &str, records: Vec<Vec<u8>>| {
@@ -146,7 +146,7 @@ impl KernelProgram {
         if let Some(Ok(trace)) = &self.prints {
             tell(PRINTS, trace.read().into_iter().map(String::into_bytes).collect());
         }
-        Ok(Ran { verdict, packet, told })
+        Ok(KernelRun { verdict, packet, told })
     }
 
     /// Runs it over a packet so many times.

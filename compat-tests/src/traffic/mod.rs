@@ -45,7 +45,8 @@ impl Default for Spec {
 /// The packets, in order of their arrival. What comes from clients has ingress port 0, what comes
 /// from servers 1.
 pub fn traffic(spec: &Spec) -> Vec<Packet> {
-    let mut maker = Maker { random: Random::new(spec.seed, 31), spec, flood: None, waiting: Vec::new(), last: None };
+    let mut maker =
+        TrafficGenerator { random: Random::new(spec.seed, 31), spec, flood: None, waiting: Vec::new(), last: None };
     let mut connections: Vec<Connection> = Vec::new();
     let (mut packets, mut now) = (Vec::with_capacity(spec.packets), spec.start);
     while packets.len() < spec.packets {
@@ -79,7 +80,7 @@ pub fn traffic(spec: &Spec) -> Vec<Packet> {
     packets
 }
 
-struct Maker<'a> {
+struct TrafficGenerator<'a> {
     random: Random,
     spec: &'a Spec,
     /// The victim of a flood, its source network, and how many packets are still to come.
@@ -90,7 +91,7 @@ struct Maker<'a> {
     last: Option<(SocketAddr, SocketAddr)>,
 }
 
-impl Maker<'_> {
+impl TrafficGenerator<'_> {
     fn client(&mut self) -> SocketAddr {
         let (host, port) = (self.random.below(self.spec.clients), 40_000 + self.random.below(8) as u16);
         let ip: IpAddr = match host % 4 {

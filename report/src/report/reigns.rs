@@ -1,7 +1,7 @@
 //! Which device is the fastest at which batch, from curves that were measured at some batches only.
 
 use super::plot::{Point, Slot};
-use super::strips::Reign;
+use super::strips::FastestRange;
 
 /// A device's throughput against batch sizes, which rise.
 #[derive(Debug, Clone)]
@@ -24,7 +24,7 @@ impl Curve {
 /// of those that are within it when one is looked for, that is taken which will stay so the
 /// longest: noise alone changes nobody's mind. Between two batches one takes over where their lines
 /// cross.
-pub fn reigns(curves: &[Curve]) -> Vec<Reign> {
+pub fn reigns(curves: &[Curve]) -> Vec<FastestRange> {
     let mut batches: Vec<f64> = curves.iter().flat_map(|c| c.points.iter().map(|p| p.x)).collect();
     batches.sort_by(f64::total_cmp);
     batches.dedup();
@@ -34,7 +34,7 @@ pub fn reigns(curves: &[Curve]) -> Vec<Reign> {
     // Those that are the fastest within the noise, the fastest first.
     let leaders: Vec<Vec<&Curve>> = batches.iter().map(|batch| leaders(curves, *batch)).collect();
 
-    let mut reigns: Vec<Reign> = Vec::new();
+    let mut reigns: Vec<FastestRange> = Vec::new();
     let mut before: Option<(f64, &Curve)> = None;
     for (place, batch) in batches.iter().copied().enumerate() {
         let stays = before.map(|(_, curve)| curve).filter(|old| leaders[place].iter().any(|c| c.slot == old.slot));
@@ -53,7 +53,7 @@ pub fn reigns(curves: &[Curve]) -> Vec<Reign> {
             if let Some(reign) = reigns.last_mut() {
                 reign.to = from;
             }
-            reigns.push(Reign { slot: best.slot, name: best.name.clone(), from, to: last * room, close });
+            reigns.push(FastestRange { slot: best.slot, name: best.name.clone(), from, to: last * room, close });
         }
         before = Some((batch, best));
     }

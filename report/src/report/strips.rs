@@ -12,7 +12,7 @@ const NAME: f64 = 12.5;
 
 /// Where one device is the fastest.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Reign {
+pub struct FastestRange {
     /// Whose.
     pub slot: Slot,
     /// Device id.
@@ -27,16 +27,16 @@ pub struct Reign {
 
 /// Which device is the fastest, a row for each filter.
 #[derive(Debug)]
-pub struct Reigns<'a> {
+pub struct FastestChart<'a> {
     /// What stands for the picture where it cannot be seen.
     pub says: &'a str,
     /// Batches, in packets.
     pub x: &'a Axis,
     /// Filters and who is the fastest where.
-    pub rows: &'a [(String, Vec<Reign>)],
+    pub rows: &'a [(String, Vec<FastestRange>)],
 }
 
-impl Reigns<'_> {
+impl FastestChart<'_> {
     /// Draws it, so wide in the page's pixels; names stand beside the rows where there is room, and
     /// above them where not.
     pub fn draw(&self, width: u32) -> Result<Markup, ReportError> {

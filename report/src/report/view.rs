@@ -8,7 +8,7 @@ use crate::results::{Cell, Device, Measured, Outcome, Results};
 
 /// A device in the order of devices.
 #[derive(Debug, Clone)]
-pub struct Shown {
+pub struct DeviceView {
     /// Colour slot of the device.
     pub slot: Slot,
     /// Device id.
@@ -23,7 +23,7 @@ pub struct View<'a> {
     /// All of them.
     pub results: &'a Results,
     /// Devices in the order in which they are listed.
-    pub devices: Vec<Shown>,
+    pub devices: Vec<DeviceView>,
     /// Filters in the order in which they were measured.
     pub filters: Vec<&'a str>,
     /// Kinds of packets, the smallest first.
@@ -35,11 +35,11 @@ pub struct View<'a> {
 impl<'a> View<'a> {
     /// Of these results.
     pub fn new(results: &'a Results) -> View<'a> {
-        let mut devices: Vec<Shown> = Vec::new();
+        let mut devices: Vec<DeviceView> = Vec::new();
         let listed = results.devices.iter().map(|Device { id, name, .. }| (id, name));
         for (id, name) in listed.chain(results.cells.iter().map(|cell| (&cell.device, &cell.device))) {
             if devices.iter().all(|shown| shown.id != *id) {
-                devices.push(Shown { slot: Slot(devices.len()), id: id.clone(), name: name.clone() });
+                devices.push(DeviceView { slot: Slot(devices.len()), id: id.clone(), name: name.clone() });
             }
         }
         let mut filters: Vec<&str> = Vec::new();
@@ -98,7 +98,7 @@ impl<'a> View<'a> {
     }
 
     /// A device's throughput against the batch.
-    pub fn curve(&self, filter: &str, packets: &str, shown: &Shown) -> Curve {
+    pub fn curve(&self, filter: &str, packets: &str, shown: &DeviceView) -> Curve {
         Curve { slot: shown.slot, name: shown.id.clone(), points: points(self.best(filter, packets, &shown.id)) }
     }
 

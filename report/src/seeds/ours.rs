@@ -33,12 +33,12 @@ pub fn program(workload: &Workload) -> Arc<Program> {
 }
 
 /// A session, and the batches that it filters again and again.
-pub struct Ours {
+pub struct PacketRunner {
     session: Box<dyn Session>,
     batches: Vec<Batch>,
 }
 
-impl Ours {
+impl PacketRunner {
     /// Loads the filter, with packets of the workload's traffic, `batch` of them at a time.
     ///
     /// # Errors
@@ -50,7 +50,7 @@ impl Ours {
         count: usize,
         batch: usize,
         options: &LoadOptions,
-    ) -> Result<Ours, DeviceError> {
+    ) -> Result<PacketRunner, DeviceError> {
         let session = device.load(program, &LoadOptions { depth: DEPTH, ..options.clone() })?;
         let fields: Vec<Fields> = traffic(workload.traffic, count).collect();
         let no_memory = |reason: String| DeviceError::Failed { device: device.info().id.clone(), reason };
@@ -66,7 +66,7 @@ impl Ours {
                 carved.map_err(|error| no_memory(error.to_string()))
             })
             .collect::<Result<_, _>>()?;
-        Ok(Ours { session, batches })
+        Ok(PacketRunner { session, batches })
     }
 
     /// All packets once, until every verdict is here; `look` sees those of each batch.

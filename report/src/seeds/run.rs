@@ -8,7 +8,7 @@ use portcullis_core::device::record_kernel::{HostMemory, RecordKernel};
 use portcullis_core::device::{CancelToken, Device, DeviceError, LoadOptions};
 use portcullis_core::program::Program;
 
-use super::ours::{self, Ours};
+use super::ours::{self, PacketRunner};
 use super::published;
 use super::records::{ACTION, Fields, Record, SIZE, traffic};
 use super::tables::{Cell, Row, Source, Table};
@@ -154,15 +154,15 @@ struct Runner<'a> {
 }
 
 /// A table as it is filled.
-struct Filling {
+struct TableBuilder {
     table: Table,
 }
 
-impl Filling {
-    fn new(title: String, note: &str, across: &str, columns: impl IntoIterator<Item = usize>) -> Filling {
+impl TableBuilder {
+    fn new(title: String, note: &str, across: &str, columns: impl IntoIterator<Item = usize>) -> TableBuilder {
         let columns = columns.into_iter().map(|column| column as u64).collect();
         let (note, across) = (note.to_owned(), across.to_owned());
-        Filling { table: Table { title, note, across, columns, rows: Vec::new() } }
+        TableBuilder { table: Table { title, note, across, columns, rows: Vec::new() } }
     }
 
     /// The row of a side, new where there is none yet.
@@ -315,7 +315,7 @@ fn our_way<'a>(
     batch: usize,
     options: &LoadOptions,
 ) -> Opened<'a> {
-    let mut ours = Ours::open(device, program, workload, count, batch, options).map_err(failed)?;
+    let mut ours = PacketRunner::open(device, program, workload, count, batch, options).map_err(failed)?;
     let mut expected = traffic(workload.traffic, count).map(|fields| ours::expected(workload, fields)).enumerate();
     let mut wrong = None;
     ours.run(|verdicts| {
@@ -346,7 +346,7 @@ fn name(device: &dyn Device, extra: &str) -> String {
 
 fn of_workload(workload: &Workload, sides: &[Side], run: &mut Run<'_>) -> Table {
     let options = run.options;
-    let mut filling = Filling::new(
+    let mut filling = TableBuilder::new(
         workload.name.to_owned(),
         "Its way: records of 40 bytes in pinned memory to the device and back, 100,000 at a time. Ours: raw packets of 64 bytes, from the call to the last verdict.",
         "packets",
@@ -389,7 +389,7 @@ fn by_memory(sides: &[Side], run: &mut Run<'_>) -> Table {
     let title = "where the host has its records (simple filter)";
     let workload = &WORKLOADS[0];
     let options = run.options;
-    let mut filling = Filling::new(
+    let mut filling = TableBuilder::new(
         title.to_owned(),
         "Its way, 100,000 records at a time. Imported is what it calls zero-copy: kernels reach the host's memory.",
         "packets",
@@ -420,7 +420,7 @@ fn by_chunk(sides: &[Side], run: &mut Run<'_>) -> Table {
     let workload = &WORKLOADS[0];
     let program = ours::program(workload);
     let sizes = || published::CHUNKS.iter().map(|&(size, _)| size);
-    let mut filling = Filling::new(
+    let mut filling = TableBuilder::new(
         title.to_owned(),
         "Its way from pinned memory, chunks in flight on four queues; ours with four batches in flight. Both are timed until the last verdict is back, not until the work is queued.",
         "packets at a time",
@@ -452,7 +452,7 @@ fn single_calls(sides: &[Side], run: &mut Run<'_>) -> Table {
     let program = ours::program(workload);
     let (calls, _) = published::SINGLE_CALLS;
     let note = "A thousand calls of one packet each, every one waited for.";
-    let mut filling = Filling::new(title.to_owned(), note, "calls", [calls]);
+    let mut filling = TableBuilder::new(title.to_owned(), note, "calls", [calls]);
     let mut runners = Vec::new();
     for side in sides {
         if let Some(open) = &side.records {

@@ -38,7 +38,7 @@ pub const PACKAGES_EVERYWHERE: [&str; 10] = [
 ];
 
 /// Something that this machine may not be able to build.
-struct Way {
+struct OptionalFeature {
     feature: &'static str,
     what: &'static str,
     can_build: fn() -> bool,
@@ -46,20 +46,20 @@ struct Way {
     needs: &'static str,
 }
 
-const WAYS: [Way; 3] = [
-    Way {
+const WAYS: [OptionalFeature; 3] = [
+    OptionalFeature {
         feature: AF_XDP,
         what: "live traffic by AF_XDP",
         can_build: can_build_af_xdp,
         needs: "a C compiler, clang, m4, pkg-config and the headers of libelf and zlib",
     },
-    Way {
+    OptionalFeature {
         feature: DPDK,
         what: "live traffic by DPDK",
         can_build: can_build_dpdk,
         needs: "a C compiler, libclang, pkg-config and DPDK 22.11 or newer with its headers",
     },
-    Way {
+    OptionalFeature {
         feature: PCAP_EXPR,
         what: "expressions that libpcap compiles",
         can_build: can_build_pcap,
@@ -80,7 +80,7 @@ impl Features {
     /// built once. What is left out is printed, and fails where it is required.
     pub fn find(suite: &mut Suite<'_>, require: &[String]) -> Features {
         let mut features = Features { names: EVERYWHERE.into(), ways: Vec::new() };
-        for Way { feature, what, can_build, needs } in WAYS.iter().filter(|_| cfg!(target_os = "linux")) {
+        for OptionalFeature { feature, what, can_build, needs } in WAYS.iter().filter(|_| cfg!(target_os = "linux")) {
             if can_build() {
                 features.names = format!("{},{feature}", features.names);
                 features.ways.push(feature);

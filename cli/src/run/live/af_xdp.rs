@@ -5,7 +5,7 @@ use portcullis::io::af_xdp::{self, AfXdp, BusyPoll, CopyMode, FrameCounts, LaneL
 use portcullis::io::live::link::{Interface, StackDevice};
 use portcullis::packet::ResizeRoom;
 
-use super::Needs;
+use super::CaptureRequirements;
 use super::drive::{self, Prepared};
 use super::privileges::Admin;
 use super::report::Balance;
@@ -71,7 +71,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         known_by_interface(&mut options, args.maps.kernel_routes.is_some())?;
     }
     let _run = prepared.span.clone().entered();
-    let needs = Needs::of(&prepared.program, live.control.is_some());
+    let needs = CaptureRequirements::of(&prepared.program, live.control.is_some());
     (options.room, options.metadata, options.rewrites) = (needs.room, needs.metadata, needs.rewrites());
     options.lanes = if super::one_lane(args, &prepared.program)? { LaneLayout::Shared } else { LaneLayout::PerQueue };
     let mut run = af_xdp::open(&options).map_err(|error| Failure::Wrong(error.to_string()))?;

@@ -7,7 +7,7 @@ use portcullis::io::dpdk::{
     self, Dpdk, DpdkError, HeaderSplit, MbufCounts, Mempool, Options, PassTarget, PortSpec, WrittenCaptures,
 };
 
-use super::Needs;
+use super::CaptureRequirements;
 use super::drive::{self, Prepared};
 use super::privileges::Admin;
 use super::report::Balance;
@@ -34,7 +34,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     super::refuse_copies("--dpdk", &prepared.program)?;
     prepared.idle_exit = live.idle_exit.or(over(&options.ports));
     let _run = prepared.span.clone().entered();
-    let needs = Needs::of(&prepared.program, live.control.is_some());
+    let needs = CaptureRequirements::of(&prepared.program, live.control.is_some());
     (options.room, options.metadata, options.rewrites) = (needs.room, needs.metadata, needs.rewrites());
     live.mempool.apply(&mut options, &prepared.program, prepared.device(), live.control.is_some())?;
     options.one_lane = super::one_lane(args, &prepared.program)?;

@@ -25,17 +25,17 @@ use portcullis::reason;
 use rustix::thread::{CpuSet, sched_getaffinity};
 use tracing::Span;
 
-use super::control::{self, Held, Live};
+use super::control::{self, LaneStatus, Live};
 use super::privileges::{self, Admin};
-use super::report::{Balance, Besides};
+use super::report::{Balance, ExtraReport};
 use super::stats::{Form, Source, Stats};
 use super::{log, report};
 use crate::chosen::Chosen;
 use crate::failure::{Failure, INTERRUPTED, WRONG};
 use crate::run::interrupt::Interrupt;
-use crate::run::maps::{Maps, Told};
+use crate::run::maps::{MapNotice, Maps};
 use crate::run::places;
-use crate::run::traps::{Board, Place, Scribe, Trapped};
+use crate::run::traps::{Board, Place, TrapRecorder, Trapped};
 use crate::run::{Args, BatchSize};
 use crate::{explain, out};
 
@@ -62,7 +62,7 @@ pub struct Prepared {
 }
 
 /// A run that is over.
-pub struct Ended {
+pub struct FinishedRun {
     device: Arc<dyn Device>,
     summary: RunSummary,
     error: Option<LaneError>,
@@ -72,7 +72,7 @@ pub struct Ended {
     /// Packets that a device had which failed, or waited for it.
     given_up: u64,
     /// What only some filters have to say.
-    besides: Besides,
+    besides: ExtraReport,
 }
 
 impl Prepared {
@@ -200,7 +200,7 @@ pub fn drive<T>(
     admin: Admin,
     beside: impl FnOnce() -> T + Send,
     at_stop: impl FnOnce() + Send,
-) -> Result<Ended, Failure> {
+) -> Result<FinishedRun, Failure> {
     privileges::give_up(args, admin)?;
     // What is kept for the end, this thread keeps alone: all others are started by one that is
     // without.
@@ -222,7 +222,12 @@ pub fn drive<T>(
 }
 
 /// The run itself.
-fn go(args: &Args, prepared: Prepared, lanes: Vec<Lane>, at_stop: impl FnOnce() + Send) -> Result<Ended, Failure> {
+fn go(
+    args: &Args,
+    prepared: Prepared,
+    lanes: Vec<Lane>,
+    at_stop: impl FnOnce() + Send,
+) -> Result<FinishedRun, Failure> {
     let Prepared { program, device, options, dispatch, maps, words, interrupt, metrics, control, idle_exit, .. } =
         prepared;
     let load = |lane| {
@@ -278,7 +283,8 @@ fn go(args: &Args, prepared: Prepared, lanes: Vec<Lane>, at_stop: impl FnOnce() 
     };
     let source = Source { run: run.clone(), aborted: board.clone() };
     let shown = args.live.stats.map(|every| Stats::start(every, source, form, interrupt.stop.clone())).transpose()?;
-    let held = lanes.iter().map(|lane| Held { commands: lane.commands.clone(), memory: lane.lane.memory.clone() });
+    let held =
+        lanes.iter().map(|lane| LaneStatus { commands: lane.commands.clone(), memory: lane.lane.memory.clone() });
     let live_run = Live {
         args: args.maps.clone(),
         program: program.clone(),
@@ -291,9 +297,9 @@ fn go(args: &Args, prepared: Prepared, lanes: Vec<Lane>, at_stop: impl FnOnce() 
     let server = control.map(|socket| control::Server::start(socket, live_run)).transpose()?;
     // A filter that takes over may tell of events where this one does not.
     let follows = args.maps.follows() || args.live.control.is_some() || lock(&maps).events().is_some();
-    let scribe = is_shown.then(|| (Scribe::new(board), run.clone()));
+    let scribe = is_shown.then(|| (TrapRecorder::new(board), run.clone()));
     let follows = follows || scribe.is_some() && lock(&maps).traps.may_abort();
-    let mut onlooker = Onlooker { maps: maps.clone(), follows, scribe };
+    let mut onlooker = MapWatchObserver { maps: maps.clone(), follows, scribe };
     let (lanes, error) = run_live(lanes, &stats, &live, &interrupt.stop, at_stop, &mut onlooker);
     // A queue's packets that nobody takes any more wait until it is given up: all of a lane goes
     // now but its session, which has the maps.
@@ -316,13 +322,13 @@ fn go(args: &Args, prepared: Prepared, lanes: Vec<Lane>, at_stop: impl FnOnce() 
     let traps = sessions.first_mut().map_or(Ok(Vec::new()), |session| maps.traps.read(&mut **session));
     let (traps, failed) = traps.map_or_else(|error| (Vec::new(), Err(error)), |traps| (traps, Ok(())));
     let summary = run.summary(&reading);
-    let besides = Besides::of(&summary, maps.events(), (&maps.traps, traps));
+    let besides = ExtraReport::of(&summary, maps.events(), (&maps.traps, traps));
     let saved = saved.and(failed.map_err(Failure::from));
     let maps_are_gone = sessions.is_empty() && maps.writes();
     drop(sessions);
     interrupt.end();
     let given_up = given_up(error.as_ref(), &run);
-    Ok(Ended { summary, device, error, saved, maps_are_gone, given_up, besides })
+    Ok(FinishedRun { summary, device, error, saved, maps_are_gone, given_up, besides })
 }
 
 /// Packets that a device may still have after a run: those that were under way where it failed.
@@ -376,15 +382,15 @@ fn serve(door: MetricsListener, run: &Arc<RunStats>, board: &Board) -> Result<Se
 }
 
 /// Has maps follow their files.
-struct Onlooker {
+struct MapWatchObserver {
     maps: Arc<Mutex<Maps>>,
     /// Whether there is anything to be done.
     follows: bool,
     /// Who tells others where packets are aborted, and what says how many are.
-    scribe: Option<(Scribe, Arc<RunStats>)>,
+    scribe: Option<(TrapRecorder, Arc<RunStats>)>,
 }
 
-impl Observer for Onlooker {
+impl Observer for MapWatchObserver {
     fn on_event(&mut self, _: Event<'_>) {}
 
     fn on_batch_boundary(&mut self, session: &mut dyn Session, packets: usize) -> Result<(), DeviceError> {
@@ -395,8 +401,8 @@ impl Observer for Onlooker {
             }
             for told in maps.follow(session, packets)? {
                 match &told {
-                    Told::Warning(warning) => out::warn(warning),
-                    Told::Note(note) => out::note(note),
+                    MapNotice::Warning(warning) => out::warn(warning),
+                    MapNotice::Note(note) => out::note(note),
                 }
             }
         }
@@ -459,10 +465,10 @@ pub fn warm_up(session: &mut dyn Session, program: &Program) -> Result<(), Devic
     session.run(batch).map(drop)
 }
 
-impl Ended {
+impl FinishedRun {
     /// Prints what came of it, and says how it ended. Frames are those of memory that the run had.
     pub fn report(self, args: &Args, frames: Option<Balance>) -> Result<(), Failure> {
-        let Ended { device, summary, error, saved, maps_are_gone, given_up, besides } = self;
+        let FinishedRun { device, summary, error, saved, maps_are_gone, given_up, besides } = self;
         let frames = frames.map(|frames| frames.given_up(given_up));
         let text = match args.json {
             true => report::json(&summary, frames, &besides),

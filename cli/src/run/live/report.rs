@@ -10,7 +10,7 @@ use portcullis::pipeline::live::{LaneSummary, Latency, RunSummary, SizingSummary
 use serde::{Deserialize, Serialize};
 
 use crate::out;
-use crate::run::report::{Told, events_row};
+use crate::run::report::{EventTotals, events_row};
 use crate::run::traps::{self, OutOfFuel, Trapped, Traps};
 
 /// Lanes whose batches the table has; the JSON line has all.
@@ -65,10 +65,10 @@ impl fmt::Display for Balance {
 
 /// What only some filters have to say.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub struct Besides {
+pub struct ExtraReport {
     /// What the filter told of, if it can.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub events: Option<Told>,
+    pub events: Option<EventTotals>,
     /// Where a program of XDP was aborted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub traps: Vec<Trapped>,
@@ -77,16 +77,16 @@ pub struct Besides {
     pub out_of_fuel: Option<OutOfFuel>,
 }
 
-impl Besides {
+impl ExtraReport {
     /// Of a run with these numbers: its events, and what was read of where packets were aborted.
-    pub fn of(run: &RunSummary, events: Option<EventCounts>, (traps, read): (&Traps, Vec<Trapped>)) -> Besides {
+    pub fn of(run: &RunSummary, events: Option<EventCounts>, (traps, read): (&Traps, Vec<Trapped>)) -> ExtraReport {
         let out_of_fuel = traps.out_of_fuel(run.numbers.sum.verdicts(Action::Aborted), &read);
-        Besides { events: events.map(Told::from), traps: read, out_of_fuel }
+        ExtraReport { events: events.map(EventTotals::from), traps: read, out_of_fuel }
     }
 }
 
 /// One line of JSON, its end included.
-pub fn json(run: &RunSummary, frames: Option<Balance>, besides: &Besides) -> String {
+pub fn json(run: &RunSummary, frames: Option<Balance>, besides: &ExtraReport) -> String {
     #[derive(Serialize)]
     struct Line<'a> {
         #[serde(flatten)]
@@ -94,13 +94,13 @@ pub fn json(run: &RunSummary, frames: Option<Balance>, besides: &Besides) -> Str
         #[serde(skip_serializing_if = "Option::is_none")]
         frames: Option<Balance>,
         #[serde(flatten)]
-        besides: &'a Besides,
+        besides: &'a ExtraReport,
     }
     serde_json::to_string(&Line { run, frames, besides }).expect("numbers and texts, with texts for keys") + "\n"
 }
 
 /// A small table. `device` is the device in words.
-pub fn table(run: &RunSummary, device: &str, frames: Option<Balance>, besides: &Besides) -> String {
+pub fn table(run: &RunSummary, device: &str, frames: Option<Balance>, besides: &ExtraReport) -> String {
     let sum = &run.numbers.sum;
     let share = |count: u64| match sum.packets {
         0 => String::new(),
@@ -180,7 +180,7 @@ mod tests {
         let run = RunSummary { filter: "f.wgsl".into(), device: "cpu".into(), numbers };
         let table = |sending| {
             let frames = Balance { all: 4096, free: 4096 - sending, sending, ..Balance::default() };
-            super::table(&run, "CPU", Some(frames), &Besides::default())
+            super::table(&run, "CPU", Some(frames), &ExtraReport::default())
         };
         let line = |text: &str| text.lines().find(|line| line.starts_with("not sent")).map(str::to_owned);
         assert_eq!(line(&table(0)), None);

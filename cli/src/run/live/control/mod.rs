@@ -5,4 +5,4 @@ mod server;
 mod service;
 
 pub use server::Server;
-pub use service::{Held, Live};
+pub use service::{LaneStatus, Live};

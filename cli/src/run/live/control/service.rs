@@ -13,12 +13,12 @@ use portcullis::reason;
 use serde_json::value::RawValue;
 
 use super::super::drive::{import, lock, show_copies, warm_up};
-use super::super::report::{self, Besides};
+use super::super::report::{self, ExtraReport};
 use crate::failure::{self, Failure};
 use crate::filter::FilterArgs;
 use crate::out;
 use crate::run::maps::{MapArgs, Maps};
-use crate::run::takeover::Takeover;
+use crate::run::takeover::PreparedReload;
 
 /// A run that goes on.
 pub struct Live {
@@ -35,11 +35,11 @@ pub struct Live {
     /// Maps of the run, owned by the first lane.
     pub maps: Arc<Mutex<Maps>>,
     /// Lanes of the run.
-    pub lanes: Vec<Held>,
+    pub lanes: Vec<LaneStatus>,
 }
 
 /// State of one lane.
-pub struct Held {
+pub struct LaneStatus {
     /// Commands to the lane.
     pub commands: Arc<LaneCommands>,
     /// The memory that its packets come into, where it is known.
@@ -47,7 +47,7 @@ pub struct Held {
 }
 
 /// A session that is swapped, and what came of it.
-type Swapped<T> = (Result<T, Refusal>, Box<dyn Session>);
+type SwappedSession<T> = (Result<T, Refusal>, Box<dyn Session>);
 
 impl Service for Live {
     fn stats(&mut self) -> Result<Box<RawValue>, Refusal> {
@@ -64,7 +64,7 @@ impl Service for Live {
             }
             false => Vec::new(),
         };
-        let besides = Besides::of(&summary, events, (&lock(&self.maps).traps, traps));
+        let besides = ExtraReport::of(&summary, events, (&lock(&self.maps).traps, traps));
         let line = report::json(&summary, None, &besides);
         RawValue::from_string(line.trim_end().to_owned()).map_err(|error| Refusal::failed(error.to_string()))
     }
@@ -124,7 +124,7 @@ impl Live {
         }
         let name = args.name();
         let next = (program.clone(), name.clone());
-        let takeover = Takeover::new(&self.args, &self.program, next, self.device.info()).map_err(refused)?;
+        let takeover = PreparedReload::new(&self.args, &self.program, next, self.device.info()).map_err(refused)?;
         let (sessions, copied) = self.load(&program).map_err(device_failed)?;
         let mut sessions = sessions.into_iter();
 
@@ -180,10 +180,10 @@ impl Live {
 /// The one that is of no more use comes back, so that packets need not wait until it is taken
 /// apart.
 fn swap<T: Send + 'static>(
-    lane: &Held,
+    lane: &LaneStatus,
     mut session: Box<dyn Session>,
     bring: impl FnOnce(&mut dyn Session, &mut dyn Session) -> Result<Result<T, Refusal>, DeviceError> + Send + 'static,
-) -> Receiver<Swapped<T>> {
+) -> Receiver<SwappedSession<T>> {
     let (to, from) = sync_channel(1);
     lane.commands.push(LaneCommand::replace_session(move |now| {
         let brought = bring(&mut **now, &mut *session)?;
@@ -196,7 +196,7 @@ fn swap<T: Send + 'static>(
     from
 }
 
-fn result<T>(swapped: &Receiver<Swapped<T>>) -> Result<T, Refusal> {
+fn result<T>(swapped: &Receiver<SwappedSession<T>>) -> Result<T, Refusal> {
     swapped.recv().map_err(|_| ending())?.0
 }
 
