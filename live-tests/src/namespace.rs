@@ -15,9 +15,9 @@ const PREFIX: &str = "portcullis";
 /// Where `ip netns` keeps namespaces by name.
 const FOLDER: &str = "/run/netns";
 
-/// A network namespace of a test's own, with nothing in it but the loopback interface, which is up.
-/// It is removed with the last clone, also when a test panics, and with it what is in it:
-/// interfaces, and programs that still run there.
+/// A network namespace of a test's own, with only the loopback interface, which is up. Dropping the
+/// last clone removes it, also when a test panics, with its interfaces and the programs still
+/// running in it.
 ///
 /// In it, IPv6 addresses are there at once (no duplicate address detection), nobody asks for
 /// routers, and [`ping`](crate::ping) may.

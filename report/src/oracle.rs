@@ -77,7 +77,7 @@ impl Expected {
     /// nothing does, or where their order decides.
     ///
     /// # Errors
-    /// The session's.
+    /// If the session fails.
     pub fn maps_differ(&self, session: &mut dyn Session, program: &Program) -> Result<Option<String>, DeviceError> {
         let Some(maps) = &self.maps else { return Ok(None) };
         let found = state::of(session, program)?;

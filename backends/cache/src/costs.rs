@@ -1,9 +1,8 @@
-//! What moving bytes costs on this machine, measured once and kept from run to run: by the host,
-//! and by each device's bus.
+//! Transfer costs of this machine: host copies, and each device's bus, measured once and cached.
 //!
-//! It is kept in the folder of `--device auto`'s calibrations, by the same rules. A machine's
-//! processor, and a device and its driver, have entries of their own. What cannot be read, or is no
-//! possible cost, is measured again.
+//! The entries are in the folder of `--device auto`'s calibrations, under the same rules: one for
+//! the processor, one for each device and driver. An entry that cannot be read, or holds an
+//! impossible cost, is measured again.
 
 use std::collections::HashMap;
 use std::fmt::Write;

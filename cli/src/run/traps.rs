@@ -148,7 +148,7 @@ impl Traps {
     /// Where packets were aborted up to now, in order of their instructions; none of other filters.
     ///
     /// # Errors
-    /// The session's.
+    /// If the session fails.
     pub fn read(&self, session: &mut dyn Session) -> Result<Vec<Trapped>, DeviceError> {
         let mut all = self.before.clone();
         let Some(object) = portcullis::frontend::xdp::ObjectInfo::of(&self.program).filter(|_| self.map.is_some())

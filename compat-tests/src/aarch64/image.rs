@@ -12,11 +12,11 @@ pub const DATA: u64 = 0x1000_0000;
 /// How much there is, in bytes: given when it is written to.
 pub const MEMORY: usize = 256 << 20;
 
-/// What starts, for the system calls of Linux (`read` is 63, `write` 64, `exit_group` 94).
+/// Startup code of the process, by Linux system calls (`read` is 63, `write` 64, `exit_group` 94).
 ///
-/// It reads the memory's first 8 bytes, which say how many there are, and the rest of those; calls
-/// two functions, each if it has any packets, as [`Image::call`] has them; writes all back, and
-/// begins again. It leaves when there is no more to be read.
+/// The code reads the memory's size from its first 8 bytes, then the rest; calls two functions,
+/// each if it has any packets, as [`Image::call`] describes them; writes everything back, and
+/// starts over. At the end of the input it exits.
 const START: [u32; 43] = [
     0xd2a2_0013, //        mov  x19, #0x10000000
     0xd280_0014, // next:  mov  x20, #0
