@@ -94,7 +94,7 @@ fn agree(session: &mut dyn Session, batch: &mut Option<Batch>, (name, theirs): C
     *batch = Some(done.batch);
 }
 
-/// The targets of docs/design.md, section 8, which the layouts of [`layouts`] are measured for.
+/// The targets of docs/performance.md, which the layouts of [`layouts`] are measured for.
 const WHAT: &str = "CPU, one thread, stock stateless filters";
 const AGAINST: &str = "the same filter in hand-written safe Rust, same run";
 const COMMAND: &str = "cargo bench --bench stock";

@@ -1,5 +1,6 @@
-//! Tells a release build which commit it is made from, for reports: `PORTCULLIS_COMMIT`, or what the checkout's `.git` says.
-//! A debug build is not told, and so is not made anew with every commit: nobody reports what it measures.
+//! Tells a release build which commit it is made from, for reports: `PORTCULLIS_COMMIT`, or what
+//! the checkout's `.git` says. A debug build is not told, and so is not made anew with every
+//! commit: nobody reports what it measures.
 
 #[path = "src/commit.rs"]
 mod commit;

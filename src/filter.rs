@@ -93,7 +93,8 @@ enum Input {
     },
 }
 
-/// A packet filter in any of the languages, with its parameters, before it is compiled for a device.
+/// A packet filter in any of the languages, with its parameters, before it is compiled for a
+/// device.
 #[derive(Debug, Clone)]
 pub struct Filter {
     input: Input,
@@ -162,8 +163,8 @@ impl Filter {
         Ok(Filter::new(Input::Wgsl(Source::new(format!("{name}.wgsl"), text))))
     }
 
-    /// Chooses a program of an XDP object by its name or section; other filters have no programs and
-    /// are left as they are. Without it, an object must have exactly one program.
+    /// Chooses a program of an XDP object by its name or section; other filters have no programs
+    /// and are left as they are. Without it, an object must have exactly one program.
     pub fn with_program(mut self, name: impl Into<String>) -> Filter {
         if let Input::XdpObject { program, .. } = &mut self.input {
             *program = Some(name.into());
@@ -174,8 +175,8 @@ impl Filter {
     /// Sets a parameter: a WGSL `override`, an OpenCL C macro, or a global variable of an object.
     ///
     /// # Errors
-    /// [`Error::Parameter`] if no filter can have a parameter like it. Whether this filter has it is
-    /// found by [`load`](Filter::load) and [`compile`](Filter::compile).
+    /// [`Error::Parameter`] if no filter can have a parameter like it. Whether this filter has it
+    /// is found by [`load`](Filter::load) and [`compile`](Filter::compile).
     pub fn param(mut self, name: impl Into<String>, value: impl ToString) -> Result<Filter, Error> {
         let (name, value) = (name.into(), value.to_string());
         let reason = match (name.trim(), value.trim()) {

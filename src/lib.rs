@@ -4,8 +4,8 @@
 //! The main design decisions:
 //!
 //! - **One semantics.** A filter is one function, `fn xdp_filter(pkt: u32) -> u32`, called once for
-//!   each packet. `docs/reference/semantics.md` specifies it; the reference interpreter ([`interp`])
-//!   implements exactly that, and every device must agree with it bit for bit.
+//!   each packet. `docs/reference/semantics.md` specifies it; the reference interpreter
+//!   ([`interp`]) implements exactly that, and every device must agree with it bit for bit.
 //! - **One intermediate form.** Front ends ([`frontend`]) produce a [`Program`](program::Program):
 //!   a validated naga module with inferred facts. Backends consume only that, so N front ends and M
 //!   backends cost N + M.

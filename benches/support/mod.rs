@@ -167,8 +167,8 @@ pub fn is_test_run() -> bool {
     std::env::args().any(|a| a == "--test") || !std::env::args().any(|a| a == "--bench")
 }
 
-/// Appends the measured value of a bar to the file for reports (docs/guide/bench.md), if one is requested
-/// and this is not a trial run.
+/// Appends the measured value of a bar to the file for reports (docs/guide/bench.md), if one is
+/// requested and this is not a trial run.
 pub fn record_bar(what: &str, against: &str, least: f64, command: &str, ratios: &[(String, f64)]) {
     if !is_test_run() {
         let bar = portcullis_bench::bars::of_ratios(what, against, least, command, ratios);

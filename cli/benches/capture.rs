@@ -1,8 +1,9 @@
 //! Capture in, capture out: `portcullis run` against `tcpdump`, whole processes by wall time, in
 //! turn, over one capture of a million packets. `cargo bench --bench capture`.
 //!
-//! A stock filter against the expression that means the same, and expressions against themselves: by `--expr` where this is built
-//! with the feature `pcap-expr`, else by what `tcpdump -ddd` prints.
+//! A stock filter against the expression that means the same, and expressions against themselves:
+//! by `--expr` where this is built with the feature `pcap-expr`, else by what `tcpdump -ddd`
+//! prints.
 //!
 //! Also the peak memory of a run, for that capture and for one four times as long.
 
@@ -21,15 +22,16 @@ use support::{Random, Table, is_test_run, record_bar, time_in_turn_prepared};
 const HTTP: &str = "tcp and (dst port 80 or dst port 443)";
 const HTTP_ONLY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../shaders/http_only.wgsl");
 
-/// What is run, and the expression that tcpdump is given.
+/// A comparison: the arguments that give `portcullis run` its filter, and tcpdump's expression.
 struct Case {
     name: &'static str,
-    /// Of `portcullis run`.
+    /// Arguments of `portcullis run`.
     filter: Vec<String>,
     expression: String,
 }
 
-/// The stock filter, and expressions: ports, bytes behind a header of any length, and a list of hosts.
+/// The stock filter, and expressions: ports, bytes behind a header of any length, and a list of
+/// hosts.
 fn cases(folder: &Path) -> Vec<Case> {
     let hosts: Vec<String> = (0..60).map(|i| format!("host 10.{i}.{}.7", i * 3)).collect();
     let expressions = [
@@ -163,8 +165,8 @@ fn main() {
             println!("{case}: {:.1} % of the bytes pass", (passed - 24) as f64 * 100.0 / (bytes - 24) as f64);
             let records = |path| fs::read(path).expect("just written").split_off(24);
             assert!(records(&our_output) == records(&their_output), "both keep the same packets");
-            // Both write new files: what it takes to empty an old one (ext4 also waits at the end, for
-            // what replaces it) is neither program's work.
+            // Both write new files: what it takes to empty an old one (ext4 also waits at the end,
+            // for what replaces it) is neither program's work.
             let fresh = || {
                 for output in [&our_output, &their_output] {
                     // It may be gone already.

@@ -147,7 +147,7 @@ impl Args {
     }
 }
 
-/// What is wrong with a filter.
+/// Diagnostics as JSON values.
 fn errors_json(diagnostics: &Diagnostics) -> Vec<serde_json::Value> {
     let error = |error: &Diagnostic| {
         let source = &diagnostics.source;
@@ -269,7 +269,8 @@ fn map_text(program: &Program, map: &map::Declaration) -> String {
     format!("{first}\n  key    {key}\n  value  {value}\n  CSV    {header}")
 }
 
-/// Whether columns are more than anybody wants to see, words by number of which the first and the last say all.
+/// Whether columns are more than anybody wants to see, words by number of which the first and the
+/// last say all.
 fn is_long(map: &map::Declaration, columns: &[Field]) -> bool {
     map.fields.is_empty() && columns.len() > 8
 }

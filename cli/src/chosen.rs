@@ -11,9 +11,9 @@ use super::out;
 
 /// A device, and how it was chosen.
 pub struct Chosen {
-    /// It.
+    /// The chosen device.
     pub device: Arc<dyn Device>,
-    /// The same, where it is several of which batches choose.
+    /// The chosen device as `auto`, if it is one that picks a device per batch.
     auto: Option<Arc<AutoDevice>>,
 }
 
@@ -42,7 +42,8 @@ impl Chosen {
         Chosen { device: auto.clone(), auto: Some(auto) }
     }
 
-    /// What takes batches most of whose packets are of one flow, from a GPU that nobody asked for by name.
+    /// What takes batches most of whose packets are of one flow, from a GPU that nobody asked for
+    /// by name.
     pub fn elephant_flow_device(&self) -> Option<Arc<dyn Device>> {
         self.auto.as_ref().and_then(|_| devices::open("cpu").ok())
     }
@@ -57,7 +58,8 @@ impl Chosen {
         self.auto.iter().flat_map(|auto| auto.take_warnings()).for_each(|note| out::warn(&note));
     }
 
-    /// What `auto` would choose for a filter on this machine, by what is kept: nothing is loaded or measured.
+    /// What `auto` would choose for a filter on this machine, by what is kept: nothing is loaded or
+    /// measured.
     pub fn foreseen(program: &Arc<Program>) -> String {
         let candidates = match devices::candidates() {
             Ok(candidates) => candidates,

@@ -67,7 +67,8 @@ enum MapCommand {
         /// The entry's key, as in a row of CSV
         #[arg(allow_hyphen_values = true)]
         key: String,
-        /// Its value, as in a row of CSV, in one argument or several; nothing for a map that only has keys
+        /// Value of the entry, as in a CSV row, in one argument or several; none for a map that
+        /// only has keys
         #[arg(allow_hyphen_values = true)]
         value: Vec<String>,
     },
@@ -110,9 +111,10 @@ mod asking {
     use super::{Args, Command, MapCommand};
     use crate::failure::{Failure, USAGE, WRONG};
     use crate::out;
-    use crate::run::live::report::{self, Besides};
+    use crate::run::live::report::{self, ExtraReport};
 
-    /// How long a run may take to answer: a driver may compile for seconds, and what a batch takes is cut to less.
+    /// How long a run may take to answer: a driver may compile for seconds, and what a batch takes
+    /// is cut to less.
     const PATIENCE: Duration = Duration::from_secs(60);
 
     /// Asks.
@@ -127,7 +129,7 @@ mod asking {
                     let summary: RunSummary = serde_json::from_str(stats.get())
                         .map_err(|error| Failure::Wrong(format!("the run's numbers make no sense here: {error}")))?;
                     // Runs of another release may have none.
-                    let besides: Besides = serde_json::from_str(stats.get()).unwrap_or_default();
+                    let besides: ExtraReport = serde_json::from_str(stats.get()).unwrap_or_default();
                     out::print(report::table(&summary, "so far", None, &besides))
                 }
             },

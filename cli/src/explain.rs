@@ -1,4 +1,4 @@
-//! What was decided and why, for `--explain`: a section for each decision.
+//! `--explain`: one section per decision, with its reasons.
 
 use std::fmt::Write;
 use std::time::Duration;

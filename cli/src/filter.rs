@@ -20,7 +20,8 @@ use super::failure::Failure;
 /// What standard input is called.
 const STDIN: &str = "<stdin>";
 
-/// What it is called by who cannot say `-`: a program of an object there is no option `-:NAME`.
+/// Path that stands for standard input where `-` cannot, as in `/dev/stdin:PROGRAM`; `-:PROGRAM`
+/// would be an option.
 const STDIN_FILE: &str = "/dev/stdin";
 
 /// Fuel, at most.
@@ -66,7 +67,7 @@ enum Language {
     Xdp,
 }
 
-/// What is compiled.
+/// Input to compile.
 enum Text<'a> {
     /// A file's text, or standard input's: `-`.
     File(&'a Path),
@@ -114,7 +115,8 @@ impl FilterArgs {
         self.filter.as_deref().map(|filter| self.object().map_or(filter, |(file, _)| file))
     }
 
-    /// The file of an object, and the program of it that is named, if one is; `None` of what is no object.
+    /// The file of an object, and the program of it that is named, if one is; `None` of what is no
+    /// object.
     fn object(&self) -> Option<(&Path, Option<&str>)> {
         object(self.filter.as_deref()?, self.language)
     }
@@ -138,7 +140,7 @@ impl FilterArgs {
         }
     }
 
-    /// The same as a request to a run that goes on.
+    /// Converts the arguments to a reload request for a running instance.
     #[cfg(all(target_os = "linux", feature = "live"))]
     pub fn reload(&self) -> Result<Reload, Failure> {
         if self.is_stdin() {
@@ -155,7 +157,7 @@ impl FilterArgs {
         Ok(Reload { filter: Some(filter), language, ..reload })
     }
 
-    /// What is to be loaded for such a request.
+    /// Converts a reload request back to arguments.
     #[cfg(all(target_os = "linux", feature = "live"))]
     pub fn of(reload: &Reload) -> Result<FilterArgs, Refusal> {
         let Reload { filter, expr, language, set, fuel } = reload;
@@ -199,7 +201,7 @@ impl FilterArgs {
         self.load_with_instructions().map(|(program, _)| program)
     }
 
-    /// The same, and the classic BPF that it was made of, if it was.
+    /// Reads and compiles the filter; also returns its classic BPF instructions, if it has any.
     pub fn load_with_instructions(&self) -> Result<(Program, Option<Vec<Instruction>>), Failure> {
         let options = self.options();
         let folder = match self.text() {
@@ -259,7 +261,7 @@ impl FilterArgs {
         })?)
     }
 
-    /// What is in an object as a whole, where the filter is one, and no program of it is named.
+    /// Inspects the whole object if the filter is an object and no program is named.
     pub fn inspect(&self) -> Result<Option<ObjectReport>, Failure> {
         if self.is_stdin() || !matches!(self.object(), Some((_, None))) {
             return Ok(None);
@@ -319,8 +321,9 @@ pub fn of_arguments(mut diagnostics: Diagnostics) -> Diagnostics {
     diagnostics
 }
 
-/// An object's file, and the program of it that is meant, if one is: `FILE.o` or `FILE.o:PROGRAM`, and where the language is told
-/// `FILE` or `FILE:PROGRAM`, unless there is a file of the whole name. `None` of what is no object.
+/// An object's file, and the program of it that is meant, if one is: `FILE.o` or `FILE.o:PROGRAM`,
+/// and where the language is told `FILE` or `FILE:PROGRAM`, unless there is a file of the whole
+/// name. `None` of what is no object.
 fn object(path: &Path, language: Option<Language>) -> Option<(&Path, Option<&str>)> {
     let has_ending = |path: &Path| path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("o"));
     let split = || path.to_str()?.rsplit_once(':').map(|(file, program)| (Path::new(file), Some(program)));
@@ -333,8 +336,8 @@ fn object(path: &Path, language: Option<Language>) -> Option<(&Path, Option<&str
     }
 }
 
-/// What there is, as far as a filter may be long: one byte past that is enough to refuse it, and the rest
-/// may be endless.
+/// Reads at most one byte more than a filter may have: enough to refuse a longer input, which may
+/// be endless.
 fn beginning(from: impl Read) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     from.take(MAX_SOURCE_BYTES as u64 + 1).read_to_end(&mut bytes)?;

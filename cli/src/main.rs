@@ -22,7 +22,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Run packet filters on the CPU or a GPU, a capture in, verdicts out: WGSL, OpenCL C, XDP objects, tcpdump expressions.
+/// Run packet filters on the CPU or a GPU, a capture in, verdicts out: WGSL, OpenCL C, XDP objects,
+/// tcpdump expressions.
 ///
 /// Run without a command to list devices and try a sample filter on each.
 #[derive(Debug, Parser)]
@@ -54,7 +55,8 @@ fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(said) => {
-            // Help and version come this way too. Of an error where nobody listens the exit code tells.
+            // Help and version come this way too. Of an error where nobody listens the exit code
+            // tells.
             return match said.print() {
                 Err(error) if !said.use_stderr() => out::stdout_failed(&error).report(),
                 _ => ExitCode::from(said.exit_code() as u8),

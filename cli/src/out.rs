@@ -48,7 +48,7 @@ pub fn line(text: &str) {
     raw(format_args!("{text}\n"));
 }
 
-/// What is worth knowing: a line on standard error, or in the log where one is wanted.
+/// Prints a notice: a line on standard error, or a log event if logging is on.
 pub fn note(text: &str) {
     #[cfg(all(target_os = "linux", feature = "live"))]
     if live::logs() {
@@ -87,7 +87,7 @@ fn raw(text: fmt::Arguments<'_>) {
     write();
 }
 
-/// What is there during live runs.
+/// Output during live runs.
 #[cfg(all(target_os = "linux", feature = "live"))]
 pub mod live {
     use std::io;
@@ -101,7 +101,7 @@ pub mod live {
     /// Whether notes go to the log.
     static LOGS: AtomicBool = AtomicBool::new(false);
 
-    /// What is redrawn at the end of standard error.
+    /// The lines that are redrawn at the end of standard error.
     static REDRAWN: Mutex<Option<ProgressBar>> = Mutex::new(None);
 
     /// From now on notes, warnings and errors are events of the log.
@@ -119,7 +119,8 @@ pub mod live {
         *REDRAWN.lock().unwrap_or_else(PoisonError::into_inner) = bar;
     }
 
-    /// Takes it away before the program ends at once, unless that takes long, as where nobody reads standard error.
+    /// Takes it away before the program ends at once, unless that takes long, as where nobody reads
+    /// standard error.
     pub fn leave() {
         let (done, cleared) = channel::<()>();
         std::thread::spawn(move || {
@@ -193,13 +194,14 @@ pub fn grouped(n: u64) -> String {
     text
 }
 
-/// What comes in a second, in three digits with a fitting unit: `417 pps`, `7.28 kpps`, `1.25 Gb/s`.
+/// What comes in a second, in three digits with a fitting unit: `417 pps`, `7.28 kpps`, `1.25
+/// Gb/s`.
 pub fn rate(a_second: f64, unit: &str) -> String {
     let (number, prefix) = scaled(a_second);
     format!("{number} {prefix}{unit}")
 }
 
-/// The same for a column, as wide as every other and with the units below one another.
+/// A rate as a table cell of fixed width, so that units line up.
 #[cfg(all(target_os = "linux", feature = "live"))]
 pub fn rate_cell(a_second: f64, unit: &str) -> String {
     let (number, prefix) = scaled(a_second);

@@ -231,7 +231,7 @@ mod linux {
             // cache, as the kernel's packets do.
             for (what, count) in [("1 Mi packets", packets), ("in the cache", packets.min(1 << 14))] {
                 let session = session(&program, &case.presets);
-                let mut ours = Ours { session, frames: &frames[..count], batch: None };
+                let mut ours = ReusedBatch { session, frames: &frames[..count], batch: None };
                 let times = packets / count;
                 let mut samples = (Vec::new(), Vec::new());
                 for round in 0..=rounds {
@@ -283,7 +283,7 @@ mod linux {
         let frames = frames(count);
         for name in PLAIN {
             let program = program(name, &compiled(name, "v3"));
-            let mut ours = Ours { session: session(&program, &[]), frames: &frames, batch: None };
+            let mut ours = ReusedBatch { session: session(&program, &[]), frames: &frames, batch: None };
             ours.prepare();
             let code = wide(name);
             let mut machine = rbpf::EbpfVmFixedMbuff::new(Some(&code), 0, 8).expect("rbpf takes the program");

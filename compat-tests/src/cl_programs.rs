@@ -1,7 +1,8 @@
-//! Random OpenCL C: vectors with swizzles, integer built-in functions, conversions by name. Every expression is
-//! made with its type, because OpenCL C converts no vector by itself, and calls of built-in functions with
-//! arguments of different types are ambiguous. Nothing in them is undefined: signed numbers are added and
-//! multiplied as unsigned ones, divisors are positive, lower bounds below upper ones.
+//! Random OpenCL C: vectors with swizzles, integer built-in functions, conversions by name. Every
+//! expression is made with its type, because OpenCL C converts no vector by itself, and calls of
+//! built-in functions with arguments of different types are ambiguous. Nothing in them is
+//! undefined: signed numbers are added and multiplied as unsigned ones, divisors are positive,
+//! lower bounds below upper ones.
 
 use std::fmt::Write as _;
 
@@ -47,7 +48,7 @@ impl Type {
         Type { element: self.element & !1, ..self }
     }
 
-    /// The same bits with or without a sign.
+    /// Returns the type of the same width with the other signedness.
     fn other_sign(self) -> Type {
         Type { element: self.element ^ 1, ..self }
     }

@@ -1,5 +1,5 @@
-//! f32: outside the promise of identical results, but it runs everywhere, and what comes out is near what the
-//! reference has.
+//! f32: outside the promise of identical results, but it runs everywhere, and what comes out is
+//! near what the reference has.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Sessions for devices of tests, which run a kernel over memory of their own: a batch is copied there,
-//! the kernel launched, and what it left is brought back and looked at.
+//! Sessions for devices of tests, which run a kernel over memory of their own: a batch is copied
+//! there, the kernel launched, and what it left is brought back and looked at.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -66,7 +66,8 @@ impl LaunchSession {
         LaunchSession { device, program, aligned, nowhere: false, launch, maps, queue: VecDeque::new(), depth }
     }
 
-    /// Has packets without bytes lie where nothing does: a kernel may look at no more than their length.
+    /// Has packets without bytes lie where nothing does: a kernel may look at no more than their
+    /// length.
     #[must_use]
     pub fn with_empty_packets_nowhere(mut self) -> LaunchSession {
         self.nowhere = true;

@@ -43,7 +43,7 @@ struct Ipv4<'a> {
     destination: [u8; 4],
     /// Later than the first fragment.
     later_fragment: bool,
-    /// What is behind the header, options included; nothing when the options are cut off.
+    /// Bytes after the header and its options; empty if the options are truncated.
     payload: &'a [u8],
 }
 
@@ -310,7 +310,8 @@ mod tests {
         assert_eq!(murmur3(b"aaaa", 0x9747_b28c), 0x5a97_808a);
     }
 
-    /// One in `rate` is picked, whatever is the same on the packets' way; what routers change does not count.
+    /// One in `rate` is picked, whatever is the same on the packets' way; what routers change does
+    /// not count.
     #[test]
     fn the_sample_is_one_in_so_many_and_stays_the_same_on_the_way() {
         let mut picked = 0;

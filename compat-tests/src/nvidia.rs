@@ -1,5 +1,6 @@
-//! NVIDIA's compilers on a machine without a GPU: NVRTC, which the cuda backend calls, makes PTX of the
-//! backend's own source, and ptxas (in the environment variable [`PTXAS`]) says what a GPU would need for it.
+//! NVIDIA's compilers on a machine without a GPU: NVRTC, which the cuda backend calls, makes PTX of
+//! the backend's own source, and ptxas (in the environment variable [`PTXAS`]) says what a GPU
+//! would need for it.
 
 use std::path::Path;
 use std::process::{Command, Stdio};

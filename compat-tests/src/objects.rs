@@ -9,8 +9,8 @@ use portcullis_xdp::MapDefinition;
 use crate::clang;
 use crate::kernel::Entries;
 
-/// How clang makes objects: for which processor (v1 and v2 have no 32-bit jumps or arithmetic, v3 has both, and atomics that
-/// give what was there), and at what level. The last is what people do.
+/// How clang makes objects: for which processor (v1 and v2 have no 32-bit jumps or arithmetic, v3
+/// has both, and atomics that give what was there), and at what level. The last is what people do.
 pub const FORMS: [(&str, &str); 3] = [("v1", "-O3"), ("v2", "-O1"), ("v3", "-O2")];
 
 /// The folder of the sources.
@@ -23,7 +23,8 @@ pub fn folder_of_routes() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("xdp-routes")
 }
 
-/// The sources, in order of their names; where `PORTCULLIS_XDP_SOURCES` names some, with commas between, those alone.
+/// The sources, in order of their names; where `PORTCULLIS_XDP_SOURCES` names some, with commas
+/// between, those alone.
 ///
 /// # Panics
 /// When there are none.
@@ -51,8 +52,8 @@ pub fn all_sources() -> Vec<PathBuf> {
     files
 }
 
-/// The program `gateway` with as many rules and options as make 2,500 instructions of it: more than the kernel's verifier
-/// follows, and what devices and their compilers are to take.
+/// The program `gateway` with as many rules and options as make 2,500 instructions of it: more than
+/// the kernel's verifier follows, and what devices and their compilers are to take.
 ///
 /// # Errors
 /// As [`compile`].
@@ -85,17 +86,18 @@ pub fn compile(source: &Path, processor: &str) -> Result<Vec<u8>, String> {
     compile_with(source, processor, &[])
 }
 
-/// The same with more options for clang.
+/// Compiles with additional options for clang.
 ///
 /// # Errors
-/// As [`compile`].
+/// See [`compile`].
 pub fn compile_with(source: &Path, processor: &str, options: &[String]) -> Result<Vec<u8>, String> {
     let processor = format!("-mcpu={processor}");
     let options: Vec<&str> = options.iter().map(String::as_str).chain([processor.as_str()]).collect();
     clang::object(source, &options)
 }
 
-/// What a source's maps hold before the first packet, by `compat-tests/xdp/presets.json`: maps, keys, values.
+/// What a source's maps hold before the first packet, by `compat-tests/xdp/presets.json`: maps,
+/// keys, values.
 ///
 /// # Panics
 /// The file is not what it should be.
@@ -116,7 +118,7 @@ pub fn presets(source: &str) -> Vec<(String, Vec<u8>, Vec<u8>)> {
     entries.map(|(map, entry)| (map.clone(), bytes(entry, "key"), bytes(entry, "value"))).collect()
 }
 
-/// What is in one of our maps, as the kernel gives its: bytes, where ours has words.
+/// Contents of one of our maps in the kernel's form: bytes in place of words.
 pub fn entries(map: &Declaration, definition: &MapDefinition, table: &Table) -> Entries {
     let bytes = |words: &[u32], length: u32| -> Vec<u8> {
         let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
@@ -156,12 +158,13 @@ pub fn words(bytes: &[u8]) -> Vec<u32> {
     bytes.chunks(4).map(word).collect()
 }
 
-/// What a verdict is for the kernel: where a packet goes is not part of it, and what is no verdict is XDP_ABORTED.
+/// What a verdict is for the kernel: where a packet goes is not part of it, and what is no verdict
+/// is XDP_ABORTED.
 pub fn of_kernel(returned: u32) -> u8 {
     if returned <= 4 { returned as u8 } else { 0 }
 }
 
-/// The same of ours.
+/// Returns the kernel's number of one of our verdicts.
 pub fn of_ours(verdict: Verdict) -> u8 {
     (verdict.to_return() & 0xff) as u8
 }

@@ -1,6 +1,7 @@
-//! The C writer's OpenCL C run by Oclgrind, which interprets a kernel and reports every access outside a
-//! buffer and every pair of work items that race. Its program for single kernels is used, and not its
-//! OpenCL: with that (21.10) nothing runs before somebody waits for a queue, and sessions never do.
+//! The C writer's OpenCL C run by Oclgrind, which interprets a kernel and reports every access
+//! outside a buffer and every pair of work items that race. Its program for single kernels is used,
+//! and not its OpenCL: with that (21.10) nothing runs before somebody waits for a queue, and
+//! sessions never do.
 
 use std::fmt::Write;
 use std::process::{Command, Stdio};
@@ -88,7 +89,8 @@ fn run(kernel: &Kernel, races: bool, memory: &mut Memory, base: usize, count: us
     let folder = tempfile::tempdir().map_err(text)?;
     std::fs::write(folder.path().join("kernel.cl"), &kernel.source).map_err(text)?;
     std::fs::write(folder.path().join("kernel.sim"), simulation(kernel, memory, base, count)).map_err(text)?;
-    // Optimised code is another's: what clang makes of it before Oclgrind sees it may have lost an access.
+    // Optimised code is another's: what clang makes of it before Oclgrind sees it may have lost an
+    // access.
     let options = ["--build-options", "-cl-std=CL1.2 -w -cl-opt-disable", "kernel.sim"];
     let mut command = Command::new(COMMAND);
     let output = command
@@ -107,8 +109,8 @@ fn run(kernel: &Kernel, races: bool, memory: &mut Memory, base: usize, count: us
     take(kernel, memory, &String::from_utf8_lossy(&output.stdout))
 }
 
-/// Oclgrind's description of a launch: the kernel, the number of its work items, and its arguments with
-/// their contents (the manual page, "info oclgrind-kernel").
+/// Oclgrind's description of a launch: the kernel, the number of its work items, and its arguments
+/// with their contents (the manual page, "info oclgrind-kernel").
 fn simulation(kernel: &Kernel, memory: &Memory, base: usize, count: usize) -> String {
     let mut text = format!("kernel.cl\n{}\n{} 1 1\n{GROUP} 1 1\n", kernel.entry, count.next_multiple_of(GROUP));
     for argument in &kernel.arguments {
@@ -142,8 +144,8 @@ fn put(text: &mut String, size: usize, ty: &str, dump: bool, values: &str) {
     let _ = writeln!(text, "<size={size} {ty} hex{dump}>\n{values}");
 }
 
-/// Takes what Oclgrind prints of the buffers that the kernel writes to: a line with the argument's name
-/// and size for each, and a line an element.
+/// Takes what Oclgrind prints of the buffers that the kernel writes to: a line with the argument's
+/// name and size for each, and a line an element.
 fn take(kernel: &Kernel, memory: &mut Memory, printed: &str) -> Result<(), String> {
     let mut buffers: Vec<Vec<u32>> = Vec::new();
     for line in printed.lines() {

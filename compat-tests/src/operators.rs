@@ -1,5 +1,6 @@
-//! Every operator, built-in and conversion, for scalars and for vectors, on operands at which they are
-//! peculiar. What is right is the interpreter's to say, whose own tests compare it with Rust's arithmetic.
+//! Every operator, built-in and conversion, for scalars and for vectors, on operands at which they
+//! are peculiar. What is right is the interpreter's to say, whose own tests compare it with Rust's
+//! arithmetic.
 
 #[path = "../../core/src/interp/tests/operands.rs"]
 mod operands;

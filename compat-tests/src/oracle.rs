@@ -1,14 +1,15 @@
-//! What the tests of objects need besides devices and the kernel: whether a program's packets may go in any order, what of the page
-//! about objects it uses, and the table of who does what the kernel does.
+//! What the tests of objects need besides devices and the kernel: whether a program's packets may
+//! go in any order, what of the page about objects it uses, and the table of who does what the
+//! kernel does.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use naga::{Block, Statement};
 use portcullis_core::program::Program;
 
-/// Whether a program does nothing to its maps but look at them and add to them; maps with `scratch` in their names apart, where
-/// each packet has what it has written itself. What packets get by that still may depend on their order, which the kernel can be
-/// asked.
+/// Whether a program does nothing to its maps but look at them and add to them; maps with `scratch`
+/// in their names apart, where each packet has what it has written itself. What packets get by that
+/// still may depend on their order, which the kernel can be asked.
 pub fn only_adds(program: &Program) -> bool {
     let module = program.module();
     let mut called = BTreeSet::new();
@@ -22,12 +23,14 @@ pub fn only_adds(program: &Program) -> bool {
             let rest = rest.strip_prefix(map.name.as_str());
             rest.and_then(|rest| rest.strip_prefix('_')).is_some_and(|end| !allowed.contains(&end))
         };
-        // A name may begin with another map's: then it is looked at twice, and one of them forbids it for both.
+        // A name may begin with another map's: then it is looked at twice, and one of them forbids
+        // it for both.
         !names.iter().any(of_map)
     })
 }
 
-/// What a program does: where the filter is what counts its traps, that is in a function of its own.
+/// What a program does: where the filter is what counts its traps, that is in a function of its
+/// own.
 fn body(program: &Program) -> &Block {
     let functions = &program.module().functions;
     let own = functions.iter().find(|(_, function)| function.name.as_deref() == Some("xdp_program"));
@@ -63,8 +66,8 @@ pub fn used(program: &Program) -> BTreeSet<String> {
     helpers.chain(maps.map(|map| map.ty.name())).collect()
 }
 
-/// What there is of a program for a device: helpers and kinds of maps, sections of global variables, the functions behind them,
-/// by the kinds of maps that they are for, and whether there are loops.
+/// Returns the features of a program that matter to a device: helpers, map types, global variable
+/// sections, the functions behind them by map kind, and whether the program has loops.
 pub fn parts(program: &Program) -> BTreeSet<String> {
     let mut parts = used(program);
     let Some(origin) = portcullis_xdp::ObjectInfo::of(program) else { return parts };

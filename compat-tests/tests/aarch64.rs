@@ -1,5 +1,5 @@
-//! The CPU's code for Arm's 64-bit processors, under an emulator ([`aarch64`]): one packet at a time and four, it does what the
-//! reference says.
+//! The CPU's code for Arm's 64-bit processors, under an emulator ([`aarch64`]): one packet at a
+//! time and four, it does what the reference says.
 
 use std::sync::Arc;
 
@@ -65,8 +65,8 @@ fn stock_filters_mean_the_same() {
     });
 }
 
-/// In batches it is not said which packet of a group comes first, but the code for one processor has them as that for another
-/// has.
+/// In batches it is not said which packet of a group comes first, but the code for one processor
+/// has them as that for another has.
 #[test]
 fn groups_leave_in_maps_what_they_leave_there_elsewhere() {
     let packets = packets(400);

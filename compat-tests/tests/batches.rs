@@ -18,7 +18,7 @@ fn load(device: &Arc<dyn Device>, program: &Arc<Program>) -> Box<dyn Session> {
     device.load(program, &LoadOptions::default()).unwrap_or_else(|e| panic!("{}: {e}", device.info().id))
 }
 
-/// What came back of one batch: verdicts, and packets.
+/// Runs one batch and returns its verdicts and packets.
 fn run_batch(device: &Arc<dyn Device>, program: &Arc<Program>, batch: Batch) -> (Vec<Verdict>, Vec<Vec<u8>>) {
     let done = load(device, program).run(batch).unwrap_or_else(|e| panic!("{}: {e}", device.info().id));
     assert_eq!(done.verdicts.len(), done.batch.len());
@@ -37,7 +37,7 @@ fn strided(count: usize, length: usize, start: usize, stride: usize, mut fill: i
     BatchCutter::new(arena, None).cut_batch(descriptors, vec![], ResizeRoom::None).unwrap()
 }
 
-/// As many packets as a device has something to do with; the interpreter is slow.
+/// Returns the number of packets that keeps a device busy; fewer for the slow interpreter.
 fn many(device: &Arc<dyn Device>, count: usize) -> usize {
     if device.info().kind == DeviceKind::Reference { count / 100 } else { count }
 }
@@ -67,7 +67,8 @@ fn no_packet_at_all() {
     });
 }
 
-/// Packets of a ring lie in any order, with others' between them: those a device may neither read nor write.
+/// Packets of a ring lie in any order, with others' between them: those a device may neither read
+/// nor write.
 #[test]
 fn packets_in_frames() {
     const MOVES: &str = "

@@ -1,6 +1,6 @@
-//! OpenCL C means here what it means to others: random programs through the front end and the interpreter, and
-//! through the system's C compiler (`CC`, or `cc`), clang, and the compilers of OpenCL devices, give the same
-//! bytes. And every device gives them as well.
+//! OpenCL C means here what it means to others: random programs through the front end and the
+//! interpreter, and through the system's C compiler (`CC`, or `cc`), clang, and the compilers of
+//! OpenCL devices, give the same bytes. And every device gives them as well.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -30,19 +30,19 @@ const SEED: &str = "PORTCULLIS_RANDOM_SEED";
 /// Programs a run.
 const PROGRAMS: u64 = 200;
 
-/// Those that the compilers of OpenCL devices compile.
+/// Number of programs that each OpenCL device's compiler compiles.
 const BY_DEVICES: u64 = 50;
 
-/// Those that every device runs: they take longer.
+/// Number of programs that every device runs, which takes longer.
 const ON_DEVICES: u64 = 15;
 
-/// Those of them that a device runs whose compiler is slow.
+/// Number of them that a device with a slow compiler runs.
 const SHARE: usize = 10;
 
-/// Those with maps that every device runs.
+/// Number of programs with maps that every device runs.
 const WITH_MAPS: u64 = 24;
 
-/// Those of them that a device runs whose compiler is slow.
+/// Number of them that a device with a slow compiler runs.
 const SHARE_WITH_MAPS: usize = 4;
 
 /// Packets for each.
@@ -66,7 +66,8 @@ fn compile(text: &str) -> Arc<Program> {
     texts::in_opencl_c("program.cl", text)
 }
 
-/// Notes how a suite went, whose programs had the first of `seeds`; answers that are not ours fail it.
+/// Notes how a suite went, whose programs had the first of `seeds`; answers that are not ours fail
+/// it.
 fn judge(
     suite: &str,
     name: &str,
@@ -188,10 +189,11 @@ fn vectors_and_built_in_functions_are_what_opencl_devices_take_them_for() {
     }
 }
 
-/// A built-in function that a device's compiler gets wrong, so that programs that call it prove nothing.
+/// A built-in function that a device's compiler gets wrong, so that programs that call it prove
+/// nothing.
 ///
-/// Intel's (2026.22.10) `mad_sat` of `uint` wraps: 0xffffffde, 0xffff8000, 0xffff8000 give 0x00108000, where
-/// "a * b + c saturated" (the OpenCL C specification, 6.12.3) is 0xffffffff.
+/// Intel's (2026.22.10) `mad_sat` of `uint` wraps: 0xffffffde, 0xffff8000, 0xffff8000 give
+/// 0x00108000, where "a * b + c saturated" (the OpenCL C specification, 6.12.3) is 0xffffffff.
 fn wrong_about(device: &OpenClDevice) -> Option<&'static str> {
     device.info().driver.starts_with("Intel(R) OpenCL").then_some("mad_sat(")
 }

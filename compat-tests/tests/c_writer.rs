@@ -1,6 +1,6 @@
-//! The C writer's source, compiled for this machine under sanitizers, against the reference interpreter: every
-//! stock filter and every probe, every operator, and random filters. A machine without a compiler for a
-//! language skips it, and says so.
+//! The C writer's source, compiled for this machine under sanitizers, against the reference
+//! interpreter: every stock filter and every probe, every operator, and random filters. A machine
+//! without a compiler for a language skips it, and says so.
 
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -98,7 +98,8 @@ fn hard_cases(options: &Options) {
     passed(suite, &device);
 }
 
-/// What OpenCL C has and WGSL has not: cases that fall through, pointers to vectors within what is in others.
+/// What OpenCL C has and WGSL has not: cases that fall through, pointers to vectors within what is
+/// in others.
 const HARD_C: &str = "
 struct lane { uint4 v[2]; uchar2 pair; };
 void turn(uint4 *p, uint by) { p->z += by; (*p).s1 ^= p->x; p->even = p->odd; p[1].w = by; }
@@ -153,8 +154,9 @@ fn opencl_c(options: &Options, seeds: std::ops::Range<u64>) {
     passed(suite, &device);
 }
 
-/// Each store alone, at each alignment: at a place that compilers know, and up to the packet's last byte. What is
-/// beside it is watched; what it leaves is loaded with what was there before, in another width.
+/// Each store alone, at each alignment: at a place that compilers know, and up to the packet's last
+/// byte. What is beside it is watched; what it leaves is loaded with what was there before, in
+/// another width.
 fn single_stores(options: &Options) {
     let suite = "stores in C";
     let stores = [("store_be16", 2), ("store_le16", 2), ("store_be32", 4), ("store_le32", 4)];
@@ -277,7 +279,8 @@ fn opencl_side_by_side() {
     random_filters(&side_by_side, 340..400);
 }
 
-/// A constant that goes into a vector of truth values: it was a byte of which clang knew one bit, and the process ended.
+/// A constant that goes into a vector of truth values: it was a byte of which clang knew one bit,
+/// and the process ended.
 #[test]
 fn opencl_constants_in_vectors() {
     random_filters(&Options::new(Language::OpenCl), 399..400);

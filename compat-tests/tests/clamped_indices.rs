@@ -1,6 +1,6 @@
-//! Devices check no index of a filter (docs/reference/passes.md, "Indices"): one out of range would be a read or a
-//! write anywhere. So every index of a lowered module is shown to be in range here, by rules of this
-//! file's own that know nothing of how the pass finds its work.
+//! Devices check no index of a filter (docs/reference/passes.md, "Indices"): one out of range would
+//! be a read or a write anywhere. So every index of a lowered module is shown to be in range here,
+//! by rules of this file's own that know nothing of how the pass finds its work.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -43,7 +43,7 @@ struct Checker<'a> {
 
 /// What a walk has found.
 #[derive(Default)]
-struct Found {
+struct AccessCounts {
     /// Kinds of thing that a dynamic index goes into, each as `array in Private`.
     kinds: BTreeSet<String>,
     indices: usize,
@@ -81,7 +81,8 @@ impl<'a> Checker<'a> {
         self.lowered.info[function][expression].ty.inner_with(&self.lowered.module.types)
     }
 
-    /// A number that the unsigned value of `expression` is never above, where there is one to be seen.
+    /// A number that the unsigned value of `expression` is never above, where there is one to be
+    /// seen.
     fn at_most(&self, function: Handle<Function>, expression: Handle<Expression>) -> Option<u64> {
         let module = &self.lowered.module;
         let unsigned =
@@ -92,7 +93,8 @@ impl<'a> Checker<'a> {
                 Expression::Literal(literal) => number(literal),
                 _ => None,
             },
-            // Of signed numbers the least may be a negative one, which is large when taken as unsigned.
+            // Of signed numbers the least may be a negative one, which is large when taken as
+            // unsigned.
             Expression::Math { fun: MathFunction::Min, arg, arg1: Some(arg1), .. } => {
                 [arg, arg1].into_iter().filter_map(|e| self.at_most(function, unsigned(e)?)).min()
             }
@@ -100,7 +102,8 @@ impl<'a> Checker<'a> {
                 let fits = |most: &u64| convert != Some(4) || *most <= u32::MAX.into();
                 self.at_most(function, unsigned(expr)?).filter(fits)
             }
-            // The greatest that any caller gives; a function that nobody calls may be given anything.
+            // The greatest that any caller gives; a function that nobody calls may be given
+            // anything.
             Expression::FunctionArgument(index) => {
                 let calls = self.calls.iter().flat_map(|(caller, calls)| calls.iter().map(move |call| (*caller, call)));
                 let given = calls.filter(|(_, (callee, _))| *callee == function);
@@ -138,8 +141,8 @@ impl<'a> Checker<'a> {
         }
     }
 
-    fn run(&self) -> Found {
-        let mut found = Found::default();
+    fn run(&self) -> AccessCounts {
+        let mut found = AccessCounts::default();
         for (handle, function) in self.lowered.module.functions.iter() {
             for (access, expression) in function.expressions.iter() {
                 let Expression::Access { base, index } = *expression else { continue };
@@ -252,8 +255,8 @@ fn no_dynamic_index_is_left_unbounded() {
     }
 }
 
-/// The rules can say no: to an index that nothing bounds, one bounded an element too late, or as a signed
-/// number, or by some callers only.
+/// The rules can say no: to an index that nothing bounds, one bounded an element too late, or as a
+/// signed number, or by some callers only.
 #[test]
 fn an_unclamped_index_is_found() {
     let unproven = |body: &str| {

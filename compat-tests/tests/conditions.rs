@@ -10,7 +10,7 @@ use rand_pcg::Pcg64Mcg;
 /// Bytes that are looked at; each is 0 or 1.
 const BYTES: u32 = 6;
 const FILTERS: u64 = 30;
-/// Those of them that a device runs whose compiler is slow.
+/// Number of cases that a device with a slow compiler runs.
 const SHARE: usize = 8;
 
 /// A condition on bytes of the packet.

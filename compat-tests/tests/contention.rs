@@ -1,5 +1,5 @@
-//! Maps under contention, on every device: whatever packets of a batch do at once with the same keys, it comes out as if
-//! they had come in some order.
+//! Maps under contention, on every device: whatever packets of a batch do at once with the same
+//! keys, it comes out as if they had come in some order.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
@@ -27,7 +27,7 @@ fn program(kind: MapKind, words: u32, entries: u32) -> Arc<Program> {
 
 /// What has happened to a key.
 #[derive(Debug, Default)]
-struct Seen {
+struct KeyHistory {
     found: u32,
     missed: u32,
     made: u32,
@@ -35,11 +35,11 @@ struct Seen {
     full: u32,
     removed: u32,
     had_nothing_to_remove: u32,
-    /// What was there before each addition of one.
+    /// Values that the additions of one returned.
     counted: Vec<u32>,
 }
 
-impl Seen {
+impl KeyHistory {
     fn note(&mut self, what: What, result: u32, value: u32) {
         let to = match (what, result) {
             (Find, 0) => &mut self.missed,
@@ -56,8 +56,9 @@ impl Seen {
         }
     }
 
-    /// Whether some order of single calls gives that, of a key that was not there and ends with this value. An order there is
-    /// where makings and removals take turns, and who has found the key, or has not, has a time to do so.
+    /// Whether some order of single calls gives that, of a key that was not there and ends with
+    /// this value. An order there is where makings and removals take turns, and who has found the
+    /// key, or has not, has a time to do so.
     fn check(mut self, after: Option<u32>) {
         assert_eq!(self.made, self.removed + u32::from(after.is_some()), "{self:?}, {after:?}");
         assert!(self.made > 0 || self.found + self.was_there == 0, "found, and never made: {self:?}");
@@ -83,15 +84,16 @@ fn told(packet: &[u8]) -> (u32, u32) {
     (word(0), word(4))
 }
 
-/// Makes calls, one a packet, in batches of some size; gives what has happened to each key, and the map's words.
+/// Makes calls, one a packet, in batches of some size; gives what has happened to each key, and the
+/// map's words.
 fn run(
     device: &Arc<dyn Device>,
     program: &Arc<Program>,
     calls: &[Call],
     size: usize,
-) -> (BTreeMap<Vec<u32>, Seen>, Vec<u32>) {
+) -> (BTreeMap<Vec<u32>, KeyHistory>, Vec<u32>) {
     let mut session = load(device, program);
-    let mut seen: BTreeMap<Vec<u32>, Seen> = BTreeMap::new();
+    let mut seen: BTreeMap<Vec<u32>, KeyHistory> = BTreeMap::new();
     for calls in calls.chunks(size) {
         let packets: Vec<Vec<u8>> = calls.iter().map(|call| packet(std::slice::from_ref(call))).collect();
         let done = session.run(Batch::from_packets(&packets).unwrap()).unwrap();
@@ -103,8 +105,9 @@ fn run(
     (seen, session.map_words(0).unwrap())
 }
 
-/// Looks at all keys, at the memory, and whether a map that was full to somebody is full; gives the number of entries.
-fn check(map: &Declaration, (seen, words): (BTreeMap<Vec<u32>, Seen>, Vec<u32>)) -> usize {
+/// Looks at all keys, at the memory, and whether a map that was full to somebody is full; gives the
+/// number of entries.
+fn check(map: &Declaration, (seen, words): (BTreeMap<Vec<u32>, KeyHistory>, Vec<u32>)) -> usize {
     memory(map, &words).unwrap_or_else(|wrong| panic!("{wrong}"));
     let mut after: BTreeMap<_, _> = rows(map, &words).into_iter().map(|row| (row.key, row.value[0])).collect();
     let entries = after.len();
@@ -120,8 +123,8 @@ fn check(map: &Declaration, (seen, words): (BTreeMap<Vec<u32>, Seen>, Vec<u32>))
 /// Lengths of keys, in words, that one filter has a map of each for: `m1`, `m2` and so on.
 const LENGTHS: [u32; 11] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 16];
 
-/// A packet is the number of a map, among [`LENGTHS`], and the key's last word, by which alone keys differ. It counts the
-/// key, and is left what `filter`'s packets are.
+/// A packet is the number of a map, among [`LENGTHS`], and the key's last word, by which alone keys
+/// differ. It counts the key, and is left what `filter`'s packets are.
 fn of_every_length() -> String {
     let maps = LENGTHS.map(|words| format!("//! map m{words}: hash key={words} value=1 entries=5\n")).concat();
     let count = |(number, words): (usize, u32)| {
@@ -170,7 +173,7 @@ fn all_packets_count_one_key() {
         let done = session.run(Batch::from_packets(&packets).unwrap()).unwrap();
         let packets: Vec<&[u8]> = done.batch.packets().collect();
         for (number, packets) in packets.chunks(each).enumerate() {
-            let mut seen = Seen::default();
+            let mut seen = KeyHistory::default();
             for (result, value) in packets.iter().map(|packet| told(packet)) {
                 seen.note(Count(1), result, value);
             }
@@ -308,11 +311,17 @@ fn work_groups_may_have_any_size() {
 /// Outcomes that no order gives are found out.
 #[test]
 fn what_no_order_gives_is_found() {
-    let wrong = |seen: Seen, after| std::panic::catch_unwind(move || seen.check(after)).is_err();
-    assert!(!wrong(Seen { made: 2, removed: 1, was_there: 3, had_nothing_to_remove: 1, ..Seen::default() }, Some(0)));
-    assert!(wrong(Seen { made: 2, ..Seen::default() }, Some(0)), "two have made it");
-    assert!(wrong(Seen { made: 1, counted: vec![0, 0], ..Seen::default() }, Some(2)), "two have found nothing");
-    assert!(wrong(Seen { made: 1, counted: vec![0, 1], ..Seen::default() }, Some(1)), "one is lost");
-    assert!(wrong(Seen { removed: 1, ..Seen::default() }, None), "what was not there is removed");
-    assert!(wrong(Seen { was_there: 1, ..Seen::default() }, None), "found, and never made");
+    let wrong = |seen: KeyHistory, after| std::panic::catch_unwind(move || seen.check(after)).is_err();
+    assert!(!wrong(
+        KeyHistory { made: 2, removed: 1, was_there: 3, had_nothing_to_remove: 1, ..KeyHistory::default() },
+        Some(0)
+    ));
+    assert!(wrong(KeyHistory { made: 2, ..KeyHistory::default() }, Some(0)), "two have made it");
+    assert!(
+        wrong(KeyHistory { made: 1, counted: vec![0, 0], ..KeyHistory::default() }, Some(2)),
+        "two have found nothing"
+    );
+    assert!(wrong(KeyHistory { made: 1, counted: vec![0, 1], ..KeyHistory::default() }, Some(1)), "one is lost");
+    assert!(wrong(KeyHistory { removed: 1, ..KeyHistory::default() }, None), "what was not there is removed");
+    assert!(wrong(KeyHistory { was_there: 1, ..KeyHistory::default() }, None), "found, and never made");
 }

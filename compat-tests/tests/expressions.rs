@@ -1,5 +1,5 @@
-//! Expressions on every device: what tcpdump takes is what passes, of the same packets; and programs that nobody would write, against
-//! an interpreter of classic BPF.
+//! Expressions on every device: what tcpdump takes is what passes, of the same packets; and
+//! programs that nobody would write, against an interpreter of classic BPF.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use portcullis_bpf::compile_program;
 use portcullis_bpf::disassemble;
 use portcullis_compat_tests::expressions::arbitrary::{self, Random};
 use portcullis_compat_tests::expressions::reference::{self, Input};
-use portcullis_compat_tests::expressions::{Said, Tcpdump, expressions, instructions, packets};
+use portcullis_compat_tests::expressions::{Tcpdump, TcpdumpOutput, expressions, instructions, packets};
 use portcullis_compat_tests::{devices, layouts};
 use portcullis_conformance::corpora::Packet;
 use portcullis_conformance::layout::Watched;
@@ -56,7 +56,7 @@ fn judged(device: &Arc<dyn Device>, program: &Arc<Program>, packets: &[Packet]) 
 }
 
 /// Everything that tcpdump says, where it is installed.
-fn said(suite: &str, packets: &[Packet]) -> Vec<(&'static str, Said, Arc<Program>)> {
+fn said(suite: &str, packets: &[Packet]) -> Vec<(&'static str, TcpdumpOutput, Arc<Program>)> {
     let tcpdump = match Tcpdump::new(packets) {
         Ok(tcpdump) => tcpdump,
         Err(reason) => {

@@ -1,5 +1,5 @@
-//! Flows in order: whatever the device, the batches and the threads, packets of a flow find what those before them have
-//! left.
+//! Flows in order: whatever the device, the batches and the threads, packets of a flow find what
+//! those before them have left.
 
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
@@ -15,8 +15,8 @@ use portcullis_core::packet::Batch;
 use portcullis_core::program::Program;
 use portcullis_cpu::Cpu;
 
-/// A packet is its flow and its number in it. It passes where it is the next one, and is told how many came before.
-/// What order does not matter for is shared by all flows.
+/// A packet is its flow and its number in it. It passes where it is the next one, and is told how
+/// many came before. What order does not matter for is shared by all flows.
 const IN_WGSL: &str = "
     //! map flows: hash key=2 value=3 entries=4096
     //! map sums: counter entries=2
@@ -36,7 +36,7 @@ const IN_WGSL: &str = "
         return select(XDP_DROP, XDP_PASS, before == number);
     }";
 
-/// The same, and longer or shorter by what came before.
+/// Twin in OpenCL C, which also resizes packets by what came before.
 const IN_C: &str = "
     //! map flows: hash key=2 value=3 entries=4096
     //! map sums: counter entries=2
@@ -110,7 +110,8 @@ fn options(threads: usize) -> LoadOptions {
 const CONCURRENT: [Option<Dispatch>; 3] =
     [Some(Dispatch::Persistent), Some(Dispatch::WaitValue), Some(Dispatch::Graph)];
 
-/// A session for a filter with flows; none where batches are handed over in one of these ways, which has to say so.
+/// A session for a filter with flows; none where batches are handed over in one of these ways,
+/// which has to say so.
 fn load(device: &Arc<dyn Device>, program: &Arc<Program>, options: &LoadOptions) -> Option<Box<dyn Session>> {
     let loaded = device.load(program, options);
     if !CONCURRENT.contains(&device.info().dispatch.first().copied()) {
@@ -176,7 +177,8 @@ impl Device for Counted {
     }
 }
 
-/// Batches of one large flow go to the CPU, the maps with them, and come back when there are none any more.
+/// Batches of one large flow go to the CPU, the maps with them, and come back when there are none
+/// any more.
 #[test]
 fn one_sided_batches_are_left_to_another_device() {
     let program = texts::in_wgsl("flows.wgsl", IN_WGSL);
@@ -200,7 +202,8 @@ fn one_sided_batches_are_left_to_another_device() {
     });
 }
 
-/// Batches that are in flight find what the host had written before they were submitted, and no more.
+/// Batches that are in flight find what the host had written before they were submitted, and no
+/// more.
 #[test]
 fn what_the_host_writes_stands_between_two_batches() {
     let text = "
@@ -276,8 +279,8 @@ fn removed_keys_make_room_between_batches() {
     });
 }
 
-/// An `lru_hash` of 1,000 entries, which meets 15,000 keys, one batch after the other. A hundred of them are in every
-/// batch, and are never lost; nor is anything of the last batches.
+/// An `lru_hash` of 1,000 entries, which meets 15,000 keys, one batch after the other. A hundred of
+/// them are in every batch, and are never lost; nor is anything of the last batches.
 #[test]
 fn what_was_not_used_for_longest_makes_room() {
     let text = "

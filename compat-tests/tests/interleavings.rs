@@ -1,5 +1,5 @@
-//! A few packets side by side on a small map, in every order that their operations may come in, with memory as relaxed
-//! as devices have it: the claim protocol of the prelude, in its own text.
+//! A few packets side by side on a small map, in every order that their operations may come in,
+//! with memory as relaxed as devices have it: the claim protocol of the prelude, in its own text.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -52,12 +52,14 @@ impl Scenario {
         self
     }
 
-    /// Where compare and exchange fails for a reason alone: three packets have many states as it is.
+    /// Where compare and exchange fails for a reason alone: three packets have many states as it
+    /// is.
     fn strict(self) -> Scenario {
         Scenario { whims: 0, ..self }
     }
 
-    /// What is wrong with the first outcome that is not right; else the number of outcomes and states.
+    /// Explores all orders; returns the number of outcomes and states, or the first incorrect
+    /// outcome.
     fn explored(&self, fault: Option<Fault>) -> Result<(usize, usize), String> {
         let program = program(&filter(self.kind, self.key, if self.kind == MapKind::Hash { 5 } else { 2 }));
         let map = &program.maps()[0];
@@ -94,8 +96,8 @@ impl Scenario {
     }
 }
 
-/// Keys that are the same up to this word in memory, and that all searches begin with at one place. Keys of two words
-/// are stored as three, those of three as four.
+/// Keys that are the same up to this word in memory, and that all searches begin with at one place.
+/// Keys of two words are stored as three, those of three as four.
 fn alike(word: usize) -> Vec<Vec<u32>> {
     let key = |i: u32| match word {
         0 => vec![i, 5],
@@ -106,7 +108,8 @@ fn alike(word: usize) -> Vec<Vec<u32>> {
     (1..100).map(key).filter(|key| hash(key) & 7 == first).collect()
 }
 
-/// Keys of one word, which are stored as two, that differ in the second alone; searches begin with them at one place.
+/// Keys of one word, which are stored as two, that differ in the second alone; searches begin with
+/// them at one place.
 fn of_one_word() -> [Vec<u32>; 2] {
     let low = (1..).find(|low| hash(&[*low]) & 7 == hash(&[low | 1 << 31]) & 7).expect("there is one");
     [vec![low], vec![low | 1 << 31]]

@@ -1,5 +1,5 @@
-//! Filters as the CPU takes several packets at a time ([`lanes`]): which fit that form, and that they mean there what
-//! the reference says.
+//! Filters as the CPU takes several packets at a time ([`lanes`]): which fit that form, and that
+//! they mean there what the reference says.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ fn stock_filters() -> Vec<(String, Arc<Program>)> {
     all
 }
 
-/// Those that do not fit: packets of a flow in their order cannot go side by side.
+/// Filters without a vector form: packets of a flow must run in order.
 const APART: [&str; 4] = ["conntrack_fw", "policer", "syn_flood", "token_bucket"];
 
 #[test]

@@ -1,6 +1,6 @@
 //! What filters do with what they have just loaded: shift it, mask it, compare it with a constant.
-//! Code generators take short cuts there (one byte instead of four, bytes compared as they lie), and
-//! where a load may lie outside the packet. The model reads the packet byte by byte.
+//! Code generators take short cuts there (one byte instead of four, bytes compared as they lie),
+//! and where a load may lie outside the packet. The model reads the packet byte by byte.
 
 use portcullis_compat_tests::{devices, harness, texts};
 use portcullis_core::device::LoadOptions;
@@ -10,7 +10,7 @@ use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
 const FILTERS: u64 = 12;
-/// Those of them that a device runs whose compiler is slow.
+/// Number of cases that a device with a slow compiler runs.
 const SHARE: usize = 6;
 /// Terms in each filter.
 const TERMS: usize = 40;

@@ -249,8 +249,8 @@ impl Session for Counting {
     }
 }
 
-/// Single entries of a map that is as full as it gets, beside a model: that what is there is right, that the filter finds
-/// it, and that little of the map is moved for it.
+/// Single entries of a map that is as full as it gets, beside a model: that what is there is right,
+/// that the filter finds it, and that little of the map is moved for it.
 #[test]
 fn single_entries_move_a_few_places() {
     const HEADER: usize = 16;
@@ -276,11 +276,13 @@ fn single_entries_move_a_few_places() {
                 .update(&mut session, |rows| (0..most - 200).try_for_each(|seed| rows.set(&key(seed), &(seed, 0))))
                 .unwrap();
             let mut model: BTreeMap<_, _> = (0..most - 200).map(|seed| (key(seed), (seed, 0))).collect();
-            // What a search looks at: at most 128 places, and nearly always those that are read at first.
+            // What a search looks at: at most 128 places, and nearly always those that are read at
+            // first.
             let most_of_one = HEADER + 3 + (8 * 32 + 120 + 1) * stride;
             let mut moved = Vec::new();
             for round in 0..200 {
-                // A new one, one over the old, one that is gone and one that never was; and look at each of them.
+                // A new one, one over the old, one that is gone and one that never was; and look at
+                // each of them.
                 let (new, old, gone) = (most - 200 + round, 7 * round, 7 * round + 3);
                 for seed in [new, old] {
                     let value = (round, seed % 1000);
@@ -307,7 +309,8 @@ fn single_entries_move_a_few_places() {
             };
             assert_eq!(rows(&mut session), model);
 
-            // There is no room for a new key, until those that were removed are forgotten; but these have their places.
+            // There is no room for a new key, until those that were removed are forgotten; but
+            // these have their places.
             let one = key(3);
             let (set, words) = session.moves(|it| flows.set(it, &one, &(1, 1)));
             assert_eq!(set, Ok(()));

@@ -1,5 +1,5 @@
-//! Maps on every device: one packet after the other it is the interpreter, and all at once what some order of the
-//! packets would give.
+//! Maps on every device: one packet after the other it is the interpreter, and all at once what
+//! some order of the packets would give.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -173,7 +173,8 @@ fn packets_that_want_the_same_key_make_it_once() {
     });
 }
 
-/// [`everything`] in OpenCL C. A key is what that language has for it: a number, a structure, an array.
+/// [`everything`] in OpenCL C. A key is what that language has for it: a number, a structure, an
+/// array.
 fn everything_in_opencl_c(words: u32) -> String {
     let word = |i| format!("load_le32(pkt, {}) & 0x80000001u", 4 + 4 * i);
     let words_of_it = (0..words).map(word).collect::<Vec<_>>().join(", ");
@@ -232,7 +233,8 @@ const CONTENDED_IN_OPENCL_C: &str = "
         return map_is_new(entry) ? XDP_PASS : XDP_DROP;
     }";
 
-/// Which of the packets makes an entry is not said; how many do, and what the maps are in the end, is.
+/// Which of the packets makes an entry is not said; how many do, and what the maps are in the end,
+/// is.
 #[test]
 fn opencl_c_makes_a_key_once_as_wgsl_does() {
     let twin = texts::in_wgsl("maps.wgsl", CONTENDED);

@@ -11,8 +11,8 @@ use portcullis_core::packet::Batch;
 use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_wgsl as wgsl;
 
-/// A packet is a number and a key: with 0 the key is looked for, with 1 made, with 2 removed. Its value's first word
-/// comes back in place of the number.
+/// A packet is a number and a key: with 0 the key is looked for, with 1 made, with 2 removed. Its
+/// value's first word comes back in place of the number.
 fn program(words: u32) -> Arc<Program> {
     let key = (1..=words).map(|i| format!("load_le32(pkt, {}u)", 4 * i)).collect::<Vec<_>>().join(", ");
     let key = match words {
@@ -114,7 +114,7 @@ fn host_and_filters_find_what_the_other_has_made() {
                 for refused in [read, session.set_map_words(0, at, &[1, 2][..words])] {
                     let error = refused.unwrap_err();
                     assert!(
-                        matches!(&error, DeviceError::Refused(text) if text.contains("of map 0, which")),
+                        matches!(&error, DeviceError::Refused(text) if text.contains("lie outside map 0, which has")),
                         "{error}"
                     );
                 }

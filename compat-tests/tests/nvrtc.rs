@@ -1,5 +1,5 @@
-//! What the cuda backend gives to NVRTC is taken by it and by ptxas, for three generations of GPUs, and no
-//! register of a stock filter is spilled. No GPU is needed.
+//! What the cuda backend gives to NVRTC is taken by it and by ptxas, for three generations of GPUs,
+//! and no register of a stock filter is spilled. No GPU is needed.
 
 use std::path::{Path, PathBuf};
 
@@ -78,8 +78,8 @@ fn stock_filters_in_opencl_c_are_taken_and_spill_nothing() {
     stock_filters_are_taken(Language::OpenClC);
 }
 
-/// What is in the device's memory may have been written, by a network card, since a kernel that stays has begun: none of
-/// its loads may come by way of the cache for constants, which does not see that (`mailbox.cu`).
+/// Persistent kernels must not load through the constant cache: a network card may have written
+/// device memory since the kernel started, and that cache does not see it (`mailbox.cu`).
 #[test]
 fn kernels_that_answer_slots_read_nothing_as_constant() {
     let Some(_) = compilers() else { return };
@@ -92,7 +92,8 @@ fn kernels_that_answer_slots_read_nothing_as_constant() {
                 let ptx = String::from_utf8(cubin.ptx().unwrap()).unwrap();
                 let found = ptx.matches("ld.global.nc").count();
                 match cubin.dispatch {
-                    // Launched behind whatever has written the packets: that it is found there shows that it is called so.
+                    // Launched behind whatever has written the packets: that it is found there
+                    // shows that it is called so.
                     Dispatch::Pipelined => constants += found,
                     dispatch => {
                         assert_eq!(found, 0, "{name}, {dispatch}, sm_{arch}\n{ptx}");
@@ -106,7 +107,8 @@ fn kernels_that_answer_slots_read_nothing_as_constant() {
     passed("no load as a constant where kernels stay");
 }
 
-/// Those with maps, with flows and prefixes among them: in both languages, each pair for one of the architectures.
+/// Filters with maps, flows and prefixes among them, in both languages; each pair for one of the
+/// architectures.
 #[test]
 fn stateful_filters_are_taken() {
     let Some(ptxas) = compilers() else { return };

@@ -1,5 +1,5 @@
-//! No work item of a stock filter or probe reaches outside its buffers or races with another, as far as
-//! Oclgrind sees, and what comes out is what the reference has.
+//! No work item of a stock filter or probe reaches outside its buffers or races with another, as
+//! far as Oclgrind sees, and what comes out is what the reference has.
 
 use std::sync::Arc;
 
@@ -50,16 +50,16 @@ fn no_stock_filter_races_or_leaves_its_buffers() {
     check(&oclgrind, is_stock);
 }
 
-/// Races are not asked for: a load that ends past its packet's end is made and its value thrown away, and
-/// the next packet's work item may be writing there.
+/// Races are not asked for: a load that ends past its packet's end is made and its value thrown
+/// away, and the next packet's work item may be writing there.
 #[test]
 fn no_probe_leaves_its_buffers() {
     let Some(oclgrind) = oclgrind() else { return };
     check(&oclgrind.without_races(), |case| !is_stock(case));
 }
 
-/// Maps of every kind, packet by packet. Races are not asked for: what reads a map's words beside atomic functions is a
-/// plain load, for OpenCL C 1.2 has no atomic one.
+/// Maps of every kind, packet by packet. Races are not asked for: what reads a map's words beside
+/// atomic functions is a plain load, for OpenCL C 1.2 has no atomic one.
 #[test]
 fn no_filter_leaves_its_maps() {
     let Some(oclgrind) = oclgrind() else { return };

@@ -1,11 +1,12 @@
-//! A filter's own text means the same to others: what the compilers of OpenCL devices make of the stock filters in
-//! OpenCL C, of those in `filters/` and of the benches' own, with `include/portcullis.h` and bodies for its functions,
-//! is what the interpreter makes of them.
+//! A filter's own text means the same to others: what the compilers of OpenCL devices make of the
+//! stock filters in OpenCL C, of those in `filters/` and of the benches' own, with
+//! `include/portcullis.h` and bodies for its functions, is what the interpreter makes of them.
 //!
-//! Where a filter looks beside its packet there is no other answer to compare: elsewhere something lies there. Each
-//! packet is filtered with several things lying there, and those count whose answers are the same. A value that lies
-//! in the packet in part may still have counted: where the answer is another than the interpreter's, the interpreter
-//! is asked whether it stays the same when something follows the packet.
+//! Where a filter looks beside its packet there is no other answer to compare: elsewhere something
+//! lies there. Each packet is filtered with several things lying there, and those count whose
+//! answers are the same. A value that lies in the packet in part may still have counted: where the
+//! answer is another than the interpreter's, the interpreter is asked whether it stays the same
+//! when something follows the packet.
 
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -32,14 +33,15 @@ const FILLS: [u8; 3] = [0, 0xff, 0x06];
 /// Packets of up to so many bytes lie in small slots.
 const SHORT: usize = 1024;
 
-/// Bytes that follow a packet to see whether that makes a difference: as many as the largest scalar has.
+/// Bytes that follow a packet to see whether that makes a difference: as many as the largest scalar
+/// has.
 const MORE: usize = 8;
 
 struct Filter {
     name: String,
     unit: Unit,
     interpreter: Interpreter,
-    /// The same for packets with [`MORE`] bytes behind them that it is not to know of.
+    /// Runs packets followed by [`MORE`] bytes that the filter must not see.
     followed: Interpreter,
 }
 
@@ -173,8 +175,9 @@ fn over_captures() {
     on_each_device(suite, &Corpus { name: "the captures".into(), packets });
 }
 
-/// Filters with maps are OpenCL C elsewhere, too: the header has macros that declare their maps' functions, as the filters
-/// call them. What those do there is another matter: somebody has to bring them.
+/// Filters with maps are OpenCL C elsewhere, too: the header has macros that declare their maps'
+/// functions, as the filters call them. What those do there is another matter: somebody has to
+/// bring them.
 #[test]
 fn filters_with_maps_are_taken_by_clang_with_the_header() {
     let suite = "filters' own text, maps";

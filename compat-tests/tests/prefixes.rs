@@ -13,7 +13,8 @@ use portcullis_core::program::Program;
 /// An address and a length; of IPv4 the lower bits are zero.
 type Prefix = (u128, u32);
 
-/// A packet is an address. What is found comes behind it: whether anything, the value, what the entry was found before.
+/// A packet is an address. What is found comes behind it: whether anything, the value, what the
+/// entry was found before.
 fn filters(words: u32, entries: u32) -> [Arc<Program>; 2] {
     let map = format!("//! map routes: lpm key={words} value=2 entries={entries}\n");
     let in_wgsl = match words {
@@ -77,8 +78,8 @@ fn batch(addresses: &[u128]) -> Batch {
     Batch::from_packets(&addresses.iter().map(packet).collect::<Vec<_>>()).unwrap()
 }
 
-/// In both languages where tables are small; large ones take a debug build long to make. A device that runs some of the
-/// cases has the smallest and the largest of them.
+/// In both languages where tables are small; large ones take a debug build long to make. A device
+/// that runs some of the cases has the smallest and the largest of them.
 fn the_longest_is_found(suite: &str, words: u32, [small, medium, large]: [u32; 3]) {
     let ([a, b], [c, d], [e, _]) = (filters(words, small), filters(words, medium), filters(words, large));
     let cases = [b, c, a, e, d];
@@ -86,7 +87,8 @@ fn the_longest_is_found(suite: &str, words: u32, [small, medium, large]: [u32; 3
         for program in devices::share(device, &cases, 3) {
             match device.load(program, &LoadOptions::default()) {
                 Ok(session) => found_in(session, program),
-                // The largest is beyond what WebGPU promises, and no more is promised for such a device.
+                // The largest is beyond what WebGPU promises, and no more is promised for such a
+                // device.
                 Err(error) => {
                     assert!(program.maps()[0].entries == 263_000, "{}: {error}", device.info().id);
                     assert!(matches!(error, DeviceError::Unsupported { .. }), "{error}");

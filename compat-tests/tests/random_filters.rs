@@ -14,12 +14,13 @@ use portcullis_wgsl as wgsl;
 /// How many filters, where somebody wants more (or fewer) than [`FILTERS`].
 const COUNT: &str = "PORTCULLIS_RANDOM_FILTERS";
 
-/// The first seed, for looking at one failure: `PORTCULLIS_RANDOM_SEED=17 PORTCULLIS_RANDOM_FILTERS=1`.
+/// The first seed, for looking at one failure: `PORTCULLIS_RANDOM_SEED=17
+/// PORTCULLIS_RANDOM_FILTERS=1`.
 const SEED: &str = "PORTCULLIS_RANDOM_SEED";
 
 const FILTERS: u64 = 150;
 
-/// Those of them that a device runs whose compiler is slow.
+/// Number of filters that a device with a slow compiler runs.
 const SHARE: usize = 30;
 
 /// So little that some filters run out of it.
@@ -132,8 +133,8 @@ fn every_device_agrees_with_the_reference_on_the_other_half() {
     every_device_agrees(1);
 }
 
-/// Whatever share of the filters a slow device gets: everything that filters may or may not have in them
-/// is there, and is not there, in some.
+/// Whatever share of the filters a slow device gets: everything that filters may or may not have in
+/// them is there, and is not there, in some.
 #[test]
 fn every_share_has_every_kind_of_filter() {
     let step = (FILTERS as usize).div_ceil(SHARE);
@@ -149,8 +150,8 @@ fn every_share_has_every_kind_of_filter() {
     }
 }
 
-/// Loads that must stay behind the branch that proves them are in enough of the filters that run unasked,
-/// and in some that write nothing, where a compiler may think that it can move every load.
+/// Loads that must stay behind the branch that proves them are in enough of the filters that run
+/// unasked, and in some that write nothing, where a compiler may think that it can move every load.
 #[test]
 fn some_filters_prove_a_load_in_a_loop() {
     let holding: Vec<_> = (0..FILTERS).map(program).filter(|p| p.source().text.contains("let far")).collect();
@@ -217,7 +218,8 @@ fn a_mismatch_is_made_small() {
     assert!(before > 20 && after < 9, "{before} lines became {after}:\n{small}");
 }
 
-/// Every share has filters with maps, whose packets come one by one, and in flows; and the maps are used.
+/// Every share has filters with maps, whose packets come one by one, and in flows; and the maps are
+/// used.
 #[test]
 fn every_share_has_filters_with_maps() {
     let step = (FILTERS as usize).div_ceil(SHARE);

@@ -1,5 +1,5 @@
-//! Packets without end through the firewall that follows connections, at constant memory: ten million where nothing is said,
-//! which takes seconds. The hundred million that it is meant for:
+//! Packets without end through the firewall that follows connections, at constant memory: ten
+//! million where nothing is said, which takes seconds. The hundred million that it is meant for:
 //!
 //!     PORTCULLIS_SOAK_PACKETS=100000000 cargo test --release -p portcullis-compat-tests --test soak -- --nocapture
 
@@ -25,8 +25,8 @@ const COUNT: &str = "PORTCULLIS_SOAK_PACKETS";
 /// Connections that a batch opens. It closes those that the one before has opened.
 const CONNECTIONS: u32 = 1024;
 
-/// What is sent of each: flags, whether the server sends it, whether it passes. Half of the connections end with FINs,
-/// the others with a RST, after which nothing passes.
+/// One segment: flags, whether the server sends it, whether it passes. Half of the connections end
+/// with FINs, the others with a RST, after which nothing passes.
 type Sent = (u8, bool, bool);
 const OPENING: [Sent; 4] = [(SYN, false, true), (SYN | ACK, true, true), (ACK, false, true), (PSH | ACK, false, true)];
 const CLOSING: [[Sent; 4]; 2] = [
@@ -40,7 +40,8 @@ const SETTLED: u64 = 5_000_000;
 /// Bytes of memory that may come on top of what was in use by then.
 const GROWTH: u64 = 2 << 20;
 
-/// A batch's packets in order: number of the connection in its batch, whether the batch before has opened it, the packet.
+/// A batch's packets in order: number of the connection in its batch, whether the batch before has
+/// opened it, the packet.
 fn plan() -> Vec<(u32, bool, Sent)> {
     let of = |number: u32| {
         let opening = OPENING.map(|sent| (number, false, sent));

@@ -1,5 +1,6 @@
-//! Every stock filter with maps, in both languages × every device × several batch sizes and thread counts gives what the
-//! filter's model gives: verdicts, packets, and what is in the maps in the end.
+//! Every stock filter with maps, in both languages × every device × several batch sizes and thread
+//! counts gives what the filter's model gives: verdicts, packets, and what is in the maps in the
+//! end.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,5 +1,5 @@
-//! Every stock filter, in both languages × every corpus × every device gives what the filter's model gives, and what
-//! the reference interpreter gives: verdicts, lengths and bytes.
+//! Every stock filter, in both languages × every corpus × every device gives what the filter's
+//! model gives, and what the reference interpreter gives: verdicts, lengths and bytes.
 
 use std::sync::Arc;
 

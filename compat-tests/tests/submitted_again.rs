@@ -1,5 +1,6 @@
-//! A batch that comes back is a batch to submit: what a filter makes of its packets is what it would make of
-//! them laid out anew. One whose packets have used up some of their room is refused where that could not be.
+//! A batch that comes back is a batch to submit: what a filter makes of its packets is what it
+//! would make of them laid out anew. One whose packets have used up some of their room is refused
+//! where that could not be.
 
 use std::sync::Arc;
 

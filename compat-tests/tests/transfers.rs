@@ -1,5 +1,5 @@
-//! Every transfer × stock filter × device gives what the filter's model gives, or is refused with the reason; and what sessions
-//! tell of bytes and transfers is what a count by hand gives.
+//! Every transfer × stock filter × device gives what the filter's model gives, or is refused with
+//! the reason; and what sessions tell of bytes and transfers is what a count by hand gives.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -41,14 +41,15 @@ fn load(device: &Arc<dyn Device>, program: &Arc<Program>, transfer: Transfer) ->
         Ok(session) => Some(session),
         Err(DeviceError::Unsupported { reason, .. }) if transfer != Transfer::Auto => {
             let asked = format!("the transfer `{transfer}` was requested, but ");
-            assert!(reason.starts_with(&asked) && reason.contains("take `"), "{reason}");
+            assert!(reason.starts_with(&asked) && reason.contains("use `"), "{reason}");
             None
         }
         Err(error) => panic!("{}: {error}", device.info().id),
     }
 }
 
-/// Runs a batch; `None` where it is refused since its packets are not where the transfer needs them.
+/// Runs a batch; `None` where it is refused since its packets are not where the transfer needs
+/// them.
 fn run(session: &mut dyn Session, batch: Batch, transfer: Transfer) -> Option<Vec<Outcome>> {
     match session.run(batch) {
         Ok(done) => {
@@ -133,7 +134,8 @@ fn check(device: &Arc<dyn Device>, corpus: &Corpus) {
     }
 }
 
-/// Whether packets are brought to the device, or it to them: no processor of the host's that filters where they lie.
+/// Whether packets are brought to the device, or it to them: no processor of the host's that
+/// filters where they lie.
 fn is_brought_to(device: &Arc<dyn Device>) -> bool {
     ["wgpu", "opencl", "cuda"].iter().any(|backend| device.info().id.starts_with(backend))
 }
@@ -147,8 +149,8 @@ fn every_transfer_gives_the_models_verdicts_and_packets() {
     with_distant("transfers, stock filters", |device| check(device, &corpus));
 }
 
-/// 100 packets of 1,500 bytes, each with a room of 128 bytes before it and behind, of which a filter reads 24 bytes and writes
-/// none.
+/// 100 packets of 1,500 bytes, each with a room of 128 bytes before it and behind, of which a
+/// filter reads 24 bytes and writes none.
 #[test]
 fn what_is_moved_is_counted() {
     let text = "fn xdp_filter(pkt: u32) -> u32 { return select(XDP_DROP, XDP_PASS, load_be32(pkt, 20u) == 7u); }";
@@ -173,7 +175,8 @@ fn what_is_moved_is_counted() {
             // With the packets go descriptors of 8 bytes where they are copied too.
             let moved = [3 * bytes, 3 * (bytes + 800)];
             assert!(moved.contains(&stages.bytes_to_device), "{id} {transfer}: {stages:?}");
-            // Verdicts are bytes, or where the caller gets them, or words where nothing has to be brought back.
+            // Verdicts are bytes, or where the caller gets them, or words where nothing has to be
+            // brought back.
             let in_place = device.info().limits.iter().any(|(name, value)| *name == READS_IN_PLACE && value == "yes");
             let returned: &[u64] = if in_place { &[0, 300, 1200] } else { &[300] };
             assert!(returned.contains(&stages.bytes_to_host), "{id} {transfer}: {stages:?}");
@@ -197,7 +200,8 @@ fn what_is_moved_is_counted() {
     });
 }
 
-/// A session for packets that stay at the device; `None` where the filter or the device has none, with the reason printed.
+/// A session for packets that stay at the device; `None` where the filter or the device has none,
+/// with the reason printed.
 fn load_resident(device: &Arc<dyn Device>, name: &str, program: &Arc<Program>) -> Option<Box<dyn Session>> {
     match device.load(program, &LoadOptions { resident: true, record_stages: true, ..LoadOptions::default() }) {
         Ok(session) => Some(session),

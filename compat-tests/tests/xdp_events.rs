@@ -1,5 +1,6 @@
-//! What programs of XDP tell the host, from batches of many packets, and the random numbers that they get: on every device.
-//! `xdp_objects` compares what each packet tells with what it tells in the kernel.
+//! What programs of XDP tell the host, from batches of many packets, and the random numbers that
+//! they get: on every device. `xdp_objects` compares what each packet tells with what it tells in
+//! the kernel.
 #![cfg(target_os = "linux")]
 
 use std::collections::{BTreeMap, HashSet};
@@ -26,7 +27,8 @@ fn program(source: &str, name: &str, random_seed: u32) -> Option<Arc<Program>> {
     Some(Arc::new(program.unwrap_or_else(|error| panic!("{source}:{name}: {}", error.render()))))
 }
 
-/// Runs packets in batches of so many, all of which are there before events are read; by their maps.
+/// Runs packets in batches of so many, all of which are there before events are read; by their
+/// maps.
 fn told(
     device: &dyn Device,
     program: &Arc<Program>,
@@ -110,7 +112,8 @@ fn what_finds_no_room_is_counted() {
         }
         let (told, counts) = told(&**device, &program, &packets, count);
         assert_eq!(counts, EventCounts { events: room, lost: all - room }, "{}", device.info().id);
-        // Those that are there are whole: a number, bytes that count up from the packet's, and their sum.
+        // Those that are there are whole: a number, bytes that count up from the packet's, and
+        // their sum.
         for record in &told["events"] {
             let (number, first) = (record[0], record[4].wrapping_sub(record[0]));
             let bytes: Vec<u8> =
@@ -131,8 +134,8 @@ fn numbers(seed: u32, packets: &[Vec<u8>]) -> Option<Vec<[u32; 4]>> {
     Some(told["drawn"].iter().map(of).collect())
 }
 
-/// How far a count may be from what is expected: five times the standard deviation of a binomial distribution, which one in
-/// two million is beyond.
+/// How far a count may be from what is expected: five times the standard deviation of a binomial
+/// distribution, which one in two million is beyond.
 fn is_near(count: usize, of: usize, share: f64) -> bool {
     let (mean, deviation) = (of as f64 * share, (of as f64 * share * (1.0 - share)).sqrt());
     (count as f64 - mean).abs() <= 5.0 * deviation

@@ -1,5 +1,5 @@
-//! Instructions of eBPF, every one and in programs that nobody would write: the Linux kernel, the model and every device mean the
-//! same by them.
+//! Instructions of eBPF, every one and in programs that nobody would write: the Linux kernel, the
+//! model and every device mean the same by them.
 #![cfg(target_os = "linux")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -87,7 +87,8 @@ fn the_kernel_means_by_every_instruction_what_the_model_does() {
     devices::record(suite, "kernel", "passed", &format!("{programs} programs, {packets} packets"));
 }
 
-/// Helpers that are said to be for other hooks are those that the kernel refuses to programs for XDP, whatever they are given.
+/// Helpers that are said to be for other hooks are those that the kernel refuses to programs for
+/// XDP, whatever they are given.
 #[test]
 fn the_kernel_has_no_helper_for_xdp_that_is_said_to_be_for_other_hooks() {
     let suite = "helpers in the kernel";
@@ -99,7 +100,7 @@ fn the_kernel_has_no_helper_for_xdp_that_is_said_to_be_for_other_hooks() {
         let instructions = vec![op(0x85, 0, 0, 0, helper), op(0xb7, 0, 0, 0, 2), op(0x95, 0, 0, 0, 0)];
         let code = Code { instructions, functions: vec![0], maps: Vec::new() };
         let Err(said) = compile(&code) else { continue };
-        if said.contains("other hooks than XDP") {
+        if said.contains("hooks other than XDP") {
             others += 1;
             let there = KernelProgram::load(&code.object(), "program").map(drop);
             let why = there.expect_err(&said);
@@ -113,7 +114,8 @@ fn the_kernel_has_no_helper_for_xdp_that_is_said_to_be_for_other_hooks() {
     devices::record(suite, "kernel", "passed", &format!("{others} helpers are for other hooks"));
 }
 
-/// A third of what is from the packet alone, for a compiler that takes long: another third for each share.
+/// A third of what is from the packet alone, for a compiler that takes long: another third for each
+/// share.
 #[test]
 fn every_device_means_the_same_by_every_instruction() {
     let cases: Vec<harness::Case> = tables()
@@ -147,7 +149,8 @@ fn every_device_means_the_same_by_every_instruction() {
                 continue;
             }
             ran += 1;
-            // What is in a map is set by each packet before it is worked with: they come one after the other then.
+            // What is in a map is set by each packet before it is worked with: they come one after
+            // the other then.
             let batch = if case.program().maps().is_empty() { case.packets().len() } else { 1 };
             case.compare(&**device, &[batch]).unwrap_or_else(|mismatch| panic!("{mismatch}"));
         }
@@ -229,7 +232,8 @@ fn meet(code: &Code, packets: &[Vec<u8>]) -> Met {
     Met::Same
 }
 
-/// `PORTCULLIS_RANDOM_OBJECTS` programs from the seed `PORTCULLIS_RANDOM_SEED` on: as they are made, and damaged.
+/// `PORTCULLIS_RANDOM_OBJECTS` programs from the seed `PORTCULLIS_RANDOM_SEED` on: as they are
+/// made, and damaged.
 #[test]
 fn programs_that_nobody_would_write_do_what_they_do_in_the_kernel() {
     let suite = "programs of instructions, kernel";

@@ -1,4 +1,5 @@
-//! Maps of XDP objects where the kernel cannot be asked: under packets side by side, filled by the host, and refused.
+//! Maps of XDP objects where the kernel cannot be asked: under packets side by side, filled by the
+//! host, and refused.
 #![cfg(target_os = "linux")]
 
 use std::sync::Arc;
@@ -54,7 +55,8 @@ fn table(session: &mut dyn Session, program: &Program, name: &str) -> Table {
     Table::new(&program.maps()[number], words)
 }
 
-/// Hundreds of packets at once want more keys than there may be: no more are there in the end, and few fewer.
+/// Hundreds of packets at once want more keys than there may be: no more are there in the end, and
+/// few fewer.
 #[test]
 fn full_hashes_take_no_key_more() {
     if is_absent() {
@@ -115,7 +117,8 @@ SEC("xdp") int hold(struct xdp_md *ctx)
 }
 "#;
 
-/// Whatever pointer leads to a counter, and in whatever block it was loaded: nothing but additions is done to it.
+/// Whatever pointer leads to a counter, and in whatever block it was loaded: nothing but additions
+/// is done to it.
 #[test]
 fn counters_are_added_to_at_once() {
     if is_absent() {
@@ -138,7 +141,8 @@ fn counters_are_added_to_at_once() {
     assert!(count > 20, "{count}");
 }
 
-/// Where what was there decides, an addition that all packets make that have seen it might take what is not there.
+/// Where what was there decides, an addition that all packets make that have seen it might take
+/// what is not there.
 #[test]
 fn what_decides_is_not_added_to_at_once() {
     if is_absent() {
@@ -187,7 +191,8 @@ SEC("xdp") int decides(struct xdp_md *ctx)
 }
 "#;
 
-/// A map of maps that names none holds what the host says, of those that are as it says; and what that is may change.
+/// A map of maps that names none holds what the host says, of those that are as it says; and what
+/// that is may change.
 #[test]
 fn the_host_says_what_maps_of_maps_hold() {
     if is_absent() {
@@ -197,7 +202,8 @@ fn the_host_says_what_maps_of_maps_hold() {
     let inner_maps = &portcullis_xdp::ObjectInfo::of(&program).expect("it is of an object").inner_maps;
     let slot = |name: &str| 1 + inner_maps.iter().position(|it| it == name).expect("it is held") as u32;
     let names = ["first", "second", "another"];
-    // By what the slot holds: the verdict, and how often each map was counted in. A map of another shape is none of them.
+    // By what the slot holds: the verdict, and how often each map was counted in. A map of another
+    // shape is none of them.
     let steps = [
         (0, Verdict::Drop, [0, 0, 0]),
         (slot("first"), Verdict::Tx, [1, 0, 0]),

@@ -1,11 +1,11 @@
-//! Programs of XDP, made by clang, unmodified: on every device they give what the Linux kernel gives, packet by packet, and leave
-//! in their maps what they leave there.
+//! Programs of XDP, made by clang, unmodified: on every device they give what the Linux kernel
+//! gives, packet by packet, and leave in their maps what they leave there.
 #![cfg(target_os = "linux")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use portcullis_compat_tests::kernel::{self, Entries, KernelProgram, Ran};
+use portcullis_compat_tests::kernel::{self, Entries, KernelProgram, KernelRun};
 use portcullis_compat_tests::objects::{self, FORMS};
 use portcullis_compat_tests::{corpora, devices, layouts, oracle};
 use portcullis_core::device::{Device, DeviceKind, LoadOptions, Session};
@@ -18,13 +18,16 @@ use portcullis_xdp::object::MapType;
 use portcullis_xdp::{self as xdp};
 use portcullis_xdp::{self, Object};
 
-/// What is not taken yet, or differs, and why; by source and program. Whatever is taken and the same must not be here.
+/// Programs that are not accepted yet, or that differ, with the reason, by source and program. An
+/// entry that is accepted and equal fails the test.
 const NOT_YET: &[(&str, &str)] = &[];
 
-/// Programs whose events are numbers that the kernel draws and we draw, each his own: there are as many, of as many bytes.
+/// Programs whose events are numbers that the kernel draws and we draw, each his own: there are as
+/// many, of as many bytes.
 const TELLS_RANDOM: &[&str] = &["random:"];
 
-/// Of them those that tell of one packet in so many, by the number drawn, which they tell: a multiple of this.
+/// Of them those that tell of one packet in so many, by the number drawn, which they tell: a
+/// multiple of this.
 const SAMPLES: &[(&str, u32)] = &[("random:random_sampler", 128)];
 
 /// Source and program, of a case's name.
@@ -50,15 +53,16 @@ fn packets() -> Vec<Vec<u8>> {
 struct Case {
     name: String,
     program: Arc<Program>,
-    ran: Vec<Ran>,
-    /// What is set before: the number of a map, a key, a value.
+    ran: Vec<KernelRun>,
+    /// Initial entries: map number, key, value.
     presets: Vec<(usize, Vec<u8>, Vec<u8>)>,
-    /// What is in each of the program's maps in the end, and after [`FEW`] packets.
+    /// Contents of the program's maps at the end, and after [`FEW`] packets.
     maps: Vec<Option<Entries>>,
     few: Vec<Option<Entries>>,
     /// Whether what the program prints can be read.
     reads_prints: bool,
-    /// Whether it is the same in whatever order packets come: in the kernel in the opposite one, and by what it does.
+    /// Whether results do not depend on the order of packets, by what the program does and by the
+    /// kernel in reverse order.
     is_free: bool,
 }
 
@@ -68,7 +72,8 @@ const FEW: usize = 300;
 /// Packets in a batch: no power of two, so that groups of packets end anywhere.
 const BATCH: usize = 611;
 
-/// Everything there is to compare, and how many programs were refused by either side, with what was said.
+/// Everything there is to compare, and how many programs were refused by either side, with what was
+/// said.
 fn cases(packets: &[Vec<u8>]) -> (Vec<Case>, Vec<(String, String)>) {
     kernel::on_first_processor();
     let (mut cases, mut refused) = (Vec::new(), Vec::new());
@@ -94,7 +99,8 @@ fn cases(packets: &[Vec<u8>]) -> (Vec<Case>, Vec<(String, String)>) {
                         let presets = objects::presets(&stem);
                         cases.push(case(name, [&there.0, &there.1], here, &object, presets, packets));
                     }
-                    // What clang makes otherwise than it is asked to is not always what the verifier can follow.
+                    // What clang makes otherwise than it is asked to is not always what the
+                    // verifier can follow.
                     (Err(error), _) if !is_usual => {
                         let why = error.lines().next_back().unwrap_or_default();
                         println!("{name}: not compared: the kernel refuses it: {why}");
@@ -145,7 +151,7 @@ fn case(
         origin.maps.iter().map(entries).collect()
     };
     let (first, rest) = packets.split_at(FEW.min(packets.len()));
-    let mut ran: Vec<Ran> = first.iter().map(|packet| run(there, packet)).collect();
+    let mut ran: Vec<KernelRun> = first.iter().map(|packet| run(there, packet)).collect();
     let few = entries(there);
     ran.extend(rest.iter().map(|packet| run(there, packet)));
     let maps = entries(there);
@@ -155,15 +161,15 @@ fn case(
     let reads_prints = there.prints_missing().is_none();
     // What is told is told in order.
     let is_free = oracle::only_adds(&here) && ran.iter().all(|ran| ran.told.is_empty()) && {
-        let mut backwards: Vec<Ran> = packets.iter().rev().map(|packet| run(other, packet)).collect();
+        let mut backwards: Vec<KernelRun> = packets.iter().rev().map(|packet| run(other, packet)).collect();
         backwards.reverse();
         backwards == ran && entries(other) == maps
     };
     Case { name, program: Arc::new(here), ran, presets, maps, few, reads_prints, is_free }
 }
 
-/// Runs the packets one after the other, as the kernel did, and in batches where that must not matter; tells of the first
-/// difference, and how many packets there were to compare.
+/// Runs the packets one after the other, as the kernel did, and in batches where that must not
+/// matter; tells of the first difference, and how many packets there were to compare.
 fn differs(device: &dyn Device, case: &Case, packets: &[Vec<u8>]) -> (usize, Option<String>) {
     let is_near = matches!(device.info().kind, DeviceKind::Cpu | DeviceKind::Reference);
     let mut count = 0;
@@ -266,7 +272,7 @@ fn differs_by(device: &dyn Device, case: &Case, packets: &[Vec<u8>], size: usize
 }
 
 /// Whether the host was told something else than the kernel was.
-fn tells_else(drain: &mut EventReader, session: &mut dyn Session, case: &Case, ran: &[Ran]) -> Option<String> {
+fn tells_else(drain: &mut EventReader, session: &mut dyn Session, case: &Case, ran: &[KernelRun]) -> Option<String> {
     let mut told: BTreeMap<String, Vec<Vec<u8>>> = BTreeMap::new();
     let mut take = |event: Event<'_>| {
         let bytes = match event.payload {
@@ -332,8 +338,8 @@ fn is_no_sample<'a>(told: impl Iterator<Item = &'a Vec<u8>>, packets: usize, rat
     is_far.then(|| format!("{count} of {packets} packets are told of, and {mean:.1} are to be expected"))
 }
 
-/// Each program once, as clang makes it for one of the processors: the front end is the same for all devices, and has seen the
-/// others for those that are near.
+/// Each program once, as clang makes it for one of the processors: the front end is the same for
+/// all devices, and has seen the others for those that are near.
 fn by_turns(cases: &[Case]) -> Vec<&Case> {
     let mut of_program: BTreeMap<&str, Vec<&Case>> = BTreeMap::new();
     for case in cases {
@@ -367,7 +373,8 @@ fn objects_do_what_they_do_in_the_kernel() {
         // Of the ways that the CPU has one has all, as has the reference.
         let has_all = matches!(device.info().id.as_str(), "cpu" | "interp");
         let all = if has_all { cases.iter().collect::<Vec<_>>() } else { by_turns(&cases) };
-        // Devices of one name have one compiler: the first has all programs, the others as many as have all parts between them.
+        // Devices of one name have one compiler: the first has all programs, the others as many as
+        // have all parts between them.
         let some = match named.insert(device.info().id.clone()) {
             true => all.iter().collect(),
             false => devices::share_of_all(device, &all, 30, |case| oracle::parts(&case.program)),
@@ -396,8 +403,8 @@ fn objects_do_what_they_do_in_the_kernel() {
     assert!(refused.is_empty(), "{}", refused.join("\n"));
 }
 
-/// A program that is too large for the kernel's verifier is taken by every device, those whose compilers are in software among
-/// them, and does there what it does in the reference interpreter.
+/// A program that is too large for the kernel's verifier is taken by every device, those whose
+/// compilers are in software among them, and does there what it does in the reference interpreter.
 #[test]
 fn a_large_object_is_taken_by_every_device() {
     if let Some(reason) = objects::missing() {

@@ -1,6 +1,7 @@
-//! Programs of XDP that ask where packets go (`bpf_fib_lookup`, `bpf_check_mtu`): in a network namespace with routes of every kind,
-//! the kernel answers from its own tables, and every device from maps that were filled from those. The answers are the same, bit by
-//! bit, and so are the packets.
+//! Programs of XDP that ask where packets go (`bpf_fib_lookup`, `bpf_check_mtu`): in a network
+//! namespace with routes of every kind, the kernel answers from its own tables, and every device
+//! from maps that were filled from those. The answers are the same, bit by bit, and so are the
+//! packets.
 #![cfg(target_os = "linux")]
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -9,7 +10,7 @@ use std::sync::Arc;
 use portcullis::io::routes;
 use portcullis::io::synth::Random;
 use portcullis::routes::RouteMaps;
-use portcullis_compat_tests::kernel::{self, Entries, KernelProgram, Ran};
+use portcullis_compat_tests::kernel::{self, Entries, KernelProgram, KernelRun};
 use portcullis_compat_tests::objects::{self, FORMS};
 use portcullis_compat_tests::{devices, oracle};
 use portcullis_conformance::corpora::Packet;
@@ -173,14 +174,14 @@ const ADDRESSES_V6: [&str; 32] = [
 ];
 
 /// A packet, and the interface that it comes in by.
-type Asked = (Vec<u8>, u32);
+type ReceivedPacket = (Vec<u8>, u32);
 
 /// A program with what the kernel makes of packets.
 struct Case {
     name: String,
     program: Arc<Program>,
-    asked: Vec<Asked>,
-    ran: Vec<Ran>,
+    asked: Vec<ReceivedPacket>,
+    ran: Vec<KernelRun>,
     maps: Vec<Option<Entries>>,
 }
 
@@ -210,7 +211,7 @@ fn address(random: &mut Random, is_v4: bool) -> IpAddr {
 }
 
 /// Packets for `lookup.c`: `struct question`.
-fn questions(random: &mut Random, interfaces: &[u32]) -> Vec<Asked> {
+fn questions(random: &mut Random, interfaces: &[u32]) -> Vec<ReceivedPacket> {
     let mut all = Vec::new();
     for _ in 0..2500 {
         let family = pick(random, &[2, 2, 2, 2, 10, 10, 10, 10, 0, 7]);
@@ -256,7 +257,7 @@ fn questions(random: &mut Random, interfaces: &[u32]) -> Vec<Asked> {
 }
 
 /// Packets for `forward.c`.
-fn packets(random: &mut Random, interfaces: &[u32]) -> Vec<Asked> {
+fn packets(random: &mut Random, interfaces: &[u32]) -> Vec<ReceivedPacket> {
     let mut all = Vec::new();
     for _ in 0..1500 {
         let is_v4 = random.below(2) == 0;
@@ -310,7 +311,7 @@ fn cases(tables: &RoutingTables) -> Vec<Case> {
                 let there = KernelProgram::load(&object, &function.name).unwrap_or_else(|e| panic!("{name}: {e}"));
                 let here = xdp::compile(stem, &bytes, Some(&function.name), &ProgramOptions::default());
                 let here = here.unwrap_or_else(|errors| panic!("{name}: {}", errors.render()));
-                let run = |(packet, interface): &Asked| {
+                let run = |(packet, interface): &ReceivedPacket| {
                     there.run_at(packet, *interface).unwrap_or_else(|error| panic!("{name}: {error}"))
                 };
                 let ran = asked.iter().map(run).collect();
@@ -327,14 +328,14 @@ fn cases(tables: &RoutingTables) -> Vec<Case> {
     cases
 }
 
-/// What is different on a device.
+/// Returns the first difference on a device.
 fn differs(device: &dyn Device, case: &Case, tables: &RoutingTables) -> Option<String> {
     let Case { asked, ran, program, .. } = case;
     let mut session = device.load(program, &LoadOptions::default()).unwrap_or_else(|error| panic!("{error}"));
     if let Some(mut routed) = RouteMaps::from_program(program) {
         routed.apply_tables(tables, &mut *session).unwrap_or_else(|error| panic!("{error}"));
     }
-    let packet = |(bytes, interface): &Asked| Packet {
+    let packet = |(bytes, interface): &ReceivedPacket| Packet {
         bytes: bytes.clone(),
         metadata: Metadata::new(bytes.len() as u32, *interface, 0),
     };
@@ -388,7 +389,7 @@ fn packets_go_where_the_kernel_has_them_go() {
         (tables, cases)
     });
     // Each answer is among them, or the test says less than it should.
-    let result = |ran: &Ran| i32::from_ne_bytes(ran.packet[24..28].try_into().expect("four bytes"));
+    let result = |ran: &KernelRun| i32::from_ne_bytes(ran.packet[24..28].try_into().expect("four bytes"));
     let any = cases.iter().find(|case| case.name.starts_with("lookup:lookup_any (v3")).expect("there is one");
     let answers: std::collections::BTreeSet<i32> = any.ran.iter().map(result).collect();
     println!("{} routes; answers {answers:?}", tables.routes.len());

@@ -1,6 +1,7 @@
-//! What AF_XDP can be on an interface, where there is no peer to ask: which ways the driver offers for the program and for
-//! frames, that each queue has its socket, that what arrives is received at some rate, that frames that are sent come
-//! home, that none is lost, and that the interface is afterwards as it was.
+//! What AF_XDP can be on an interface, where there is no peer to ask: which ways the driver offers
+//! for the program and for frames, that each queue has its socket, that what arrives is received at
+//! some rate, that frames that are sent come home, that none is lost, and that the interface is
+//! afterwards as it was.
 
 use std::io::ErrorKind;
 use std::thread;
@@ -23,7 +24,8 @@ pub const COPIES: usize = 64;
 /// Packets of a batch.
 const BATCH: usize = 64;
 
-/// How long an interface may take to have its link again: drivers set queues up anew for a program and for sockets.
+/// How long an interface may take to have its link again: drivers set queues up anew for a program
+/// and for sockets.
 const LINK: Duration = Duration::from_secs(15);
 
 /// How long frames may take to leave.
@@ -37,16 +39,17 @@ const SETTLED: Duration = Duration::from_millis(50);
 pub struct Options {
     /// The interface, and which of its queues.
     pub port: PortSpec,
-    /// Which packets are taken from the kernel, all of which are put into its stack again; none where this is `None`, but those
-    /// of [`EXPERIMENT`], which end here.
+    /// Which packets are taken from the kernel, all of which are put into its stack again; none
+    /// where this is `None`, but those of [`EXPERIMENT`], which end here.
     pub take: Option<Steering>,
     /// How long each way receives.
     pub time: Duration,
-    /// Whether frames are sent: [`COPIES`] out of each queue, of [`EXPERIMENT`], from the interface's MAC address to itself.
+    /// Whether frames are sent: [`COPIES`] out of each queue, of [`EXPERIMENT`], from the
+    /// interface's MAC address to itself.
     pub send: bool,
 }
 
-/// What was found out.
+/// Results of the self-test of a network card.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
     /// The version that tested.
@@ -64,42 +67,42 @@ pub struct Report {
     /// Which packets were taken, in words.
     pub taken: String,
     /// Each way that there could be.
-    pub ways: Vec<Way>,
-    /// What is not as it was before; nothing, if all is well.
+    pub ways: Vec<ModeReport>,
+    /// What differs from the state before the test; `None` if nothing does.
     pub changed: Option<String>,
 }
 
 /// The program in a mode, with frames that get into memory in a way.
 #[derive(Debug, Clone, Serialize)]
-pub struct Way {
+pub struct ModeReport {
     /// Where the program runs: `native` or `skb`.
     pub mode: &'static str,
     /// Whether the driver itself puts frames into memory.
     pub zero_copy: bool,
-    /// What came of it.
+    /// Result of the mode.
     #[serde(flatten)]
     pub outcome: Outcome,
 }
 
-/// What came of a way.
+/// Result of testing one mode.
 #[derive(Debug, Clone, Serialize)]
 #[serde(tag = "outcome", rename_all = "snake_case")]
 pub enum Outcome {
-    /// It ran.
+    /// The mode works.
     Ran(Numbers),
     /// The driver, or the kernel, does not have it.
     NotOffered {
         /// Who says what.
         reason: String,
     },
-    /// It should have run.
+    /// The mode should work and does not.
     Failed {
         /// What happened.
         reason: String,
     },
 }
 
-/// What was counted while a way ran.
+/// Counters of a mode's run.
 #[derive(Debug, Clone, Serialize)]
 pub struct Numbers {
     /// The queues, each of which has a socket.
@@ -138,22 +141,22 @@ impl Numbers {
 impl Report {
     /// Whether there is a way, every way that there is works, and the interface is as it was.
     pub fn passed(&self) -> bool {
-        let good = |way: &Way| match &way.outcome {
+        let good = |way: &ModeReport| match &way.outcome {
             Outcome::Ran(numbers) => numbers.is_good(),
             Outcome::NotOffered { .. } => true,
             Outcome::Failed { .. } => false,
         };
-        let ran = |way: &Way| matches!(way.outcome, Outcome::Ran(_));
+        let ran = |way: &ModeReport| matches!(way.outcome, Outcome::Ran(_));
         self.ways.iter().all(good) && self.ways.iter().any(ran) && self.changed.is_none()
     }
 }
 
-/// Tests an interface of this thread's network namespace, and tells `observe` of each way before it begins. Once `stop` is
-/// cancelled, it ends soon, with what is left untried missing in the report.
+/// Tests an interface of this thread's network namespace, and tells `observe` of each way before it
+/// begins. Once `stop` is cancelled, it ends soon, with what is left untried missing in the report.
 ///
 /// # Errors
-/// Where nothing could be tried: there is no such interface, it has not these queues, somebody else has it, a capability is
-/// missing.
+/// Where nothing could be tried: there is no such interface, it has not these queues, somebody else
+/// has it, a capability is missing.
 pub fn run(options: &Options, stop: &CancelToken, observe: &mut dyn FnMut(&str)) -> Result<Report, XdpError> {
     let before = Interface::find(&options.port.interface)?;
     let program_before = program_at(before.index);
@@ -178,11 +181,11 @@ pub fn run(options: &Options, stop: &CancelToken, observe: &mut dyn FnMut(&str))
         observe(&format!("{} mode, {}", mode.name(), if zero_copy { "zero copy" } else { "copied" }));
         let outcome = match attempt(options, &before, mode, copying, stop) {
             Ok(numbers) => Outcome::Ran(numbers),
-            Err(Trouble::Open(error)) if is_about_everything(&error) => return Err(error),
-            Err(Trouble::Open(error)) => refused(&error),
+            Err(ModeError::Open(error)) if is_about_everything(&error) => return Err(error),
+            Err(ModeError::Open(error)) => refused(&error),
             Err(trouble) => Outcome::Failed { reason: trouble.to_string() },
         };
-        report.ways.push(Way { mode: mode.name(), zero_copy, outcome });
+        report.ways.push(ModeReport { mode: mode.name(), zero_copy, outcome });
         // The next one finds it as this one did, also where the driver has set it up anew.
         wait_for_link(&before, stop);
     }
@@ -192,7 +195,7 @@ pub fn run(options: &Options, stop: &CancelToken, observe: &mut dyn FnMut(&str))
 
 /// Why a way did not come to its end.
 #[derive(Debug, thiserror::Error)]
-enum Trouble {
+enum ModeError {
     #[error(transparent)]
     Open(#[from] XdpError),
     #[error(transparent)]
@@ -201,7 +204,7 @@ enum Trouble {
     Died,
 }
 
-/// What it means that ports cannot be opened in a way.
+/// Classifies the error of opening a port in a mode.
 fn refused(error: &XdpError) -> Outcome {
     match error {
         // What a run would be told to do is not what this is about.
@@ -229,7 +232,7 @@ fn attempt(
     mode: Mode,
     copying: CopyMode,
     stop: &CancelToken,
-) -> Result<Numbers, Trouble> {
+) -> Result<Numbers, ModeError> {
     let rules = format!("ethertype/{EXPERIMENT:#06x}");
     let nothing = || Steering::Only(rules.parse().expect("a rule"));
     let mut run = af_xdp::open(&af_xdp::Options {
@@ -268,7 +271,7 @@ fn attempt(
         seconds = begun.elapsed().as_secs_f64();
         run.detach();
         end.cancel();
-        threads.into_iter().try_for_each(|thread| thread.join().map_err(|_| Trouble::Died)?.map_err(Trouble::from))
+        threads.into_iter().try_for_each(|thread| thread.join().map_err(|_| ModeError::Died)?.map_err(ModeError::from))
     });
     let arrived = arrived().saturating_sub(arrived_before);
     let received: Vec<_> = lanes.iter_mut().map(|lane| lane.receiver.received()).collect();
@@ -302,7 +305,8 @@ fn numbers(
     }
 }
 
-/// Gives all packets this verdict until an end is wanted, nothing more comes, and what was to leave has left.
+/// Gives all packets this verdict until an end is wanted, nothing more comes, and what was to leave
+/// has left.
 fn drive(lane: &mut Lane, verdict: Action, end: &CancelToken) -> Result<(), LiveError> {
     let mut ending: Option<Instant> = None;
     loop {
@@ -379,7 +383,7 @@ mod tests {
             has_link: true,
             loses_vlan_tags: false,
             taken: "none".into(),
-            ways: outcomes.into_iter().map(|outcome| Way { mode: "native", zero_copy: true, outcome }).collect(),
+            ways: outcomes.into_iter().map(|outcome| ModeReport { mode: "native", zero_copy: true, outcome }).collect(),
             changed: None,
         }
     }

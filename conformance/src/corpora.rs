@@ -6,9 +6,9 @@ use portcullis_io::synth::{self, Generator, Mix, Random, Size, Spec};
 /// A packet and what is known of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Packet {
-    /// Its bytes.
+    /// Packet bytes.
     pub bytes: Vec<u8>,
-    /// Its wire length, port and time.
+    /// Wire length, port and time.
     pub metadata: Metadata,
 }
 
@@ -26,8 +26,8 @@ pub struct Corpus {
 pub enum Depth {
     /// A part, spread over all: for debug builds, in which the interpreter is slow.
     Quick,
-    /// All of them, but of the hostile packets one in three: they come in long rows that differ by a byte,
-    /// and the reference is slow.
+    /// All of them, but of the hostile packets one in three: they come in long rows that differ by
+    /// a byte, and the reference is slow.
     #[default]
     Full,
 }

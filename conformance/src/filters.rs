@@ -51,18 +51,18 @@ impl Language {
 /// A filter that every device must agree about.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Case {
-    /// Its name: that of its file, without the ending.
+    /// Name of the filter: its file's, without the ending.
     pub name: &'static str,
     /// What its text is written in.
     pub language: Language,
-    /// Its text.
+    /// Source text.
     pub text: Cow<'static, str>,
-    /// What it is compiled with.
+    /// Fuel to compile it with.
     pub fuel: u32,
-    /// Its parameters, by name.
+    /// Parameters, name and value.
     pub parameters: Vec<(String, String)>,
-    /// Whether it passes every packet where all is right, by its own reckoning. Then the
-    /// interpreter is on trial too.
+    /// Whether the filter checks itself and passes every packet if all is right. Such filters also
+    /// test the interpreter.
     pub always_passes: bool,
     /// What the host puts into its maps.
     pub entries: Vec<Entry>,
@@ -105,8 +105,8 @@ pub const PROBES: &[(&str, &str)] = probes!(
     "floats",
 );
 
-/// The stock filters that have maps, with what the host puts into these; but `gtpu_decap`, for no packet of the corpora comes
-/// through a tunnel.
+/// The stock filters that have maps, with what the host puts into these; but `gtpu_decap`, for no
+/// packet of the corpora comes through a tunnel.
 pub fn stateful() -> Vec<Case> {
     let of = |language| move |&(name, text): &(&'static str, &'static str)| Case::stateful(name, language, text);
     let all = STATEFUL.iter().map(of(Language::Wgsl)).chain(STATEFUL_IN_C.iter().map(of(Language::OpenClC)));
@@ -150,7 +150,8 @@ impl Case {
         case
     }
 
-    /// One with maps. Those with keys have room for the corpora's and no more: they are cleared before each run.
+    /// One with maps. Those with keys have room for the corpora's and no more: they are cleared
+    /// before each run.
     fn stateful(name: &'static str, language: Language, text: &str) -> Case {
         let line = |line: &str| match line.split_once(" entries=") {
             Some((map, rest))

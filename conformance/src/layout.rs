@@ -18,9 +18,9 @@ pub struct Watched {
 }
 
 impl Watched {
-    /// Lays `packets` out in batches of `size`, at least 1, each packet at another distance from a 4-byte
-    /// word than the one before it, as packets of a capture are. With [`ResizeRoom::Both`] a packet's room is
-    /// its own.
+    /// Lays `packets` out in batches of `size`, at least 1, each packet at another distance from a
+    /// 4-byte word than the one before it, as packets of a capture are. With [`ResizeRoom::Both`] a
+    /// packet's room is its own.
     ///
     /// # Errors
     /// More packets than an arena can hold, or than there is memory for.

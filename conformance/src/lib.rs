@@ -1,7 +1,7 @@
-//! Whether a device does what filters mean: every stock filter, in every language, and every probe, over
-//! every corpus, in batches of several sizes and layouts, against the reference interpreter. Verdicts,
-//! lengths and bytes must be the same, whatever the language, and no byte beside the packets may change. What filters
-//! leave in their maps must be the same, too.
+//! Whether a device does what filters mean: every stock filter, in every language, and every probe,
+//! over every corpus, in batches of several sizes and layouts, against the reference interpreter.
+//! Verdicts, lengths and bytes must be the same, whatever the language, and no byte beside the
+//! packets may change. What filters leave in their maps must be the same, too.
 //!
 //! All of it is part of the library, so that a machine with a new GPU is judged by one command.
 
@@ -28,8 +28,8 @@ use layout::Watched;
 pub use report::{DeviceReport, FilterResult, Mismatch, MissingDevice, Report};
 use state::Entry;
 
-/// Batch sizes and layouts: one packet; odd numbers that end inside any group of lanes; a whole work
-/// group and one more; all that there are.
+/// Batch sizes and layouts: one packet; odd numbers that end inside any group of lanes; a whole
+/// work group and one more; all that there are.
 const LAYOUTS: [(usize, ResizeRoom); 6] = [
     (1, ResizeRoom::Both),
     (7, ResizeRoom::None),
@@ -70,7 +70,8 @@ pub fn run(
             let mut result = FilterResult { filter, language, compared: 0, mismatches: 0, first: None, error: None };
             match &prepared {
                 Ok(prepared) => {
-                    // A driver's or compiler's panic is that filter's failure; the others still count.
+                    // A driver's or compiler's panic is that filter's failure; the others still
+                    // count.
                     let checked = catch_unwind(AssertUnwindSafe(|| prepared.check(&**device, &mut result)));
                     result.error = match checked {
                         Ok(checked) => checked.err().map(|error| error.to_string()),
@@ -92,7 +93,7 @@ struct Prepared<'a> {
     corpora: Vec<Expected<'a>>,
 }
 
-/// What is to come of a corpus.
+/// Expected results for a corpus.
 struct Expected<'a> {
     corpus: &'a Corpus,
     outcomes: Vec<Outcome>,
@@ -282,7 +283,8 @@ mod tests {
         assert!(first.expected.starts_with("`flows` has ") && first.expected != first.got, "{first:?}");
     }
 
-    /// A text that means something else than its twin in WGSL is found out, by the reference itself.
+    /// A text that means something else than its twin in WGSL is found out, by the reference
+    /// itself.
     #[test]
     fn a_language_that_is_wrong_is_found_out() {
         let text = "uint xdp_filter(__global uchar *pkt, uint len) { return len < 70 ? XDP_DROP : XDP_PASS; }";

@@ -30,20 +30,20 @@ pub struct MissingDevice {
     pub device: String,
     /// Why it is not there, and what to install.
     pub reason: String,
-    /// Whether it had to be there.
+    /// Whether the device was required.
     pub required: bool,
 }
 
 /// What a device did.
 #[derive(Debug, Clone, Serialize)]
 pub struct DeviceReport {
-    /// Its id.
+    /// Device id.
     pub id: String,
-    /// What it calls itself.
+    /// Name that the device reports.
     pub name: String,
-    /// What it is made of.
+    /// Kind of device.
     pub kind: &'static str,
-    /// Its driver, with the version.
+    /// Driver name and version.
     pub driver: String,
     /// Why it was sent less than others.
     pub note: Option<String>,
@@ -60,11 +60,11 @@ pub struct DeviceReport {
 pub struct FilterResult {
     /// The filter.
     pub filter: &'static str,
-    /// What it is written in.
+    /// Language of the filter.
     pub language: Language,
     /// Packets compared with the reference.
     pub compared: u64,
-    /// Those that differed.
+    /// Number of packets with differing results.
     pub mismatches: u64,
     /// The first of them.
     pub first: Option<Mismatch>,
@@ -79,7 +79,7 @@ pub struct Mismatch {
     pub place: String,
     /// The packet's index in the corpus.
     pub index: usize,
-    /// Its bytes as it arrived, in hexadecimal.
+    /// Packet bytes as received, in hexadecimal.
     pub packet: String,
     /// What the reference says.
     pub expected: String,
@@ -156,7 +156,7 @@ impl DeviceReport {
 }
 
 impl FilterResult {
-    /// Whether it ran to its end without a difference.
+    /// Whether the device ran every case without a difference.
     pub fn passed(&self) -> bool {
         self.mismatches == 0 && self.error.is_none()
     }

@@ -1,5 +1,5 @@
-//! What the self-test's filters with maps find in them, and what they leave there. Before every run the maps are as they
-//! are at first, with a few entries of the host's.
+//! What the self-test's filters with maps find in them, and what they leave there. Before every run
+//! the maps are as they are at first, with a few entries of the host's.
 
 use portcullis_core::device::{DeviceError, Session};
 use portcullis_core::map::layout::Layout;
@@ -9,9 +9,11 @@ use portcullis_core::program::Program;
 /// An entry that the host makes: the map's name, a key and a value.
 pub type Entry = (&'static str, Vec<u32>, Vec<u32>);
 
-/// What the host puts into the maps of a stock filter, so that the packets of the corpora find something.
+/// What the host puts into the maps of a stock filter, so that the packets of the corpora find
+/// something.
 pub fn entries(filter: &str) -> Vec<Entry> {
-    // IPv4 in IPv6 (RFC 4291, section 2.5.5.2), as keys of sources have it; a host of the corpora's.
+    // IPv4 in IPv6 (RFC 4291, section 2.5.5.2), as keys of sources have it; a host of the
+    // corpora's.
     let mapped = |address: u32| vec![0, 0, 0xffff, address];
     let host = 0xc0a8_0001;
     // The networks that the corpora's addresses are in: of IPv6 2001:db8::/32.
@@ -72,7 +74,8 @@ pub fn set(session: &mut dyn Session, program: &Program, entries: &[Entry]) -> R
     Ok(())
 }
 
-/// The entries of all maps; of a ring none, which has records in the order in which packets happened to come.
+/// The entries of all maps; of a ring none, which has records in the order in which packets
+/// happened to come.
 pub fn of(session: &mut dyn Session, program: &Program) -> Result<Vec<Vec<Row>>, DeviceError> {
     let maps = program.maps().iter().enumerate();
     maps.map(|(number, map)| match map.is_ring {

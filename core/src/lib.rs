@@ -1,7 +1,6 @@
 //! Filters, packets, devices and maps, independent of any file, socket or device driver.
 //!
 //! - [`packet`]: packet memory, descriptors, batches and verdicts;
-//! - [`lang`]: front ends, from source text to a [`program::Program`];
 //! - [`program`]: the validated filter, the facts inferred about it, and the lowering passes;
 //! - [`interp`]: the reference interpreter, which defines the correct result;
 //! - [`device`]: the interface that every backend implements;

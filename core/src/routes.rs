@@ -1,75 +1,77 @@
-//! Routes, neighbours and interfaces as the kernel's rtnetlink describes them.
+//! Routes, neighbours and interfaces as rtnetlink (linux/rtnetlink.h) reports them.
 //!
-//! Whoever reads them from the kernel and whoever looks routes up for a filter share these types.
+//! Shared by the code that reads them from the kernel and the front end that looks routes up for
+//! filters.
 
 use std::net::IpAddr;
 
-/// A route.
+/// One route to a prefix.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Route {
-    /// The prefix's address; what is behind the prefix is zeros.
+    /// Address of the prefix; bits beyond the prefix length are zero.
     pub to: IpAddr,
-    /// Bits of it that count.
+    /// Prefix length in bits.
     pub length: u8,
-    /// `RTN_*` (linux/rtnetlink.h): 1 where packets are forwarded, 6, 7 and 8 where they are dropped, refused and forbidden.
+    /// Route type, `RTN_*`: 1 forwards packets; 6, 7 and 8 drop, reject and prohibit them.
     pub kind: u32,
-    /// The number of its table.
+    /// Number of the routing table.
     pub table: u32,
-    /// The interface that packets go out of.
+    /// Index of the outgoing interface.
     pub interface: u32,
-    /// Its metric: of several the least counts.
+    /// Metric; the route with the lowest wins.
     pub metric: u32,
-    /// The longest packets that may go there, in bytes from their IP header on; 0 where the interface says so.
+    /// Route MTU in bytes from the IP header on; 0 if the interface's MTU applies.
     pub mtu: u32,
-    /// Of IPv4: packets of this type of service alone; 0 of any.
+    /// IPv4 type of service that packets must have; 0 matches any.
     pub tos: u32,
-    /// Whether packets are put into others on the way, which `bpf_fib_lookup` does not do.
+    /// Whether the route encapsulates packets, which `bpf_fib_lookup` does not do.
     pub encap: bool,
-    /// The address that packets come from.
+    /// Preferred source address.
     pub source: Option<IpAddr>,
-    /// The next router, where there is one.
+    /// Next hop, if the destination is not on the link.
     pub gateway: Option<IpAddr>,
 }
 
-/// Somebody on a link.
+/// Link-layer address of a host on a link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Neighbour {
-    /// The interface that it is reached by.
+    /// Index of the interface that leads to the host.
     pub interface: u32,
-    /// Its address.
+    /// IP address of the host.
     pub address: IpAddr,
-    /// Its MAC.
+    /// MAC address of the host.
     pub mac: [u8; 6],
 }
 
-/// An interface.
+/// Properties of an interface that a lookup reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Interface {
-    /// Its name, which is in no map.
+    /// Interface name; stored in no map.
     pub name: String,
-    /// Its number.
+    /// Interface index.
     pub number: u32,
-    /// Its MAC; zeros where it has none.
+    /// MAC address; zeros if the interface has none.
     pub mac: [u8; 6],
-    /// The longest packets that it takes, in bytes behind the link's header.
+    /// MTU in bytes, without the link-layer header.
     pub mtu: u32,
-    /// The longest of IPv6, where that is another number.
+    /// MTU for IPv6, if it differs.
     pub mtu_v6: u32,
-    /// Bytes of the link's header.
+    /// Length of the link-layer header in bytes.
     pub header: u32,
-    /// Whether packets of IPv4 that come in there are forwarded.
+    /// Whether IPv4 packets received on the interface are forwarded.
     pub forwarding_v4: bool,
-    /// Whether packets of IPv6 that come in there are forwarded.
+    /// Whether IPv6 packets received on the interface are forwarded.
     pub forwarding_v6: bool,
 }
 
-/// All that is known of where packets go.
+/// A snapshot of the kernel's routes, neighbours and interfaces.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RoutingTables {
-    /// Routes; of those to one prefix in one table, with the same type of service and metric, the first counts.
+    /// Routes; of several with the same prefix, table, type of service and metric, the first
+    /// counts.
     pub routes: Vec<Route>,
-    /// Who is on which link.
+    /// Known neighbours.
     pub neighbours: Vec<Neighbour>,
-    /// Interfaces.
+    /// All interfaces.
     pub interfaces: Vec<Interface>,
 }

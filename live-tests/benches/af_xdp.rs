@@ -1,12 +1,14 @@
-//! AF_XDP: receiving, forwarding and passing packets by the program's own pipeline, against a bare loop, DPDK's testpmd, and what
-//! the kernel makes of them itself; and how long a packet waits.
+//! AF_XDP: receiving, forwarding and passing packets by the program's own pipeline, against a bare
+//! loop, DPDK's testpmd, and what the kernel makes of them itself; and how long a packet waits.
 //!
-//! One kernel sends as much as it can over a veth pair, on the first processor; who receives has the second, but for `pipelined`,
-//! whose threads are wherever the system puts them. Each round lasts a second or two, and the sides take turns.
+//! One kernel sends as much as it can over a veth pair, on the first processor; who receives has
+//! the second, but for `pipelined`, whose threads are wherever the system puts them. Each round
+//! lasts a second or two, and the sides take turns.
 //!
-//! `cargo bench -p portcullis-live-tests --features bench --bench af_xdp`, as root; behind `--` some of its parts
-//! (`receive`, `batches`, `forward`, `pass`, `latency`). With `dpdk-testpmd` and its driver
-//! net_af_xdp (Debian's packages dpdk-dev and librte-net-af-xdp23), these sides are measured, too.
+//! `cargo bench -p portcullis-live-tests --features bench --bench af_xdp`, as root; behind `--`
+//! some of its parts (`receive`, `batches`, `forward`, `pass`, `latency`). With `dpdk-testpmd` and
+//! its driver net_af_xdp (Debian's packages dpdk-dev and librte-net-af-xdp23), these sides are
+//! measured, too.
 
 mod support;
 
@@ -95,7 +97,8 @@ impl Bench {
         compare("received", ROUNDS, bases, &mut sides);
     }
 
-    /// Ways of closing batches, and how many packets come between two times that a thread has to be woken up.
+    /// Ways of closing batches, and how many packets come between two times that a thread has to be
+    /// woken up.
     fn batches(&self) {
         let ms = Duration::from_millis(1);
         let ways = [
@@ -177,8 +180,9 @@ impl Bench {
         compare("passed into the kernel's stack", ROUNDS, 1, &mut sides);
     }
 
-    /// Round trips at so many packets a second, through the program and through a program in the kernel that sends every frame
-    /// back as it is. The difference is what the way through user space adds.
+    /// Round trips at so many packets a second, through the program and through a program in the
+    /// kernel that sends every frame back as it is. The difference is what the way through user
+    /// space adds.
     fn latency(&self, rate: f64) {
         const SHARES: [(&str, f64); 3] = [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999)];
         // What a program in the kernel sends back is only received where there is one, too.
@@ -250,7 +254,8 @@ impl Bench {
         measure(&self.veth.right)
     }
 
-    /// From the left to the right; IPv4, with a header that the kernel's stack looks at and throws away.
+    /// From the left to the right; IPv4, with a header that the kernel's stack looks at and throws
+    /// away.
     fn frame(&self) -> Vec<u8> {
         [&self.veth.right.mac()[..], &self.veth.left.mac(), &[0x08, 0x00, 0x45], &[0; 49]].concat()
     }

@@ -1,9 +1,10 @@
-//! DPDK's ports: packets from a device that makes them (net_null) by the program's own pipeline, on one processor, against
-//! `dpdk-testpmd` on the same device, and against a bare loop.
+//! DPDK's ports: packets from a device that makes them (net_null) by the program's own pipeline, on
+//! one processor, against `dpdk-testpmd` on the same device, and against a bare loop.
 //!
-//! `cargo bench -p portcullis-live-tests --features bench,dpdk --bench dpdk`, with Debian's packages libdpdk-dev and dpdk-dev; behind
-//! `--` some of its parts: `io` and `mac` (as testpmd's modes of these names), `build` (what a batch costs beside receiving and freeing
-//! its packets), `batches` (batches of other sizes).
+//! `cargo bench -p portcullis-live-tests --features bench,dpdk --bench dpdk`, with Debian's
+//! packages libdpdk-dev and dpdk-dev; behind `--` some of its parts: `io` and `mac` (as testpmd's
+//! modes of these names), `build` (what a batch costs beside receiving and freeing its packets),
+//! `batches` (batches of other sizes).
 
 mod support;
 
@@ -31,7 +32,8 @@ const BURST: usize = 64;
 /// The processor that forwards, on either side.
 const PROCESSOR: usize = 1;
 
-/// Sends every packet back as it is: what testpmd's `io` does, where `minimal` has packets pass, which are dropped here.
+/// Sends every packet back as it is: what testpmd's `io` does, where `minimal` has packets pass,
+/// which are dropped here.
 const BACK: &str = "fn xdp_filter(pkt: u32) -> u32 { return XDP_TX; }";
 
 fn main() {
@@ -62,7 +64,7 @@ fn main() {
     }
 }
 
-/// What it costs to make batches of packets and take them apart again, without a filter.
+/// Times building batches of packets and taking them apart, without a filter.
 fn build() {
     let mut sides = [Side::new("bare loop", || alone(bare)), Side::new("batches, dropped", || alone(dropped))];
     if let Some(rates) = compare("received and freed, 64 at a time", ROUNDS, 1, &mut sides) {
@@ -138,7 +140,8 @@ fn ours(filter: &str, closing: BatchPolicy) -> f64 {
     rate
 }
 
-/// Has a loop turn over a lane and its port's number, on a thread of its own. A turn gives how many packets it took.
+/// Has a loop turn over a lane and its port's number, on a thread of its own. A turn gives how many
+/// packets it took.
 fn alone(turn: fn(&mut Lane, u16) -> u64) -> f64 {
     let mut run = port();
     let (mut lane, number) = (run.lanes.remove(0), run.info[0].number);
@@ -147,7 +150,8 @@ fn alone(turn: fn(&mut Lane, u16) -> u64) -> f64 {
         let (is_over, count) = (&is_over, &count);
         let ran = scope.spawn(move || {
             on_processor(PROCESSOR);
-            // DPDK's pools are faster for threads that it knows, which the first look of a receiver sees to.
+            // DPDK's pools are faster for threads that it knows, which the first look of a receiver
+            // sees to.
             let mut all = dropped(&mut lane, number);
             while !is_over.load(Ordering::Relaxed) {
                 all += turn(&mut lane, number);
@@ -172,7 +176,8 @@ fn drop_all(count: usize) -> Vec<u8> {
 /// Receives packets and frees them.
 fn bare(_: &mut Lane, number: u16) -> u64 {
     let mut mbufs = [std::ptr::null_mut(); BURST];
-    // SAFETY: nobody else has the queue, and there is room for so many packets, which are ours until they are freed.
+    // SAFETY: nobody else has the queue, and there is room for so many packets, which are ours
+    // until they are freed.
     #[expect(unsafe_code, reason = "DPDK's")]
     unsafe {
         let came = sys::pc_burst(number, 0, mbufs.as_mut_ptr(), BURST as u16);

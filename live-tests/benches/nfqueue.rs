@@ -1,9 +1,10 @@
-//! Netfilter queues: verdicts a second, against a loop over the crate `nfq`, which takes one packet with a call and gives one
-//! verdict with another. All packets are accepted, and end at a socket that is full. First of packets that wait already; then while
-//! one thread sends as many as it can, which is what all sides keep up with, so that it is of the processor time that they take.
+//! Netfilter queues: verdicts a second, against a loop over the crate `nfq`, which takes one packet
+//! with a call and gives one verdict with another. All packets are accepted, and end at a socket
+//! that is full. First of packets that wait already; then while one thread sends as many as it can,
+//! which is what all sides keep up with, so that it is of the processor time that they take.
 //!
-//! `cargo bench -p portcullis-live-tests --features bench --bench nfqueue`, as root, with `iptables-legacy`; behind
-//! `--` one of its parts (`waiting`, `sent`).
+//! `cargo bench -p portcullis-live-tests --features bench --bench nfqueue`, as root, with
+//! `iptables-legacy`; behind `--` one of its parts (`waiting`, `sent`).
 #![allow(unsafe_code)]
 
 mod support;
@@ -98,8 +99,8 @@ fn main() {
     }
 }
 
-/// Takes the queue, says that it is ready, and accepts packets until it is over, or on so many of them. Gives how many there
-/// were, and when the last one had its verdict.
+/// Takes the queue, says that it is ready, and accepts packets until it is over, or on so many of
+/// them. Gives how many there were, and when the last one had its verdict.
 type Accept<'a> = dyn Fn(&dyn Fn(), &Arc<AtomicBool>, u64) -> (u64, Instant) + 'a;
 
 /// Two namespaces, with a link on which packets come that are queued.
@@ -231,7 +232,8 @@ fn descriptors() -> BTreeSet<RawFd> {
     all.into_iter().filter(|number| std::fs::read_link(format!("/proc/self/fd/{number}")).is_ok()).collect()
 }
 
-/// Counts verdicts until it is over, and then has the run end. Those that are given while it ends are not counted.
+/// Counts verdicts until it is over, and then has the run end. Those that are given while it ends
+/// are not counted.
 struct Counting {
     inner: QueueExecutor,
     is_over: Arc<AtomicBool>,

@@ -16,7 +16,8 @@ const READY: &str = "ready: ";
 pub struct Child(Process);
 
 impl Child {
-    /// Runs the test of this name, until it has [said](Child::hold) that it is ready. Gives what it said.
+    /// Runs the test of this name, until it has [said](Child::hold) that it is ready. Gives what it
+    /// said.
     ///
     /// # Panics
     /// When it ends before.
@@ -36,7 +37,8 @@ impl Child {
         (Child(process), said.unwrap_or_else(|| panic!("{test} ended before it was ready")))
     }
 
-    /// In the process: the interface that the test is about. `None` in the ordinary run, where the test does nothing.
+    /// In the process: the interface that the test is about. `None` in the ordinary run, where the
+    /// test does nothing.
     pub fn interface() -> Option<String> {
         std::env::var(INTERFACE).ok()
     }

@@ -1,5 +1,6 @@
-//! As many frames as a kernel can send: an XDP program that sends its packet, run by the kernel itself over frames of its own
-//! (`BPF_F_TEST_XDP_LIVE_FRAMES`, Documentation/bpf/bpf_prog_run.rst; Linux 5.18).
+//! Frames at the kernel's full rate: the kernel runs an XDP program that transmits its packet over
+//! frames of its own (`BPF_F_TEST_XDP_LIVE_FRAMES`, Documentation/bpf/bpf_prog_run.rst; Linux
+//! 5.18).
 #![allow(unsafe_code)]
 
 use std::io::Error;
@@ -14,8 +15,9 @@ use libbpf_sys as bpf;
 use crate::kernel_xdp::{KernelXdp, index};
 use crate::veth::End;
 
-/// Frames of a call: more than anybody waits for. A call begins and ends with waits for all processors (`synchronize_rcu`, tens
-/// of milliseconds), so that calls one after the other would be bursts, in whose pauses every receiver catches up.
+/// Frames of a call: more than anybody waits for. A call begins and ends with waits for all
+/// processors (`synchronize_rcu`, tens of milliseconds), so that calls one after the other would be
+/// bursts, in whose pauses every receiver catches up.
 const A_CALL: i32 = i32::MAX;
 
 /// Has a call end. Nobody else wants it, and it is not passed on to programs that are started.
@@ -72,7 +74,8 @@ fn listen() {
     static ONCE: Once = Once::new();
     extern "C" fn nothing(_: i32) {}
     ONCE.call_once(|| {
-        // SAFETY: all bytes zero are an action without flags, so that calls are not begun again; its handler does nothing.
+        // SAFETY: all bytes zero are an action without flags, so that calls are not begun again;
+        // its handler does nothing.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = nothing as extern "C" fn(i32) as libc::sighandler_t;
@@ -103,8 +106,8 @@ fn run(program: &KernelXdp, interface: u32, frame: &[u8]) {
     );
 }
 
-/// Takes the right to a processor before all else from the calling thread: what sends without a pause in the kernel, and may not be
-/// interrupted, leaves nothing for the kernel's own threads.
+/// Takes the right to a processor before all else from the calling thread: what sends without a
+/// pause in the kernel, and may not be interrupted, leaves nothing for the kernel's own threads.
 fn without_real_time() {
     let none = libc::sched_param { sched_priority: 0 };
     // SAFETY: the structure outlives the call.
@@ -113,7 +116,8 @@ fn without_real_time() {
 
 /// Keeps the calling thread on a processor. Where it cannot be, it stays where it is.
 pub fn on_processor(number: usize) {
-    // SAFETY: all bytes zero are a set of no processors, of which one is added whose number fits; the set outlives the call.
+    // SAFETY: all bytes zero are a set of no processors, of which one is added whose number fits;
+    // the set outlives the call.
     unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         libc::CPU_SET(number % libc::CPU_SETSIZE as usize, &mut set);

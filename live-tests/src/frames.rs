@@ -5,7 +5,8 @@ use crate::veth::Veth;
 /// An EtherType for experiments (IEEE 802): no kernel answers it.
 pub const EXPERIMENT: u16 = 0x88b5;
 
-/// A frame of [`EXPERIMENT`] with a number, and as long as that: at least 18 bytes. What fills it is other bytes for each number.
+/// A frame of [`EXPERIMENT`] with a number, and as long as that: at least 18 bytes. What fills it
+/// is other bytes for each number.
 pub fn numbered(veth: &Veth, number: u32, length: usize) -> Vec<u8> {
     let mut frame =
         [&veth.right.mac()[..], &veth.left.mac(), &EXPERIMENT.to_be_bytes(), &number.to_be_bytes()].concat();

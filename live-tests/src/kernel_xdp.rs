@@ -14,14 +14,15 @@ use crate::veth::End;
 pub struct KernelXdp(OwnedFd);
 
 impl KernelXdp {
-    /// Its verdict is one of `linux/bpf.h`'s `xdp_action`.
+    /// Loads a program that returns this `xdp_action` (`linux/bpf.h`) for every packet.
     ///
     /// # Panics
-    /// When the kernel refuses.
+    /// If the kernel rejects it.
     pub fn new(action: u32) -> KernelXdp {
         // r0 = action; exit
         let code: [u64; 2] = [0xb7 | u64::from(action) << 32, 0x95];
-        // SAFETY: an instruction is eight bytes, of which there are as many as is said; there are no options.
+        // SAFETY: an instruction is eight bytes, of which there are as many as is said; there are
+        // no options.
         let made = unsafe {
             bpf::bpf_prog_load(
                 bpf::BPF_PROG_TYPE_XDP,
@@ -37,7 +38,8 @@ impl KernelXdp {
         KernelXdp(unsafe { OwnedFd::from_raw_fd(made) })
     }
 
-    /// Has it decide on what comes in at an end of a link, in the driver, for as long as what this gives is kept.
+    /// Has it decide on what comes in at an end of a link, in the driver, for as long as what this
+    /// gives is kept.
     ///
     /// # Panics
     /// When the kernel refuses.

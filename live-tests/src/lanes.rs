@@ -18,8 +18,9 @@ const BATCH: usize = 64;
 /// How long ports may take to be opened.
 const OPENED: Duration = Duration::from_secs(20);
 
-/// Options for ports (`eth0:0-3`) that take frames of [`EXPERIMENT`] alone, as kernels have things to say to each other, too.
-/// Packets have room, and their lanes metadata; none gets into the stack.
+/// Options for ports (`eth0:0-3`) that take frames of [`EXPERIMENT`] alone, as kernels have things
+/// to say to each other, too. Packets have room, and their lanes metadata; none gets into the
+/// stack.
 ///
 /// # Panics
 /// When a text names no port.
@@ -44,7 +45,7 @@ pub fn lane_options(ports: &[&str]) -> Options {
 
 /// How a run ended.
 #[derive(Debug)]
-pub struct Ended {
+pub struct FinishedRun {
     /// By lane.
     pub received: Vec<ReceivedCounts>,
     /// By lane.
@@ -53,7 +54,7 @@ pub struct Ended {
     pub frames: FrameCounts,
 }
 
-impl Ended {
+impl FinishedRun {
     /// Packets whose verdict was carried out, in all lanes.
     pub fn of(&self, action: Action) -> u64 {
         self.sum(|it| it.of(action))
@@ -75,17 +76,18 @@ impl Ended {
     }
 }
 
-/// Runs lanes in a namespace, all on one thread, with a filter that gives what a filter returns for each packet, while
-/// something else happens that is told what was got of each port.
+/// Runs lanes in a namespace, all on one thread, with a filter that gives what a filter returns for
+/// each packet, while something else happens that is told what was got of each port.
 ///
 /// # Panics
-/// When they cannot be opened, when one ends before its time, and when packets or frames are missing in the end.
+/// When they cannot be opened, when one ends before its time, and when packets or frames are
+/// missing in the end.
 pub fn run_lanes<T>(
     namespace: &Namespace,
     options: &Options,
     filter: impl Fn(&mut Batch) -> Vec<u32> + Sync,
     meanwhile: impl FnOnce(&[PortInfo]) -> T,
-) -> (T, Ended) {
+) -> (T, FinishedRun) {
     /// Also when what happens meanwhile panics.
     struct Stop<'a>(&'a AtomicBool);
     impl Drop for Stop<'_> {
@@ -104,7 +106,7 @@ pub fn run_lanes<T>(
                 drive(&mut run, &filter, &stop);
                 let received = run.lanes.iter_mut().map(|lane| lane.receiver.received()).collect();
                 let carried = run.lanes.iter().map(|lane| *lane.executor.executed()).collect();
-                Ended { received, carried, frames: run.frame_audit.frames() }
+                FinishedRun { received, carried, frames: run.frame_audit.frames() }
             })
         });
         let guard = Stop(&stop);

@@ -1,5 +1,5 @@
-//! Whether live traffic is treated as it should be: by a real kernel, in network namespaces that a test makes and that
-//! go with it, so that nothing is sent anywhere else.
+//! Whether live traffic is treated as it should be: by a real kernel, in network namespaces that a
+//! test makes and that go with it, so that nothing is sent anywhere else.
 //!
 //! - [`Suite`]: whether tests can be run here, and a note of what became of them;
 //! - [`Namespace`]: a network of a test's own, entered by threads and programs;
@@ -10,7 +10,8 @@
 //! - `run_lanes`: AF_XDP sockets at work, with a function as the filter;
 //! - [`Child`]: a test as a process of its own, to be killed.
 //!
-//! What cannot be set up is an error of the test or of the machine, and panics with what the system said.
+//! What cannot be set up is an error of the test or of the machine, and panics with what the system
+//! said.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -46,7 +47,7 @@ pub use flood::{Flood, on_processor};
 #[cfg(feature = "bench")]
 pub use kernel_xdp::KernelXdp;
 #[cfg(feature = "af-xdp")]
-pub use lanes::{Ended, lane_options, run_lanes};
+pub use lanes::{FinishedRun, lane_options, run_lanes};
 pub use namespace::{Namespace, remove_leftovers};
 pub use packet_socket::{Checksum, Frame, PacketSocket};
 pub use ping::ping;

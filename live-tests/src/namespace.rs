@@ -15,11 +15,12 @@ const PREFIX: &str = "portcullis";
 /// Where `ip netns` keeps namespaces by name.
 const FOLDER: &str = "/run/netns";
 
-/// A network namespace of a test's own, with nothing in it but the loopback interface, which is up. It is removed with
-/// the last clone, also when a test panics, and with it what is in it: interfaces, and programs that still run there.
+/// A network namespace of a test's own, with only the loopback interface, which is up. Dropping the
+/// last clone removes it, also when a test panics, with its interfaces and the programs still
+/// running in it.
 ///
-/// In it, IPv6 addresses are there at once (no duplicate address detection), nobody asks for routers, and
-/// [`ping`](crate::ping) may.
+/// In it, IPv6 addresses are there at once (no duplicate address detection), nobody asks for
+/// routers, and [`ping`](crate::ping) may.
 #[derive(Debug, Clone)]
 pub struct Namespace(Arc<Named>);
 
@@ -46,7 +47,7 @@ impl Namespace {
         namespace
     }
 
-    /// Its name, for `ip -netns`.
+    /// Returns the name, as for `ip -netns`.
     pub fn name(&self) -> &str {
         &self.0.0
     }
@@ -56,8 +57,8 @@ impl Namespace {
         Path::new(FOLDER).join(self.name())
     }
 
-    /// Runs something on a thread that has entered the namespace. Sockets that are made there stay in it wherever they
-    /// go. `/proc/sys/net` is the namespace's own; `/sys/class/net` is not.
+    /// Runs something on a thread that has entered the namespace. Sockets that are made there stay
+    /// in it wherever they go. `/proc/sys/net` is the namespace's own; `/sys/class/net` is not.
     ///
     /// # Panics
     /// As `run` does.
@@ -76,8 +77,8 @@ impl Namespace {
         }
     }
 
-    /// A program to be run in the namespace. Its process id is the one that the child has. What still runs when the
-    /// namespace is removed is killed.
+    /// A program to be run in the namespace. Its process id is the one that the child has. What
+    /// still runs when the namespace is removed is killed.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", self.name()]).arg(program);
@@ -131,7 +132,8 @@ pub(crate) fn attempt() -> Result<(), String> {
     }
 }
 
-/// Removes the namespaces of processes that are no more, which had no time to do it. [`Namespace::new`] does so.
+/// Removes the namespaces of processes that are no more, which had no time to do it.
+/// [`Namespace::new`] does so.
 pub fn remove_leftovers() {
     for entry in std::fs::read_dir(FOLDER).into_iter().flatten().flatten() {
         let name = entry.file_name();

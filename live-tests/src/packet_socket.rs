@@ -12,7 +12,8 @@ use libc::{c_int, c_void};
 use crate::namespace::Namespace;
 use crate::veth::End;
 
-/// The longest frame that a link gives: segments that are still to be cut have up to 64 KiB behind their headers.
+/// The longest frame that a link gives: segments that are still to be cut have up to 64 KiB behind
+/// their headers.
 const LONGEST: usize = 66 << 10;
 
 /// Memory for frames that nobody has taken yet, in bytes.
@@ -30,7 +31,7 @@ pub struct PacketSocket {
 pub struct Frame {
     /// All of it, a VLAN tag that the kernel had taken out included.
     pub bytes: Vec<u8>,
-    /// What is known of the checksum of its transport protocol.
+    /// State of the transport checksum.
     pub checksum: Checksum,
 }
 
@@ -54,10 +55,10 @@ impl PacketSocket {
         PacketSocket::open(end.namespace(), end.name())
     }
 
-    /// The same for any interface of a namespace.
+    /// Opens a socket on any interface of a namespace.
     ///
     /// # Panics
-    /// When there is no such interface, and when the system refuses.
+    /// If there is no such interface, or the system refuses.
     pub fn open(namespace: &Namespace, interface: &str) -> PacketSocket {
         let what = format!("{interface} in {}", namespace.name());
         let opened = namespace.run(|| open(interface));
@@ -139,7 +140,8 @@ impl PacketSocket {
         message.msg_iovlen = 1;
         message.msg_control = control.as_mut_ptr().cast();
         message.msg_controllen = size_of_val(&control) as _;
-        // SAFETY: the message names a buffer and room for control messages that live, with their lengths.
+        // SAFETY: the message names a buffer and room for control messages that live, with their
+        // lengths.
         let received = check(unsafe { libc::recvmsg(self.socket.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT) });
         let length = match received {
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
@@ -176,7 +178,7 @@ impl Frame {
         }
     }
 
-    /// Its EtherType, or that of its first tag; 0 where it is too short to have one.
+    /// Returns the EtherType, or that of the first tag; 0 if the frame is too short.
     pub fn ether_type(&self) -> u16 {
         self.bytes.get(12..14).map_or(0, |word| u16::from_be_bytes([word[0], word[1]]))
     }

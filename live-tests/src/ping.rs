@@ -11,7 +11,8 @@ use crate::namespace::Namespace;
 /// Bytes behind the header of a request.
 const PAYLOAD: usize = 56;
 
-/// Whether somebody at this address answers a namespace, which asks five times a second for this long.
+/// Whether somebody at this address answers a namespace, which asks five times a second for this
+/// long.
 ///
 /// # Panics
 /// When the system refuses to make a socket.
@@ -24,8 +25,8 @@ pub fn ping(from: &Namespace, to: IpAddr, most: Duration) -> bool {
         // SAFETY: it takes no memory.
         let socket = unsafe { libc::socket(family, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, protocol) };
         assert!(socket >= 0, "a socket for echoes: {}", Error::last_os_error());
-        // Sent and received like datagrams: the kernel sees to identifiers and checksums, and sorts answers out.
-        // SAFETY: it was just made, and is nobody else's.
+        // Sent and received like datagrams: the kernel sees to identifiers and checksums, and sorts
+        // answers out. SAFETY: it was just made, and is nobody else's.
         UdpSocket::from(unsafe { OwnedFd::from_raw_fd(socket) })
     });
     socket.set_read_timeout(Some(Duration::from_millis(200))).expect("a time above 0");

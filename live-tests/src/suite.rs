@@ -13,7 +13,8 @@ const REQUIRE: &str = "PORTCULLIS_REQUIRE";
 /// A folder for notes on what ran; `cargo xtask test` makes a table of them.
 const RECORDS: &str = "PORTCULLIS_TEST_RECORDS";
 
-/// A suite that is running. When it goes out of scope, how it ended is noted: failed where a panic ends it.
+/// A suite that is running. When it goes out of scope, how it ended is noted: failed where a panic
+/// ends it.
 #[derive(Debug)]
 #[must_use = "how the suite ends is noted when this goes out of scope"]
 pub struct Suite {
@@ -23,8 +24,9 @@ pub struct Suite {
 }
 
 impl Suite {
-    /// Begins a suite that tests a feature (`af-xdp` or `nfqueue`), for which it needs these programs beside `ip`. `None`
-    /// where this user or this machine cannot run it; that is printed, with the reason.
+    /// Begins a suite that tests a feature (`af-xdp` or `nfqueue`), for which it needs these
+    /// programs beside `ip`. `None` where this user or this machine cannot run it; that is printed,
+    /// with the reason.
     ///
     /// # Panics
     /// Where it cannot be run, but `PORTCULLIS_REQUIRE` demands it.
@@ -56,7 +58,8 @@ impl Suite {
         leave_out(self.name, device, reason);
     }
 
-    /// Leaves the suite out because of something that only its tests could find out: a kernel without what they need.
+    /// Leaves the suite out because of something that only its tests could find out: a kernel
+    /// without what they need.
     ///
     /// # Panics
     /// Where `PORTCULLIS_REQUIRE` demands it.
@@ -106,7 +109,8 @@ fn is_in_path(program: &str) -> bool {
     std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }
 
-/// Notes how a suite ended (`passed`, `failed` or `skipped`), and prints it: the lines of `compat-tests`.
+/// Notes how a suite ended (`passed`, `failed` or `skipped`), and prints it: the lines of
+/// `compat-tests`.
 fn record(suite: &str, tests: &str, outcome: &str, remark: &str) {
     println!("{suite}: {tests}: {outcome} ({remark})");
     let Some(folder) = std::env::var_os(RECORDS) else { return };

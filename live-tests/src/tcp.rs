@@ -9,8 +9,9 @@ use crate::namespace::Namespace;
 /// How long nothing may come, once there is a connection.
 const STALLED: Duration = Duration::from_secs(20);
 
-/// Connects one namespace to an address of another, and has it carry so many bytes there and back, with both directions in use
-/// at once. Port 0 is any port. There is an error where no connection comes about in time, or it ends or stalls.
+/// Connects one namespace to an address of another, and has it carry so many bytes there and back,
+/// with both directions in use at once. Port 0 is any port. There is an error where no connection
+/// comes about in time, or it ends or stalls.
 ///
 /// # Panics
 /// When other bytes come back.

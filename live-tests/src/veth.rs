@@ -8,7 +8,8 @@ use std::time::Duration;
 use crate::namespace::{Namespace, output};
 use crate::wait_until;
 
-/// A pair of virtual Ethernet interfaces: what goes out of one comes in at the other. It goes with either namespace.
+/// A pair of virtual Ethernet interfaces: what goes out of one comes in at the other. It goes with
+/// either namespace.
 #[derive(Debug)]
 pub struct Veth {
     /// The end in the first namespace, which has the lower addresses.
@@ -41,8 +42,9 @@ pub struct Options<'n> {
 }
 
 impl Veth {
-    /// A link between two namespaces, with one queue, an MTU of 1,500 bytes, IPv4 and IPv6 addresses, and all offloads
-    /// that the kernel gives it, unless it is told otherwise: [`Options::make`] makes it.
+    /// A link between two namespaces, with one queue, an MTU of 1,500 bytes, IPv4 and IPv6
+    /// addresses, and all offloads that the kernel gives it, unless it is told otherwise:
+    /// [`Options::make`] makes it.
     pub fn between<'n>(left: &'n Namespace, right: &'n Namespace) -> Options<'n> {
         Options { namespaces: [left, right], queues: 1, mtu: 1500, subnet: 0, ipv4: true, ipv6: true, offloads: true }
     }
@@ -69,8 +71,8 @@ impl Options<'_> {
         self
     }
 
-    /// Which of 256 networks the addresses are of: 0 where nothing is said. Links that meet in a namespace need different
-    /// ones.
+    /// Which of 256 networks the addresses are of: 0 where nothing is said. Links that meet in a
+    /// namespace need different ones.
     pub fn subnet(mut self, subnet: u8) -> Self {
         self.subnet = subnet;
         self
@@ -82,13 +84,15 @@ impl Options<'_> {
         self
     }
 
-    /// No IPv6, not even link-local addresses. Without either, the kernels at both ends keep silent.
+    /// No IPv6, not even link-local addresses. Without either, the kernels at both ends keep
+    /// silent.
     pub fn without_ipv6(mut self) -> Self {
         self.ipv6 = false;
         self
     }
 
-    /// Nothing is left to be done by the other end: no checksums, no segments to be cut or put together.
+    /// Nothing is left to be done by the other end: no checksums, no segments to be cut or put
+    /// together.
     pub fn without_offloads(mut self) -> Self {
         self.offloads = false;
         self
@@ -157,17 +161,17 @@ impl End {
         &self.name
     }
 
-    /// Its MAC address: `02:77:00:00:00:01` on the left of subnet 0.
+    /// Returns the MAC address: `02:77:00:00:00:01` on the left of subnet 0.
     pub fn mac(&self) -> [u8; 6] {
         [0x02, 0x77, 0, 0, self.subnet, self.host]
     }
 
-    /// Its IPv4 address, of 24 bits: `10.77.0.1` on the left of subnet 0.
+    /// Returns the IPv4 address, with a prefix of 24 bits: `10.77.0.1` on the left of subnet 0.
     pub fn ipv4(&self) -> Ipv4Addr {
         Ipv4Addr::new(10, 77, self.subnet, self.host)
     }
 
-    /// Its IPv6 address, of 64 bits: `fd77::1` on the left of subnet 0.
+    /// Returns the IPv6 address, with a prefix of 64 bits: `fd77::1` on the left of subnet 0.
     pub fn ipv6(&self) -> Ipv6Addr {
         Ipv6Addr::new(0xfd77, 0, 0, self.subnet.into(), 0, 0, 0, self.host.into())
     }
@@ -205,7 +209,8 @@ impl End {
         self.namespace.ip(&["link", "set", &self.name, "mtu", &mtu.to_string()]);
     }
 
-    /// Runs `ethtool` on it: an option, and what follows the interface's name, such as `-K` and `tso off gso off`.
+    /// Runs `ethtool` on it: an option, and what follows the interface's name, such as `-K` and
+    /// `tso off gso off`.
     ///
     /// # Panics
     /// When it fails.

@@ -1,6 +1,6 @@
-//! Checksums that a sender left to its network card, completed or not, with two kernels as judges: between their networks
-//! stands a bridge that carries frames from one packet socket to the other, where all that the kernel knew of a frame
-//! beside its bytes is lost.
+//! Checksums that a sender left to its network card, completed or not, with two kernels as judges:
+//! between their networks stands a bridge that carries frames from one packet socket to the other,
+//! where all that the kernel knew of a frame beside its bytes is lost.
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code)]
 
@@ -109,7 +109,8 @@ fn corrupt() -> u64 {
 
 /// What a sender puts between the IP header and the segment.
 fn set_options(socket: impl AsFd, to: IpAddr) {
-    // RFC 791: seven times no operation, and the end. RFC 8200: padding that fills an extension header.
+    // RFC 791: seven times no operation, and the end. RFC 8200: padding that fills an extension
+    // header.
     let (options, kinds): ([u8; 8], _) = match to {
         IpAddr::V4(_) => ([1, 1, 1, 1, 1, 1, 1, 0], &[(libc::IPPROTO_IP, libc::IP_OPTIONS)][..]),
         IpAddr::V6(_) => (
@@ -178,7 +179,7 @@ fn frames_whose_checksums_are_completed_are_good_to_another_kernel() {
     assert_eq!(bridged.corrupt(), 0);
 }
 
-/// That it is needed, and that the test above would notice.
+/// Completing checksums is needed: without it the peer drops frames, so the test above can fail.
 #[test]
 fn frames_whose_checksums_are_not_completed_are_corrupt() {
     let Some(_suite) = Suite::begin("checksums left to a card", "af-xdp", &["ethtool"]) else { return };

@@ -157,7 +157,7 @@ fn a_watch_sees_an_interface_come_and_go() {
     assert!(matches!(right.run(|| LinkWatch::new("none")).unwrap_err(), LinkError::NoInterface { .. }));
 }
 
-/// What there is no room for is lost, and the latest of it first.
+/// A watch that overflows loses the oldest changes' details and reports the current state.
 #[test]
 fn a_watch_that_nobody_looked_at_for_long_sees_what_is_so_now() {
     let Some(_suite) = begin() else { return };
@@ -256,8 +256,9 @@ fn what_a_killed_run_left_is_removed_by_the_next_and_nothing_else() {
     assert!(!says.contains("pc0-") || says.contains("pc0-1x"), "{says}");
 }
 
-/// Networks on the left and right between which nobody carries anything but this test: from the left to the right, only
-/// what belongs to finding neighbours goes by the link, and all else through the stack's entrance.
+/// Networks on the left and right between which nobody carries anything but this test: from the
+/// left to the right, only what belongs to finding neighbours goes by the link, and all else
+/// through the stack's entrance.
 struct Divided {
     left: Namespace,
     right: Namespace,

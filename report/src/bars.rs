@@ -1,6 +1,7 @@
-//! What is demanded of speed and rightness (docs/design.md, section 8), and how this run stands against it.
+//! Targets for speed and correctness (docs/performance.md), and how a run compares with them.
 //!
-//! What a run measures itself is judged here; for what other benchmarks measure, the bar names their command.
+//! Targets that a run can measure are judged here; for those that other benchmarks measure, the
+//! target names their command.
 
 use std::fs::OpenOptions;
 use std::io::{Error, Write};
@@ -22,7 +23,8 @@ pub fn judge(results: &Results) -> Vec<Bar> {
     bars
 }
 
-/// Puts what other benchmarks have measured in the place of bars that say the same, and what is new at the end.
+/// Puts what other benchmarks have measured in the place of bars that say the same, and what is new
+/// at the end.
 pub fn add(bars: &mut Vec<Bar>, measured: Vec<Bar>) {
     for bar in measured {
         match bars.iter_mut().find(|other| other.what == bar.what && other.measured.is_none()) {
@@ -32,10 +34,12 @@ pub fn add(bars: &mut Vec<Bar>, measured: Vec<Bar>) {
     }
 }
 
-/// The variable that names the file to which benchmarks of their own add what they have measured, for `--bars`.
+/// The variable that names the file to which benchmarks of their own add what they have measured,
+/// for `--bars`.
 pub const FILE: &str = "PORTCULLIS_BARS";
 
-/// What a benchmark of its own has measured: the least of some ratios counts, each of which is of something. `None` without any.
+/// What a benchmark of its own has measured: the least of some ratios counts, each of which is of
+/// something. `None` without any.
 pub fn of_ratios(what: &str, against: &str, least: f64, command: &str, ratios: &[(String, f64)]) -> Option<Bar> {
     let (worst, lowest) = ratios.iter().min_by(|a, b| a.1.total_cmp(&b.1))?;
     let highest = ratios.iter().map(|(_, ratio)| *ratio).fold(*lowest, f64::max);
@@ -62,7 +66,8 @@ pub fn record(bars: impl IntoIterator<Item = Bar>) -> Result<(), Error> {
     OpenOptions::new().create(true).append(true).open(file)?.write_all(lines.as_bytes())
 }
 
-/// Bars as they are in files: a JSON list, or one behind the other. Of two of the same the later one counts.
+/// Bars as they are in files: a JSON list, or one behind the other. Of two of the same the later
+/// one counts.
 ///
 /// # Errors
 /// Where they are anything else.
@@ -161,7 +166,8 @@ fn verdicts(results: &Results) -> Bar {
     }
 }
 
-/// The largest batches of a device that satisfy something, the fastest of each filter, in the order of filters.
+/// The largest batches of a device that satisfy something, the fastest of each filter, in the order
+/// of filters.
 fn largest<'a>(
     results: &'a Results,
     device: &str,
@@ -253,7 +259,8 @@ fn software(results: &Results) -> Vec<Bar> {
     bars
 }
 
-/// `--device auto` against the best device that was measured beside it and that it may take, wherever it did worst.
+/// `--device auto` against the best device that was measured beside it and that it may take,
+/// wherever it did worst.
 fn auto(results: &Results) -> Option<Bar> {
     let is_one = |id: &str| results.devices.iter().any(|device| device.id == id && may_be_taken(device));
     let medians = |auto: bool| {
@@ -290,8 +297,8 @@ fn may_be_taken(device: &Device) -> bool {
     backend == "cpu" || device.kind.contains("GPU") && !device.kind.contains("software")
 }
 
-/// XDP-on-GPU's two main workloads: ours from raw packets against its way on the same device, and on a GPU against what it
-/// publishes for ten million packets.
+/// XDP-on-GPU's two main workloads: ours from raw packets against its way on the same device, and
+/// on a GPU against what it publishes for ten million packets.
 fn seeds(results: &Results) -> Vec<Bar> {
     let tables = || results.seeds.iter().filter(|t| matches!(t.title.as_str(), "simple filter" | "hash load balancer"));
     let mut bars = Vec::new();

@@ -45,7 +45,8 @@ pub fn host(confidence: f64, time: Duration, stopped: &dyn Fn() -> bool) -> Vec<
     all
 }
 
-/// Bytes a second of something that is done over and over; `None` where it fails, or is interrupted too soon.
+/// Bytes a second of something that is done over and over; `None` where it fails, or is interrupted
+/// too soon.
 fn rate<E>(
     bytes: usize,
     confidence: f64,

@@ -1,20 +1,22 @@
-//! Which commit a checkout is at, read from its `.git` without git. The build script has this file as well.
+//! Which commit a checkout is at, read from its `.git` without git. The build script has this file
+//! as well.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 /// A commit, and by what it is known.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Found {
-    /// Its hash.
+pub struct CommitId {
+    /// Commit hash.
     pub commit: String,
-    /// Files and folders of which one changes whenever the checkout comes to another commit. All of them are there.
+    /// Files and folders of which one changes whenever the checkout comes to another commit. All of
+    /// them are there.
     pub told_by: Vec<PathBuf>,
 }
 
-/// The commit of the checkout with this `.git`, which is a folder, or in a worktree a file that names one. `None` where there is
-/// no commit, or nothing that this knows how to read.
-pub fn of(git: &Path) -> Option<Found> {
+/// The commit of the checkout with this `.git`, which is a folder, or in a worktree a file that
+/// names one. `None` where there is no commit, or nothing that this knows how to read.
+pub fn of(git: &Path) -> Option<CommitId> {
     let mut told_by = Vec::new();
     let own = match fs::read_to_string(git) {
         Ok(text) => {
@@ -49,7 +51,7 @@ pub fn of(git: &Path) -> Option<Found> {
     }
     let commit = text.trim();
     let is_hash = matches!(commit.len(), 40 | 64) && commit.bytes().all(|byte| byte.is_ascii_hexdigit());
-    is_hash.then(|| Found { commit: commit.to_owned(), told_by })
+    is_hash.then(|| CommitId { commit: commit.to_owned(), told_by })
 }
 
 fn read(path: &Path, told_by: &mut Vec<PathBuf>) -> Option<String> {

@@ -22,7 +22,7 @@ pub enum Change {
         before: &'static str,
         /// Now.
         after: &'static str,
-        /// Whether it was measured before, and is not any more.
+        /// Whether the cell was measured in the older results and is missing in the newer.
         is_worse: bool,
     },
 }
@@ -46,7 +46,7 @@ pub enum ReadError {
     /// No JSON of ours.
     #[error("these are no results of portcullis bench: {0}")]
     Shape(String),
-    /// Those of another version of it.
+    /// The results were written by another version of the format.
     #[error("these are results in version {0} of their format, and this program reads version {SCHEMA}: measure again")]
     Version(u64),
 }

@@ -1,7 +1,7 @@
 //! Results as a table for other programs: a line a cell, what was not measured left empty.
 
 use super::measure::LOADS;
-use super::results::{Ended, Load, Measured, Outcome, Results};
+use super::results::{Load, Measured, Outcome, Results, StopReason};
 
 /// The names of the columns. Under load they repeat: `load_30_` is 30 % of the measured rate.
 const COLUMNS: [&str; 29 + 4 * LOADS.len()] = [
@@ -119,11 +119,11 @@ pub fn csv(results: &Results) -> Result<String, csv::Error> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-fn ended(ended: Ended) -> &'static str {
+fn ended(ended: StopReason) -> &'static str {
     match ended {
-        Ended::Narrow => "narrow",
-        Ended::Time => "time",
-        Ended::Interrupted => "interrupted",
+        StopReason::Narrow => "narrow",
+        StopReason::Time => "time",
+        StopReason::Interrupted => "interrupted",
     }
 }
 

@@ -1,5 +1,5 @@
-//! Measuring a filter on several devices over the same batches, one after the other and again: whatever else the machine does
-//! hits each of them alike.
+//! Measuring a filter on several devices over the same batches, one after the other and again:
+//! whatever else the machine does hits each of them alike.
 
 use std::collections::VecDeque;
 use std::num::NonZeroUsize;
@@ -13,7 +13,7 @@ use portcullis_core::device::{
 use portcullis_core::program::Program;
 
 use super::oracle::Expected;
-use super::results::{self, Ended, Estimate, Latency, Load, RESIDENT};
+use super::results::{self, Estimate, Latency, Load, RESIDENT, StopReason};
 use super::run::AUTO;
 use super::statistics::{Latencies, median};
 use super::traffic::{Pool, RING, Ring};
@@ -45,29 +45,30 @@ pub const LOADS: [f64; 5] = [0.1, 0.3, 0.5, 0.7, 0.9];
 
 /// A way of filtering: a device, and how batches get there.
 #[derive(Clone)]
-pub struct Way {
+pub struct Contender {
     /// The device.
     pub device: Arc<dyn Device>,
-    /// Its id here: with one thread for a CPU that has several, `cpu@1`.
+    /// Id of the contender: `cpu@1` for a CPU restricted to one thread.
     pub id: String,
-    /// Its threads, where not all.
+    /// Number of threads, if not all.
     pub threads: Option<NonZeroUsize>,
     /// How packets get there.
     pub transfer: Transfer,
-    /// Packets stay at the device from one time to the next, and how they got there is not measured.
+    /// Packets stay at the device from one time to the next, and how they got there is not
+    /// measured.
     pub resident: bool,
     /// How batches are handed over.
     pub dispatch: Dispatch,
 }
 
-impl std::fmt::Debug for Way {
+impl std::fmt::Debug for Contender {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let transfer = if self.resident { "resident" } else { self.transfer.name() };
         write!(f, "{} {transfer} {}", self.id, self.dispatch)
     }
 }
 
-impl Way {
+impl Contender {
     fn load(
         &self,
         program: &Arc<Program>,
@@ -107,24 +108,24 @@ pub struct Settings {
     pub give_up: CancelToken,
 }
 
-/// What came of a cell.
+/// Result of measuring one cell.
 #[derive(Debug)]
-pub enum Found {
-    /// Its figures.
+pub enum CellOutcome {
+    /// The measured figures.
     Figures(Box<Figures>),
     /// The device is wrong, and how.
     Wrong(String),
-    /// It could not be measured.
+    /// The measurement failed, with the reason.
     Failed(String),
     /// There is no such cell: the device does not have this way.
     Absent(String),
-    /// The same as another, that was asked for by name.
+    /// Equal to another contender that was also requested by name.
     Same,
     /// The run was interrupted before there was anything to tell.
     Dropped,
 }
 
-/// What was measured.
+/// Figures of one cell.
 #[derive(Debug)]
 pub struct Figures {
     /// Seconds a packet.
@@ -132,7 +133,7 @@ pub struct Figures {
     /// Times that it was measured.
     pub repetitions: u64,
     /// Why no more.
-    pub ended: Ended,
+    pub ended: StopReason,
     /// Packets compared.
     pub compared: u64,
     /// Latencies of single batches, and how many.
@@ -148,14 +149,14 @@ pub struct Figures {
 /// A way with what is kept of it from cell to cell.
 pub struct Lane {
     /// The way.
-    pub way: Way,
+    pub way: Contender,
     session: Option<Box<dyn Session>>,
     clocked: Option<Box<dyn Session>>,
 }
 
 impl Lane {
     /// With nothing loaded yet.
-    pub fn new(way: Way) -> Lane {
+    pub fn new(way: Contender) -> Lane {
         Lane { way, session: None, clocked: None }
     }
 
@@ -165,14 +166,14 @@ impl Lane {
     }
 }
 
-/// What is measured: a filter, its packets, and what is to come of them.
+/// One filter, its packets and the expected results.
 #[derive(Debug, Clone, Copy)]
-pub struct Subject<'a> {
+pub struct MeasuredFilter<'a> {
     /// The filter.
     pub program: &'a Arc<Program>,
     /// The packets.
     pub pool: &'a Pool,
-    /// What is to come of them.
+    /// Expected results for the packets.
     pub expected: &'a Expected,
     /// Packets that are under way in turn, about.
     pub around: usize,
@@ -183,14 +184,14 @@ pub struct Subject<'a> {
 /// A cell while it is measured.
 #[derive(Default)]
 struct Running {
-    found: Option<Found>,
+    found: Option<CellOutcome>,
     samples: Vec<f64>,
     spent: Duration,
     /// Batches of a repetition.
     batches: usize,
     compared: u64,
     estimate: Option<Estimate>,
-    ended: Ended,
+    ended: StopReason,
     transfer: &'static str,
 }
 
@@ -198,7 +199,7 @@ impl Running {
     fn is_done(&self, settings: &Settings) -> bool {
         self.found.is_some()
             || self.samples.len() >= MOST_REPETITIONS
-            || self.ended == Ended::Narrow
+            || self.ended == StopReason::Narrow
             || self.is_late(settings)
     }
 
@@ -218,11 +219,11 @@ impl Running {
 /// Why batches of this size cannot be made.
 pub fn measure(
     lanes: &mut [Lane],
-    subject: Subject<'_>,
+    subject: MeasuredFilter<'_>,
     batch: usize,
     settings: &Settings,
     told: &mut dyn FnMut(&str),
-) -> Result<Vec<Found>, String> {
+) -> Result<Vec<CellOutcome>, String> {
     let lay_out = || Ring::lay_out(subject.pool, subject.program, batch, subject.around, subject.memory);
     let mut ring = lay_out()?;
     let mut running: Vec<Running> = lanes.iter().map(|_| Running::default()).collect();
@@ -238,7 +239,8 @@ pub fn measure(
         if ring.is_broken() {
             ring = lay_out()?;
         }
-        // Asked for by name, it is measured once; and where the filter looks at no packet, all are one.
+        // Asked for by name, it is measured once; and where the filter looks at no packet, all are
+        // one.
         let way = &lanes[index].way;
         let may_be_same = way.transfer == Transfer::Auto || running[index].transfer == UNSEEN;
         let same = |other: usize| {
@@ -250,7 +252,7 @@ pub fn measure(
                 && running[other].transfer == running[index].transfer
         };
         if may_be_same && running[index].found.is_none() && (0..index).any(same) {
-            running[index].found = Some(Found::Same);
+            running[index].found = Some(CellOutcome::Same);
         }
     }
 
@@ -278,7 +280,7 @@ pub fn measure(
         if ring.is_broken() {
             ring = lay_out()?;
         }
-        all.push(cell.found.unwrap_or(Found::Dropped));
+        all.push(cell.found.unwrap_or(CellOutcome::Dropped));
     }
     Ok(all)
 }
@@ -288,13 +290,13 @@ fn settle(result: Result<(), DeviceError>, lane: &mut Lane, cell: &mut Running) 
     let Err(error) = result else { return };
     lane.unload();
     cell.found = Some(match error {
-        DeviceError::Cancelled => Found::Dropped,
+        DeviceError::Cancelled => CellOutcome::Dropped,
         DeviceError::Unsupported { .. } | DeviceError::Refused(_) | DeviceError::NoDispatch { .. }
             if lane.way.transfer != Transfer::Auto || lane.way.resident =>
         {
-            Found::Absent(error.to_string())
+            CellOutcome::Absent(error.to_string())
         }
-        error => Found::Failed(error.to_string()),
+        error => CellOutcome::Failed(error.to_string()),
     });
 }
 
@@ -303,7 +305,7 @@ fn prepare(
     lane: &mut Lane,
     cell: &mut Running,
     ring: &mut Ring,
-    subject: Subject<'_>,
+    subject: MeasuredFilter<'_>,
     settings: &Settings,
 ) -> Result<(), DeviceError> {
     if lane.session.is_none() {
@@ -336,13 +338,13 @@ fn prepare(
     }
 }
 
-/// Sends all packets, and compares what comes back with what is to come. A filter with maps begins anew with them, and gets as
-/// many packets as the interpreter has an answer for.
+/// Sends all packets, and compares what comes back with what is to come. A filter with maps begins
+/// anew with them, and gets as many packets as the interpreter has an answer for.
 fn compare(
     session: &mut dyn Session,
     cell: &mut Running,
     ring: &mut Ring,
-    subject: Subject<'_>,
+    subject: MeasuredFilter<'_>,
 ) -> Result<(), DeviceError> {
     ring.restore(subject.pool);
     let has_maps = !subject.program.maps().is_empty();
@@ -356,7 +358,7 @@ fn compare(
                 differs = subject.expected.differs(first, done);
             }
         })?;
-        cell.found = differs.map(Found::Wrong);
+        cell.found = differs.map(CellOutcome::Wrong);
         return Ok(());
     }
     state::set(session, subject.program, &[])?;
@@ -368,11 +370,11 @@ fn compare(
         let done = session.run(batch)?;
         cell.compared += done.verdicts.len() as u64;
         if let Some(detail) = subject.expected.differs(first, &done) {
-            cell.found = Some(Found::Wrong(detail));
+            cell.found = Some(CellOutcome::Wrong(detail));
             return Ok(());
         }
     }
-    cell.found = subject.expected.maps_differ(session, subject.program)?.map(Found::Wrong);
+    cell.found = subject.expected.maps_differ(session, subject.program)?.map(CellOutcome::Wrong);
     Ok(())
 }
 
@@ -381,7 +383,7 @@ fn repetition(
     lane: &mut Lane,
     cell: &mut Running,
     ring: &mut Ring,
-    subject: Subject<'_>,
+    subject: MeasuredFilter<'_>,
     settings: &Settings,
 ) -> Result<(), DeviceError> {
     let Some(session) = lane.session.as_deref_mut() else { return Ok(()) };
@@ -391,7 +393,7 @@ fn repetition(
     cell.samples.push(took.as_secs_f64() / (cell.batches * ring.batch) as f64);
     cell.estimate = median(&cell.samples, settings.confidence);
     if cell.samples.len() >= settings.least && cell.estimate.is_some_and(|it| it.width() <= settings.width) {
-        cell.ended = Ended::Narrow;
+        cell.ended = StopReason::Narrow;
     }
     Ok(())
 }
@@ -401,21 +403,23 @@ fn finish(
     lane: &mut Lane,
     cell: &mut Running,
     ring: &mut Ring,
-    subject: Subject<'_>,
+    subject: MeasuredFilter<'_>,
     settings: &Settings,
 ) -> Result<(), DeviceError> {
     let stopped = settings.stop.is_cancelled();
     let Some((packet, session)) = cell.estimate.zip(lane.session.as_deref_mut()) else {
         cell.found = Some(if stopped {
-            Found::Dropped
+            CellOutcome::Dropped
         } else {
             let (times, took) = (cell.samples.len(), cell.spent.as_secs_f64());
-            Found::Failed(format!("too slow to be measured: {times} repetitions took {took:.1} s; give it more --time"))
+            CellOutcome::Failed(format!(
+                "too slow to be measured: {times} repetitions took {took:.1} s; give it more --time"
+            ))
         });
         return Ok(());
     };
-    if stopped && cell.ended == Ended::Time {
-        cell.ended = Ended::Interrupted;
+    if stopped && cell.ended == StopReason::Time {
+        cell.ended = StopReason::Interrupted;
     }
     // What was wrong only under way counts as well.
     compare(session, cell, ring, subject)?;
@@ -428,7 +432,7 @@ fn finish(
         false => Vec::new(),
     };
     let stages = if stopped { None } else { stages(lane, cell.batches, ring, subject, settings)? };
-    cell.found = Some(Found::Figures(Box::new(Figures {
+    cell.found = Some(CellOutcome::Figures(Box::new(Figures {
         packet,
         repetitions: cell.samples.len() as u64,
         ended: cell.ended,
@@ -445,7 +449,7 @@ fn finish(
 fn latencies(
     session: &mut dyn Session,
     ring: &mut Ring,
-    subject: Subject<'_>,
+    subject: MeasuredFilter<'_>,
     settings: &Settings,
 ) -> Result<Latencies, DeviceError> {
     let mut latencies = Latencies::new();
@@ -467,11 +471,12 @@ fn latencies(
     Ok(latencies)
 }
 
-/// Batches at a steady rate. A batch's latency begins when it is due: where the device is behind, its waiting counts.
+/// Batches at a steady rate. A batch's latency begins when it is due: where the device is behind,
+/// its waiting counts.
 fn loads(
     session: &mut dyn Session,
     ring: &mut Ring,
-    subject: Subject<'_>,
+    subject: MeasuredFilter<'_>,
     settings: &Settings,
     packet: Estimate,
 ) -> Result<Vec<Load>, DeviceError> {
@@ -515,7 +520,7 @@ fn stages(
     lane: &mut Lane,
     batches: usize,
     ring: &mut Ring,
-    subject: Subject<'_>,
+    subject: MeasuredFilter<'_>,
     settings: &Settings,
 ) -> Result<Option<(results::Stages, f64)>, DeviceError> {
     if lane.clocked.is_none() {
@@ -556,7 +561,8 @@ fn send(session: &mut dyn Session, ring: &mut Ring, batches: usize) -> Result<Du
     Ok(began.elapsed())
 }
 
-/// So many batches through the session, each shown as it comes back with the number of its first packet.
+/// So many batches through the session, each shown as it comes back with the number of its first
+/// packet.
 fn pass(
     session: &mut dyn Session,
     ring: &mut Ring,
@@ -590,7 +596,7 @@ const CHOSEN: &str = "chosen by batch";
 const UNSEEN: &str = "nothing";
 
 /// How the packets of the batch before came to the device, in words.
-fn transfer(way: &Way, session: &dyn Session) -> &'static str {
+fn transfer(way: &Contender, session: &dyn Session) -> &'static str {
     if way.resident {
         return RESIDENT;
     }

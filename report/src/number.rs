@@ -1,6 +1,7 @@
 //! Numbers as people read them: three digits that count, and a unit on the same line.
 
-/// Three significant digits, thousands set apart: `0.0123`, `1.23`, `123`, `12,300`. What is no number is a dash.
+/// Three significant digits, thousands set apart: `0.0123`, `1.23`, `123`, `12,300`. What is no
+/// number is a dash.
 pub fn digits(value: f64) -> String {
     if !value.is_finite() {
         return "–".into();

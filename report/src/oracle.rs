@@ -1,4 +1,5 @@
-//! What the reference interpreter makes of a benchmark's packets, and whether a device makes the same of them.
+//! What the reference interpreter makes of a benchmark's packets, and whether a device makes the
+//! same of them.
 
 use portcullis_core::device::{Completion, Device, DeviceError, LoadOptions, Session};
 use portcullis_core::map::Row;
@@ -12,7 +13,7 @@ use portcullis_conformance::state;
 /// Batches that the interpreter gets.
 const BATCH: usize = 1024;
 
-/// What is to come of each packet of a pool.
+/// Expected verdict, length and bytes of each packet of a pool.
 #[derive(Debug)]
 pub struct Expected {
     actions: Vec<u8>,
@@ -24,8 +25,9 @@ pub struct Expected {
 }
 
 impl Expected {
-    /// Of a filter whose maps, if it has any, are as they are at first. A device may take a batch's packets in any order: maps
-    /// count where the interpreter leaves the same in them with the packets from the last one to the first.
+    /// Of a filter whose maps, if it has any, are as they are at first. A device may take a batch's
+    /// packets in any order: maps count where the interpreter leaves the same in them with the
+    /// packets from the last one to the first.
     ///
     /// # Errors
     /// The interpreter's.
@@ -71,11 +73,11 @@ impl Expected {
         Ok((expected, maps))
     }
 
-    /// What differs first in the maps of a session that has filtered all packets once: `None` where nothing does, or where
-    /// their order decides.
+    /// What differs first in the maps of a session that has filtered all packets once: `None` where
+    /// nothing does, or where their order decides.
     ///
     /// # Errors
-    /// The session's.
+    /// If the session fails.
     pub fn maps_differ(&self, session: &mut dyn Session, program: &Program) -> Result<Option<String>, DeviceError> {
         let Some(maps) = &self.maps else { return Ok(None) };
         let found = state::of(session, program)?;

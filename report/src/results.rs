@@ -1,7 +1,8 @@
-//! What a benchmark has found: the one shape that files, tables, comparisons and the report are made from.
+//! What a benchmark has found: the one shape that files, tables, comparisons and the report are
+//! made from.
 //!
-//! Units are those of the field: seconds, bytes, millions of packets a second (Mpps). A value that was not measured is not
-//! there; none is 0 for that.
+//! Units are those of the field: seconds, bytes, millions of packets a second (Mpps). A value that
+//! was not measured is not there; none is 0 for that.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,9 +16,9 @@ pub const SCHEMA: u32 = 1;
 pub struct Results {
     /// [`SCHEMA`].
     pub schema: u32,
-    /// What was run, and when.
+    /// The run: version, time and options.
     pub run: Run,
-    /// What it was run on.
+    /// The machine that ran it.
     pub machine: Machine,
     /// How it was measured.
     pub method: Method,
@@ -31,10 +32,10 @@ pub struct Results {
     pub ceilings: Vec<Ceiling>,
     /// The measurements.
     pub cells: Vec<Cell>,
-    /// What was left out, and why.
+    /// Cells that were not measured, with the reasons.
     #[serde(default)]
-    pub left_out: Vec<LeftOut>,
-    /// What is demanded, and what was measured.
+    pub left_out: Vec<SkippedCell>,
+    /// Targets and measured values.
     #[serde(default)]
     pub bars: Vec<Bar>,
     /// Comparisons with published figures of others.
@@ -42,7 +43,7 @@ pub struct Results {
     pub seeds: Vec<Table>,
 }
 
-/// What was run, and when.
+/// The run: version, time and options.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Run {
     /// Portcullis' version.
@@ -56,7 +57,7 @@ pub struct Run {
     pub seconds: f64,
     /// The commands as they were typed.
     pub commands: Vec<String>,
-    /// Whether it was ended before it was through.
+    /// Whether the run was interrupted before it had measured everything.
     #[serde(default)]
     pub interrupted: bool,
 }
@@ -66,9 +67,10 @@ pub struct Run {
 pub struct Machine {
     /// The processor's name.
     pub processor: String,
-    /// Its logical processors.
+    /// Number of logical processors.
     pub threads: usize,
-    /// Anything else worth knowing, each a name and a value with its unit: memory, caches, kernel, system.
+    /// Anything else worth knowing, each a name and a value with its unit: memory, caches, kernel,
+    /// system.
     #[serde(default)]
     pub facts: Vec<(String, String)>,
 }
@@ -92,11 +94,11 @@ pub struct Method {
 pub struct Device {
     /// What `--device` takes.
     pub id: String,
-    /// What it calls itself.
+    /// Name that the device reports.
     pub name: String,
-    /// What it is made of, in words.
+    /// Kind of device, in words.
     pub kind: String,
-    /// Its driver, with the version.
+    /// Driver name and version.
     pub driver: String,
     /// Anything else worth knowing, each a name and a value with its unit.
     #[serde(default)]
@@ -115,7 +117,7 @@ pub struct Missing {
 /// A rate that nothing can pass.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Ceiling {
-    /// What it is: `memory copy`, `bus copy to the device`.
+    /// What the ceiling limits: `memory copy`, `bus copy to the device`.
     pub name: String,
     /// The device whose it is; the host's where there is none.
     #[serde(default)]
@@ -131,7 +133,7 @@ pub struct Estimate {
     pub median: f64,
     /// The interval's lower end.
     pub low: f64,
-    /// Its upper end.
+    /// Upper end of the interval.
     pub high: f64,
 }
 
@@ -151,11 +153,12 @@ pub struct Cell {
     pub packets: String,
     /// Their mean size, in bytes.
     pub packet_bytes: f64,
-    /// How packets come to the device: `whole packets`, `read window`, `imported memory`, `device-resident`.
+    /// How packets come to the device: `whole packets`, `read window`, `imported memory`,
+    /// `device-resident`.
     pub transfer: String,
     /// How batches are handed to it: `inline`, `pipelined`.
     pub dispatch: String,
-    /// What came of it.
+    /// Result of the cell.
     pub outcome: Outcome,
 }
 
@@ -166,7 +169,7 @@ impl Cell {
     }
 }
 
-/// What came of a measurement.
+/// Result of measuring a cell.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
@@ -177,14 +180,14 @@ pub enum Outcome {
         /// What differed first.
         detail: String,
     },
-    /// It could not be measured.
+    /// The measurement failed.
     Failed {
         /// Why.
         reason: String,
     },
 }
 
-/// What was measured.
+/// Figures of a measured cell.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
     /// Millions of packets a second.
@@ -195,7 +198,7 @@ pub struct Measured {
     pub repetitions: u64,
     /// Why it was repeated no more: the interval was as narrow as wanted, or the time was used up.
     #[serde(default)]
-    pub ended: Ended,
+    pub ended: StopReason,
     /// Packets whose verdicts, lengths and bytes were compared with the interpreter's.
     #[serde(default)]
     pub compared: u64,
@@ -204,13 +207,14 @@ pub struct Measured {
     /// How many latencies were taken; of fewer than 1,000 the longest stands for p99.9.
     #[serde(default)]
     pub latencies: u64,
-    /// The same where batches come at a steady rate, the least load first; nothing where that was not measured.
+    /// Latencies at constant offered loads, the lowest load first; empty if they were not measured.
     #[serde(default)]
     pub loads: Vec<Load>,
     /// Bytes over the bus for each packet, both ways; nothing where there is no bus.
     #[serde(default)]
     pub bus_bytes: Option<f64>,
-    /// Bytes copied for each packet, both ways, over a bus or not; nothing where the device works on the host's memory.
+    /// Bytes copied for each packet, both ways, over a bus or not; nothing where the device works
+    /// on the host's memory.
     #[serde(default)]
     pub copied_bytes: Option<f64>,
     /// Bytes of memory that must move for each packet.
@@ -227,7 +231,7 @@ pub struct Measured {
 /// Why a measurement was not repeated any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Ended {
+pub enum StopReason {
     /// The median's interval was as narrow as wanted.
     Narrow,
     /// The time for it was used up.
@@ -274,9 +278,9 @@ pub struct Stages {
     pub verdicts: f64,
 }
 
-/// What was left out.
+/// A cell that was not measured.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct LeftOut {
+pub struct SkippedCell {
     /// What.
     pub what: String,
     /// Why.
@@ -286,13 +290,13 @@ pub struct LeftOut {
 /// A demand, and what was measured against it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Bar {
-    /// What is measured.
+    /// Subject of the target.
     pub what: String,
     /// Against what.
     pub against: String,
     /// The bar, in words: `≥ 0.95`.
     pub bar: String,
-    /// What was measured, in words, where it was.
+    /// Measured value, in words, if it was measured.
     #[serde(default)]
     pub measured: Option<String>,
     /// Whether that reaches the bar; nothing where it was not measured.

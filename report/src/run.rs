@@ -11,7 +11,7 @@ use portcullis_core::program::Program;
 use super::bars;
 use super::ceilings;
 use super::machine;
-use super::measure::{Figures, Found, Lane, Settings, Subject, Way, measure};
+use super::measure::{CellOutcome, Contender, Figures, Lane, MeasuredFilter, Settings, measure};
 use super::oracle::Expected;
 use super::results::*;
 use super::seeds;
@@ -20,34 +20,34 @@ use super::traffic::{POOL, Packets, Pool, RING};
 /// A filter.
 #[derive(Debug, Clone)]
 pub struct Filter {
-    /// Its name.
+    /// Name of the filter.
     pub name: String,
-    /// What it means.
+    /// Compiled filter.
     pub program: Arc<Program>,
 }
 
 /// A device that is measured.
 #[derive(Clone)]
 pub struct Chosen {
-    /// It.
+    /// Device to measure.
     pub device: Arc<dyn Device>,
-    /// Its threads, where not all.
+    /// Number of threads, if not all.
     pub threads: Option<NonZeroUsize>,
 }
 
 impl Chosen {
-    /// Its id: `cpu@1` with one thread.
+    /// Returns the contender's id: `cpu@1` with one thread.
     pub fn id(&self) -> String {
         let id = &self.device.info().id;
         self.threads.map_or_else(|| id.clone(), |threads| format!("{id}@{threads}"))
     }
 
-    /// Whether it is several devices of which batches choose.
+    /// Whether the contender is `auto`, which chooses a device per batch.
     fn is_auto(&self) -> bool {
         self.device.info().id == AUTO
     }
 
-    /// Whether it is no device of a driver's: packets are filtered where they lie.
+    /// Whether the device filters packets in place, without a driver.
     fn is_in_place(&self) -> bool {
         let id = &self.device.info().id;
         ["cpu", "interp", "noop"].iter().any(|backend| id.starts_with(backend))
@@ -80,13 +80,14 @@ pub const AUTO: &str = "auto";
 /// How much is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extent {
-    /// Batches of each size; transfers, dispatch methods, packets' sizes and loads at one size of batch each.
+    /// Batches of each size; transfers, dispatch methods, packets' sizes and loads at one size of
+    /// batch each.
     Quick,
     /// Everything with everything.
     Full,
 }
 
-/// What is to be measured.
+/// Plan of a run: filters, devices, traffic and batch sizes.
 #[derive(Clone)]
 pub struct Order {
     /// How much.
@@ -120,14 +121,14 @@ pub struct Order {
 /// Packets in a batch, from the smallest on that anybody would send to a device.
 pub const BATCHES: [usize; 9] = [64, 256, 1024, 4096, 16_384, 65_536, 262_144, 1_048_576, 10_000_000];
 
-/// Those of a quick run.
+/// Batch sizes of a quick run, in packets.
 pub const QUICK_BATCHES: [usize; 5] = [64, 1024, 16_384, 131_072, 1_048_576];
 
 /// The batch at which a quick run measures everything else.
 const STAR: usize = 16_384;
 
-/// Time beyond what was asked for, in which no measurement is begun any more: each takes what an interval needs, and on a busy
-/// machine that is more than its share.
+/// Time beyond what was asked for, in which no measurement is begun any more: each takes what an
+/// interval needs, and on a busy machine that is more than its share.
 pub(super) const OVERTIME: Duration = Duration::from_secs(25);
 
 /// Confidence of intervals.
@@ -139,7 +140,8 @@ const LEAST: usize = 10;
 /// An interval narrower than this share of the median is narrow enough.
 const WIDTH: f64 = 0.03;
 
-/// What is measured at once: a filter with packets in batches of a size, in several ways.
+/// Cells measured together, in alternation: one filter, batch size and traffic on several
+/// contenders.
 #[derive(Debug, Clone)]
 struct Group {
     filter: usize,
@@ -155,17 +157,18 @@ struct Group {
 /// How far a run is.
 #[derive(Debug, Clone)]
 pub struct Step<'a> {
-    /// How much is done, or given up: a cell is one, a column of XDP-on-GPU's workloads may be more.
+    /// How much is done, or given up: a cell is one, a column of XDP-on-GPU's workloads may be
+    /// more.
     pub done: usize,
     /// How much there is in all.
     pub all: usize,
-    /// What is under way.
+    /// Description of the current step.
     pub now: &'a str,
 }
 
 /// Ends a run.
 #[derive(Debug, Clone, Default)]
-pub struct Ends {
+pub struct RunGuard {
     /// After the repetition that is under way.
     pub stop: CancelToken,
     /// At once.
@@ -173,7 +176,7 @@ pub struct Ends {
 }
 
 /// Measures all of it. Interrupted, it gives what it has.
-pub fn run(order: &Order, ends: &Ends, observe: &mut dyn FnMut(Step<'_>)) -> Results {
+pub fn run(order: &Order, ends: &RunGuard, observe: &mut dyn FnMut(Step<'_>)) -> Results {
     let (began, clock) = (machine::now(), Instant::now());
     let ways = ways(order);
     let groups = groups(order, &ways);
@@ -243,7 +246,7 @@ pub fn run(order: &Order, ends: &Ends, observe: &mut dyn FnMut(Step<'_>)) -> Res
             stop: ends.stop.clone(),
             give_up: ends.give_up.clone(),
         };
-        let subject = Subject { program: &filter.program, pool, expected: answer, around: group.around, memory };
+        let subject = MeasuredFilter { program: &filter.program, pool, expected: answer, around: group.around, memory };
         let mut own: Vec<Lane> = Vec::with_capacity(group.ways.len());
         for &way in &group.ways {
             own.push(std::mem::replace(&mut lanes[way], Lane::new(ways[way].clone())));
@@ -281,7 +284,7 @@ pub fn run(order: &Order, ends: &Ends, observe: &mut dyn FnMut(Step<'_>)) -> Res
 }
 
 /// XDP-on-GPU's workloads: on which devices, and which of them.
-fn seeds_of(order: &Order, ends: &Ends) -> (Vec<seeds::Side>, seeds::Options) {
+fn seeds_of(order: &Order, ends: &RunGuard) -> (Vec<seeds::Side>, seeds::Options) {
     // A device once: its own way of using threads is part of what is compared.
     let mut devices: Vec<_> = order.devices.iter().filter(|it| !it.is_auto()).map(|it| it.device.clone()).collect();
     devices.dedup_by_key(|device| device.info().id.clone());
@@ -292,7 +295,7 @@ fn seeds_of(order: &Order, ends: &Ends) -> (Vec<seeds::Side>, seeds::Options) {
     (sides, seeds::Options { sizes, time: Duration::ZERO, confidence: CONFIDENCE, all, cancel })
 }
 
-fn ways(order: &Order) -> Vec<Way> {
+fn ways(order: &Order) -> Vec<Contender> {
     let mut all = Vec::new();
     for chosen in &order.devices {
         let info = chosen.device.info();
@@ -317,7 +320,7 @@ fn ways(order: &Order) -> Vec<Way> {
             asked => asked.iter().copied().filter(|dispatch| info.dispatch.contains(dispatch)).collect(),
         };
         for &dispatch in &dispatches {
-            all.extend(starts.iter().map(|&start| Way {
+            all.extend(starts.iter().map(|&start| Contender {
                 device: chosen.device.clone(),
                 id: chosen.id(),
                 threads: chosen.threads,
@@ -330,12 +333,12 @@ fn ways(order: &Order) -> Vec<Way> {
     all
 }
 
-fn groups(order: &Order, all_ways: &[Way]) -> Vec<Group> {
+fn groups(order: &Order, all_ways: &[Contender]) -> Vec<Group> {
     let mut groups = Vec::new();
-    let places = |keep: &dyn Fn(&Way) -> bool| -> Vec<usize> {
+    let places = |keep: &dyn Fn(&Contender) -> bool| -> Vec<usize> {
         (0..all_ways.len()).filter(|&way| keep(&all_ways[way])).collect()
     };
-    let usual = |way: &Way| {
+    let usual = |way: &Contender| {
         // By its own choice, or by the first that was asked for.
         let dispatch = order.dispatches.iter().find(|asked| way.device.info().dispatch.contains(asked));
         let dispatch = dispatch.or(way.device.info().dispatch.first());
@@ -349,13 +352,15 @@ fn groups(order: &Order, all_ways: &[Way]) -> Vec<Group> {
                 let star = order.batches.iter().min_by_key(|batch| batch.abs_diff(STAR)) == Some(&batch);
                 let (ways, loads) = match order.extent {
                     Extent::Full => (places(&|_| true), true),
-                    // The first size in batches of every size, and all ways of the first filter at one size.
+                    // The first size in batches of every size, and all ways of the first filter at
+                    // one size.
                     Extent::Quick if nth == 0 && star && filter == 0 => (places(&|_| true), true),
                     Extent::Quick if nth == 0 => (places(&usual), false),
                     Extent::Quick if star => (places(&usual), false),
                     Extent::Quick => continue,
                 };
-                // What is at devices already has turns of its own, over fewer packets, as all of them are there at once.
+                // What is at devices already has turns of its own, over fewer packets, as all of
+                // them are there at once.
                 let (resident, ways): (Vec<usize>, Vec<usize>) =
                     ways.into_iter().partition(|&way| all_ways[way].resident);
                 for (ways, loads, around) in [(ways, loads, RING), (resident, false, POOL)] {
@@ -434,14 +439,14 @@ fn empty(order: &Order, began: String) -> Results {
 }
 
 fn left_out(results: &mut Results, what: &str, why: &str) {
-    let left = LeftOut { what: what.into(), why: why.into() };
+    let left = SkippedCell { what: what.into(), why: why.into() };
     if !results.left_out.contains(&left) {
         results.left_out.push(left);
     }
 }
 
 /// Enters what came of a cell.
-fn take(results: &mut Results, way: &Way, filter: &Filter, pool: &Pool, batch: usize, found: Found) {
+fn take(results: &mut Results, way: &Contender, filter: &Filter, pool: &Pool, batch: usize, found: CellOutcome) {
     let mut transfer = match way.transfer {
         _ if way.resident => RESIDENT,
         Transfer::Auto => "auto",
@@ -450,14 +455,14 @@ fn take(results: &mut Results, way: &Way, filter: &Filter, pool: &Pool, batch: u
         Transfer::Imported => "imported memory",
     };
     let outcome = match found {
-        Found::Figures(figures) => {
+        CellOutcome::Figures(figures) => {
             transfer = figures.transfer;
             Outcome::Measured(Box::new(measured(results, way, filter, pool, *figures)))
         }
-        Found::Wrong(detail) => Outcome::Wrong { detail },
-        Found::Failed(reason) => Outcome::Failed { reason },
-        Found::Absent(why) => return left_out(results, &format!("{}, {transfer}", way.id), &why),
-        Found::Same | Found::Dropped => return,
+        CellOutcome::Wrong(detail) => Outcome::Wrong { detail },
+        CellOutcome::Failed(reason) => Outcome::Failed { reason },
+        CellOutcome::Absent(why) => return left_out(results, &format!("{}, {transfer}", way.id), &why),
+        CellOutcome::Same | CellOutcome::Dropped => return,
     };
     results.cells.push(Cell {
         filter: filter.name.clone(),
@@ -471,7 +476,7 @@ fn take(results: &mut Results, way: &Way, filter: &Filter, pool: &Pool, batch: u
     });
 }
 
-fn measured(results: &Results, way: &Way, filter: &Filter, pool: &Pool, figures: Figures) -> Measured {
+fn measured(results: &Results, way: &Contender, filter: &Filter, pool: &Pool, figures: Figures) -> Measured {
     let facts = filter.program.facts();
     let mpps = figures.packet.under(1e-6);
     let kind = way.device.info().kind;

@@ -1,5 +1,5 @@
-//! What is made of repeated measurements. Nothing is assumed of how they are distributed: times of programs are skewed, have
-//! several modes, and now and then an interruption among them.
+//! Statistics of repeated measurements without assumptions about their distribution: run times are
+//! skewed, multimodal, and sometimes interrupted.
 
 use std::time::Duration;
 
@@ -7,11 +7,12 @@ use hdrhistogram::Histogram;
 
 use super::results::{Estimate, Latency};
 
-/// The places, from 0 on, of the least and the greatest of `count` sorted samples that the median lies between with this
-/// confidence, each as likely above it as below; `None` where there are too few samples for any.
+/// The places, from 0 on, of the least and the greatest of `count` sorted samples that the median
+/// lies between with this confidence, each as likely above it as below; `None` where there are too
+/// few samples for any.
 ///
-/// Of `n` samples, as many lie below the median as heads come of `n` throws of a coin: the chance that the sample at place
-/// `k` lies above it is that of `k` heads or fewer.
+/// Of `n` samples, as many lie below the median as heads come of `n` throws of a coin: the chance
+/// that the sample at place `k` lies above it is that of `k` heads or fewer.
 pub fn median_places(count: usize, confidence: f64) -> Option<(usize, usize)> {
     let outside = (1.0 - confidence) / 2.0;
     let n = count as f64;
@@ -49,7 +50,8 @@ impl Estimate {
         Estimate { median: constant / self.median, low: constant / self.high, high: constant / self.low }
     }
 
-    /// How many times `before` this is. Where both intervals hold, so does that of the ratio: it is wider than needed.
+    /// How many times `before` this is. Where both intervals hold, so does that of the ratio: it is
+    /// wider than needed.
     pub fn ratio(&self, before: &Estimate) -> Estimate {
         Estimate { median: self.median / before.median, low: self.low / before.high, high: self.high / before.low }
     }
@@ -103,7 +105,8 @@ mod tests {
 
     use super::*;
 
-    /// The chance of `k` heads or fewer in `n` throws, counted out: whole numbers, by Pascal's triangle.
+    /// The chance of `k` heads or fewer in `n` throws, counted out: whole numbers, by Pascal's
+    /// triangle.
     fn heads(n: usize, k: usize) -> f64 {
         let mut row = vec![1u128];
         for _ in 0..n {

@@ -10,26 +10,30 @@ use portcullis_core::packet::{
 use portcullis_core::program::Program;
 use portcullis_io::synth::{Generator, Kind, Mix, Size, Spec};
 
-/// Packets that differ. Branch predictors do not learn so many by heart, and the interpreter has an answer for each.
+/// Packets that differ. Branch predictors do not learn so many by heart, and the interpreter has an
+/// answer for each.
 pub const POOL: usize = 8192;
 
 /// Packets that are under way in turn, at least: small batches differ from one another.
 pub const RING: usize = 1 << 16;
 
-/// Batches that are under way in turn, at least, where there is memory for them: one is made up while others are in flight.
+/// Batches that are under way in turn, at least, where there is memory for them: one is made up
+/// while others are in flight.
 const BATCHES: usize = 4;
 
-/// How long packets are: the bytes of the Ethernet frame that a filter sees, without check sequence.
+/// How long packets are: the bytes of the Ethernet frame that a filter sees, without check
+/// sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Packets {
     /// All alike.
     Bytes(u32),
-    /// Simple IMIX: 64, 594 and 1518 bytes, 7 : 4 : 1. They are IP packets of 40, 576 and 1500 bytes as Ethernet frames.
+    /// Simple IMIX: 64, 594 and 1518 bytes, 7 : 4 : 1. They are IP packets of 40, 576 and 1500
+    /// bytes as Ethernet frames.
     Imix,
 }
 
 impl Packets {
-    /// Those of a whole benchmark.
+    /// Packet sizes of a full benchmark.
     pub const ALL: [Packets; 4] = [Packets::Bytes(64), Packets::Bytes(512), Packets::Bytes(1500), Packets::Imix];
 }
 
@@ -65,7 +69,8 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// So many, the same every time: TCP, UDP and ICMP over IPv4, which fit into the smallest frame, of 10,000 flows.
+    /// So many, the same every time: TCP, UDP and ICMP over IPv4, which fit into the smallest
+    /// frame, of 10,000 flows.
     pub fn new(packets: Packets, count: usize) -> Pool {
         let mix = Mix::new(&[(Kind::Tcp4, 70), (Kind::Udp4, 25), (Kind::Icmp4, 5)]);
         let size = match packets {
@@ -84,7 +89,7 @@ impl Pool {
         pool
     }
 
-    /// The same packets, the last one first.
+    /// Returns the pool in reverse order.
     pub fn reversed(&self) -> Pool {
         Pool {
             packets: self.packets,
@@ -133,7 +138,8 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// Lays batches out one behind the other, of about `around` packets in all and of four batches at least, with room where the filter needs it, and metadata where it looks at it.
+    /// Lays batches out one behind the other, of about `around` packets in all and of four batches
+    /// at least, with room where the filter needs it, and metadata where it looks at it.
     ///
     /// # Errors
     /// Why there is no memory for it, of which `most` bytes may be taken.

@@ -1,4 +1,5 @@
-//! Protocol of the control socket of a running instance. `docs/guide/operating.md` is its specification.
+//! Protocol of the control socket of a running instance. `docs/guide/operating.md` is its
+//! specification.
 //!
 //! A request is a line of JSON, and so is the answer. [`answer`] handles one request for a
 //! [`Service`], the running instance, and keeps no state between requests.

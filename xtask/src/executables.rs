@@ -10,11 +10,11 @@ use serde_json::Value;
 pub struct Executable {
     /// The folder of its crate, in which cargo runs tests.
     pub folder: PathBuf,
-    /// What it is built from: `bin`, `bench`, `test`, or `lib`, which has unit tests.
+    /// Kind of target: `bin`, `bench`, `test`, or `lib`, which has unit tests.
     pub kind: String,
     /// The target's name.
     pub name: String,
-    /// Whether it is the tests of that.
+    /// Whether the executable runs the target's tests.
     pub is_test: bool,
     /// Where it lies.
     pub path: PathBuf,
@@ -35,7 +35,8 @@ pub fn built(root: &Path, arguments: &[&str]) -> Result<Vec<Executable>, String>
 }
 
 impl Executable {
-    /// What a line tells of one (the Cargo Book, "External tools", "Artifact messages"); `None` where it is about something else.
+    /// What a line tells of one (the Cargo Book, "External tools", "Artifact messages"); `None`
+    /// where it is about something else.
     fn from_message(line: &str) -> Option<Executable> {
         let message: Value = serde_json::from_str(line).ok()?;
         let text = |value: &Value| value.as_str().map(str::to_owned);

@@ -32,8 +32,8 @@ Tasks:
   package  builds every published crate from what its package holds (slow)
 ";
 
-/// What the program is built with for use and for tests in release: every backend that needs nothing at
-/// build time.
+/// What the program is built with for use and for tests in release: every backend that needs
+/// nothing at build time.
 const FEATURES: [&str; 2] = ["--features", "opencl"];
 
 /// What to do.

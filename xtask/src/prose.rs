@@ -38,18 +38,15 @@ const VAGUE_NAMES: &str = include_str!("prose/vague_names.txt");
 /// Vague names that are right where they are: `Name path: reason`, one a line.
 const DEFENDED_NAMES: &str = include_str!("prose/defended_names.txt");
 
-/// Folders whose comments are still to be rewritten; nothing is checked there.
-const UNFINISHED: &str = include_str!("prose/unfinished.txt");
-
 /// One finding, at a line of a file.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Finding {
+struct Violation {
     path: String,
     line: usize,
     message: String,
 }
 
-impl fmt::Display for Finding {
+impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}: {}", self.path, self.line, self.message)
     }
@@ -86,12 +83,10 @@ pub fn check(root: &Path) -> Result<(), String> {
 }
 
 fn is_checked(path: &str) -> bool {
-    let is_unfinished = UNFINISHED.lines().any(|folder| !folder.is_empty() && path.starts_with(folder));
-    let has_prose = [".rs", ".md", "Cargo.toml"].iter().any(|ending| path.ends_with(ending));
-    has_prose && !is_unfinished
+    [".rs", ".md", "Cargo.toml"].iter().any(|ending| path.ends_with(ending))
 }
 
-fn findings(files: &BTreeMap<String, String>) -> Vec<Finding> {
+fn findings(files: &BTreeMap<String, String>) -> Vec<Violation> {
     let mut all = Vec::new();
     for (path, text) in files {
         match path.rsplit_once('.') {
@@ -104,17 +99,17 @@ fn findings(files: &BTreeMap<String, String>) -> Vec<Finding> {
         let pages = files.keys().filter_map(|path| path.strip_prefix("docs/")).filter(|page| *page != "README.md");
         for page in pages.filter(|page| !index.contains(&format!("({page})"))) {
             let message = "docs/README.md sends no reader here".to_owned();
-            all.push(Finding { path: format!("docs/{page}"), line: 1, message });
+            all.push(Violation { path: format!("docs/{page}"), line: 1, message });
         }
     }
     all.sort();
     all
 }
 
-fn check_rust(path: &str, text: &str, all: &mut Vec<Finding>) {
+fn check_rust(path: &str, text: &str, all: &mut Vec<Violation>) {
     let mut is_in_doc = false;
     for (index, line) in text.lines().enumerate() {
-        let mut find = |message: String| all.push(Finding { path: path.to_owned(), line: index + 1, message });
+        let mut find = |message: String| all.push(Violation { path: path.to_owned(), line: index + 1, message });
         let trimmed = line.trim_start();
         let doc = trimmed.strip_prefix("///").or_else(|| trimmed.strip_prefix("//!"));
         if let Some(doc) = doc.filter(|_| !is_in_doc)
@@ -123,8 +118,8 @@ fn check_rust(path: &str, text: &str, all: &mut Vec<Finding>) {
             find(format!("documentation opens with `{opening}`: name the thing"));
         }
         is_in_doc = doc.is_some();
-        let is_table = doc.is_some_and(|doc| doc.trim_start().starts_with('|'));
-        if trimmed.starts_with("//") && !is_table {
+        let is_verbatim = doc.is_some_and(|doc| doc.trim_start().starts_with('|') || doc.starts_with("     "));
+        if trimmed.starts_with("//") && !is_verbatim {
             check_columns(line, &mut find);
         }
         if let Some(name) = defined_type(trimmed)
@@ -152,13 +147,13 @@ fn is_defended(name: &str, path: &str) -> bool {
     DEFENDED_NAMES.lines().filter_map(|line| line.split_once(": ")).any(|(place, _)| place == format!("{name} {path}"))
 }
 
-fn check_page(path: &str, text: &str, all: &mut Vec<Finding>) {
+fn check_page(path: &str, text: &str, all: &mut Vec<Violation>) {
     let mut is_in_fence = false;
     for (index, line) in text.lines().enumerate() {
         is_in_fence ^= line.trim_start().starts_with("```");
         let is_prose = !is_in_fence && !line.starts_with("    ") && !line.trim_start().starts_with('|');
         if is_prose {
-            let mut find = |message: String| all.push(Finding { path: path.to_owned(), line: index + 1, message });
+            let mut find = |message: String| all.push(Violation { path: path.to_owned(), line: index + 1, message });
             check_columns(line, &mut find);
         }
     }
@@ -174,14 +169,14 @@ fn check_columns(line: &str, find: &mut impl FnMut(String)) {
 }
 
 /// Core is below everything: its manifest names none of the project's other crates.
-fn check_manifest(path: &str, text: &str, all: &mut Vec<Finding>) {
+fn check_manifest(path: &str, text: &str, all: &mut Vec<Violation>) {
     if path != "core/Cargo.toml" {
         return;
     }
     for (index, line) in text.lines().enumerate() {
         if line.starts_with("portcullis") {
             let message = format!("core depends on no other crate of the project: {line}");
-            all.push(Finding { path: path.to_owned(), line: index + 1, message });
+            all.push(Violation { path: path.to_owned(), line: index + 1, message });
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Compilers that vendors give away as Python wheels: fetched with pip, unpacked into a folder under
-//! target/, where no Python ever looks.
+//! Compilers that vendors give away as Python wheels: fetched with pip, unpacked into a folder
+//! under target/, where no Python ever looks.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -100,7 +100,8 @@ impl Nvidia {
     }
 }
 
-/// Variables by which an OpenCL loader and the dynamic linker find Intel's OpenCL beside the system's.
+/// Variables by which an OpenCL loader and the dynamic linker find Intel's OpenCL beside the
+/// system's.
 ///
 /// # Errors
 /// In words, why it cannot be had.

@@ -395,7 +395,8 @@ impl Writer<'_> {
         let filter = &self.signatures[&self.lowered.filter].name;
         lines.push(format!("uint {verdict} = {filter}(&{pkt});"));
         lines.extend(self.options.epilogue.clone());
-        // docs/reference/semantics.md, "Verdicts": 1, 2, 3, and what ends in 4; all else is ABORTED.
+        // docs/reference/semantics.md, "Verdicts": 1, 2, 3, and what ends in 4; all else is
+        // ABORTED.
         if facts.verdicts.contains(Action::Aborted) {
             lines.push(format!("if (({verdict} & 0xffu) != 4u && {verdict} > 3u) {verdict} = 0u;"));
         }

@@ -65,12 +65,12 @@ pub enum EntryKind {
     /// A kernel, which is all that a launch needs.
     #[default]
     Kernel,
-    /// A function that filters one packet, for kernels that the caller puts behind it (`docs/reference/abi.md`, "Kernels in
-    /// C").
+    /// A function that filters one packet, for kernels that the caller puts behind it
+    /// (`docs/reference/abi.md`, "Kernels in C").
     Function,
 }
 
-/// Options of [`write`].
+/// Options of [`write()`].
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Options {
     /// The language to write.

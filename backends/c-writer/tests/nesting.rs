@@ -1,4 +1,5 @@
-//! How deep blocks stand in each other, which compilers of OpenCL C bound (docs/reference/semantics.md, "What is refused").
+//! How deep blocks stand in each other, which compilers of OpenCL C bound
+//! (docs/reference/semantics.md, "What is refused").
 
 use portcullis_c_writer::{Language, Options, write};
 use portcullis_core::diagnostics::Source;

@@ -1,7 +1,8 @@
-//! What moving bytes costs on this machine, measured once and kept from run to run: by the host, and by each device's bus.
+//! Transfer costs of this machine: host copies, and each device's bus, measured once and cached.
 //!
-//! It is kept in the folder of `--device auto`'s calibrations, by the same rules. A machine's processor, and a device and its
-//! driver, have entries of their own. What cannot be read, or is no possible cost, is measured again.
+//! The entries are in the folder of `--device auto`'s calibrations, under the same rules: one for
+//! the processor, one for each device and driver. An entry that cannot be read, or holds an
+//! impossible cost, is measured again.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -23,7 +24,8 @@ const KIND: &str = "auto";
 /// Costs that a machine can have: nanoseconds, or bytes in one.
 const POSSIBLE: std::ops::Range<f64> = 1e-3..1e5;
 
-/// Bytes that a bus is measured with: far more than starting a copy takes, and a fraction of a millisecond's worth.
+/// Bytes that a bus is measured with: far more than starting a copy takes, and a fraction of a
+/// millisecond's worth.
 pub const BUS_COPY_BYTES: usize = 4 << 20;
 
 static ANEW: AtomicBool = AtomicBool::new(false);
@@ -33,7 +35,8 @@ pub fn force_remeasurement() {
     ANEW.store(true, Ordering::Relaxed);
 }
 
-/// What the host's share costs; the bus is that of [`TransferCosts::GEN4`]. Looked up, or measured, once a process.
+/// What the host's share costs; the bus is that of [`TransferCosts::GEN4`]. Looked up, or measured,
+/// once a process.
 pub fn host_costs() -> TransferCosts {
     static HOST: OnceLock<TransferCosts> = OnceLock::new();
     *HOST.get_or_init(|| {
@@ -60,8 +63,9 @@ pub fn host_costs() -> TransferCosts {
     })
 }
 
-/// The same with the bus of a device, which `about` tells from all others; `copy` has it bring [`BUS_COPY_BYTES`] bytes, and says how
-/// long that took. Where it fails the bus is assumed. Looked up, or measured, once a process and device.
+/// Returns [`host_costs`] with the bus bandwidth of a device, cached, or measured once per process
+/// and device. `about` identifies the device; `copy` transfers [`BUS_COPY_BYTES`] and returns how
+/// long that took. If it fails, the bandwidth is [assumed](CostSource::Assumed).
 pub fn device_costs(about: &str, copy: impl FnMut() -> Option<Duration>) -> TransferCosts {
     static BUSES: Mutex<Option<HashMap<String, (f64, CostSource)>>> = Mutex::new(None);
     // Others wait: two at once would slow each other.
@@ -81,7 +85,7 @@ fn of_bus(cache: Option<&Cache>, about: &str, mut copy: impl FnMut() -> Option<D
     found.map_or((TransferCosts::GEN4.bus_bytes_per_ns, CostSource::Assumed), |([bus], known)| (bus, known))
 }
 
-/// What was kept, or else is measured now, and kept.
+/// Returns the cached measurement, measuring and caching it on a miss.
 fn kept<const N: usize>(
     cache: Option<&Cache>,
     about: &str,

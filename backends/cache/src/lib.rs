@@ -7,7 +7,7 @@
 //! - a file is written under a temporary name and renamed, so it is either complete or absent;
 //! - an entry contains its whole key and a checksum: a truncated file, or one with another key, is
 //!   not an entry;
-//! - the files of a folder take at most [`MAX_BYTES`]; the least recently used are deleted first.
+//! - the files of a folder take at most [`LIMIT`] bytes; the least recently used are deleted first.
 //!
 //! [`costs`] measures what moving bytes costs, and caches that too.
 #![deny(unsafe_code)]

@@ -1,4 +1,4 @@
-//! What is measured: filters by name, by file, and expressions; with what is set in them and what their maps begin with.
+//! Filters to measure: by stock name, file or expression, with their parameters and initial maps.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,26 +19,28 @@ use crate::run::maps::{self, MapArgs, MapFile, Maps};
 /// The arguments about them.
 #[derive(Debug, clap::Args)]
 pub struct FilterArgs {
-    /// Measure this filter: the name of a stock filter, or a file (FILE.o:PROGRAM of an object with several programs); may be
-    /// given several times
+    /// Measure this filter: the name of a stock filter, or a file (FILE.o:PROGRAM of an object with
+    /// several programs); may be given several times
     #[arg(long, value_name = "FILTER", value_parser = NonEmptyStringValueParser::new())]
     filter: Vec<String>,
     /// Measure this expression of tcpdump's; may be given several times
     #[arg(long, value_name = "EXPRESSION", allow_hyphen_values = true)]
     expr: Vec<String>,
-    /// Set a parameter of the filters that --filter names, of an object a global variable or how many entries a map has, as
-    /// `run` does; may be given several times
+    /// Set a parameter of the filters that --filter names, of an object a global variable or how
+    /// many entries a map has, as `run` does; may be given several times
     #[arg(long, value_name = "NAME=VALUE", value_parser = parameter, requires = "filter")]
     set: Vec<(String, String)>,
-    /// Have a map of theirs begin with these entries: a CSV or JSON file, as `run` takes it; may be given several times
+    /// Have a map of theirs begin with these entries: a CSV or JSON file, as `run` takes it; may be
+    /// given several times
     #[arg(long, value_name = "NAME=FILE", value_parser = maps::input("--map"), requires = "filter")]
     map: Vec<MapFile>,
-    /// Have a map of theirs begin with what is in one of the kernel's, as `run` does; may be given several times
+    /// Have a map of theirs begin with what is in one of the kernel's, as `run` does; may be given
+    /// several times
     #[cfg(target_os = "linux")]
     #[arg(long, value_name = "NAME=PATH", value_parser = maps::pinned(), requires = "filter")]
     from_pin: Vec<MapFile>,
-    /// Fill the maps by which a program of XDP looks for routes from the kernel's, as they are when it begins; packets come in
-    /// by IFACE
+    /// Fill the maps by which a program of XDP looks for routes from the kernel's, as they are when
+    /// it begins; packets come in by IFACE
     #[arg(long, value_name = "IFACE", num_args = 0..=1, require_equals = true, default_missing_value = "", requires = "filter")]
     kernel_routes: Option<String>,
 }
@@ -49,7 +51,8 @@ impl FilterArgs {
         self.filter.is_empty() && self.expr.is_empty()
     }
 
-    /// The files that filters and their maps are read from, and what each is. What is no file has the name of none.
+    /// The files that filters and their maps are read from, and what each is. What is no file has
+    /// the name of none.
     pub fn files(&self) -> impl Iterator<Item = (PathBuf, &'static str)> {
         let of_filter = |name: &String| Some(filter::FilterArgs::of_file(Path::new(name)).file()?.to_owned());
         let filters = self.filter.iter().filter_map(of_filter).map(|file| (file, "a filter to measure"));
@@ -70,8 +73,8 @@ impl FilterArgs {
         self.filter.iter().map(|name| self.named(name)).chain(self.expr.iter().map(expression)).collect()
     }
 
-    /// A stock filter, or a file's. In results it is called as it was asked for, so that those of other settings are not
-    /// compared with it.
+    /// A stock filter, or a file's. In results it is called as it was asked for, so that those of
+    /// other settings are not compared with it.
     fn named(&self, name: &str) -> Result<Filter, Failure> {
         let stock = STATELESS_WGSL.iter().chain(STATEFUL_WGSL).find(|(stock, _)| *stock == name);
         let program = match stock {
@@ -95,7 +98,7 @@ impl FilterArgs {
         Ok(Filter { name: name.to_owned() + &set, program: Arc::new(program) })
     }
 
-    /// What is said of maps, and how it was said.
+    /// Returns the map arguments and the options that gave them.
     fn maps(&self) -> (MapArgs, Vec<String>) {
         let args = MapArgs {
             map: self.map.clone(),
@@ -123,8 +126,8 @@ impl FilterArgs {
         }
     }
 
-    /// The program with maps that begin with what they are to begin with, in all sessions: they are filled once, in one of the
-    /// interpreter's.
+    /// The program with maps that begin with what they are to begin with, in all sessions: they are
+    /// filled once, in one of the interpreter's.
     fn begun(&self, name: &str, program: Program) -> Result<Program, Failure> {
         let (args, said) = self.maps();
         if said.is_empty() {

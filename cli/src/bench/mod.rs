@@ -19,7 +19,7 @@ use portcullis::devices::{self, Selector};
 use portcullis::io::{create_error_reason, same_destination, same_file};
 use portcullis_bench::csv::csv;
 use portcullis_bench::results::{Bar, Cell, Missing, Outcome, Results};
-use portcullis_bench::run::{self, BATCHES, Chosen, Ends, Extent, Order, QUICK_BATCHES, Start};
+use portcullis_bench::run::{self, BATCHES, Chosen, Extent, Order, QUICK_BATCHES, RunGuard, Start};
 use portcullis_bench::seeds::Table;
 use portcullis_bench::traffic::Packets;
 use portcullis_bench::{bars, report};
@@ -50,12 +50,14 @@ pub struct Args {
     /// Measure the most important part, in less than two minutes (the default)
     #[arg(long, conflicts_with = "full")]
     quick: bool,
-    /// Measure everything with everything, and a stateful and a writing filter too; about an hour, or as long as --time says
+    /// Measure everything with everything, and a stateful and a writing filter too; about an hour,
+    /// or as long as --time says
     #[arg(long)]
     full: bool,
-    /// Measure this device; may be given several times. `cpu@1` is the CPU with one thread. Without it: every device found, cpu@1, and auto where it has a choice
+    /// Measure this device; may be given several times. `cpu@1` is the CPU with one thread. Without
+    /// it: every device found, cpu@1, and auto where it has a choice
     #[arg(long, value_name = "DEVICE[@THREADS]")]
-    device: Vec<Asked>,
+    device: Vec<DeviceRequest>,
     /// Fail when one of these is missing, for example cpu,wgpu,opencl
     #[arg(long, value_name = "DEVICES", value_delimiter = ',')]
     require: Vec<Selector>,
@@ -67,13 +69,15 @@ pub struct Args {
     /// Bytes of a packet, or `imix`; may be given several times, or as a list
     #[arg(long, value_name = "BYTES", value_delimiter = ',')]
     packets: Vec<Packets>,
-    /// How packets come to devices: auto, whole, window or imported; or resident: they are there already. May be given several times
+    /// How packets come to devices: auto, whole, window or imported; or resident: they are there
+    /// already. May be given several times
     #[arg(long, value_name = "TRANSFER")]
     transfer: Vec<Start>,
     /// How batches are handed to devices; may be given several times
     #[arg(long, value_name = "METHOD")]
     dispatch: Vec<Dispatch>,
-    /// Measure XDP-on-GPU's workloads as well, its way and ours, beside what it publishes; --full does so in any case
+    /// Measure XDP-on-GPU's workloads as well, its way and ours, beside what it publishes; --full
+    /// does so in any case
     #[arg(long)]
     seeds: bool,
     /// How long all of it may take, about
@@ -88,7 +92,8 @@ pub struct Args {
     /// Write a report with plots to this file, as one HTML page; `-` is standard output
     #[arg(long, value_name = "FILE", value_parser = NonEmptyStringValueParser::new())]
     report: Option<String>,
-    /// Put what other benchmarks have measured among the bars: what they write to the file that PORTCULLIS_BARS names, or a JSON list like `bars` in a file that --json has written
+    /// Put what other benchmarks have measured among the bars: what they write to the file that
+    /// PORTCULLIS_BARS names, or a JSON list like `bars` in a file that --json has written
     #[arg(long, value_name = "FILE", value_parser = NonEmptyStringValueParser::new())]
     bars: Option<String>,
     /// Measure nothing: make the table and the other files of a file that --json has written
@@ -105,15 +110,15 @@ pub struct Args {
 
 /// A device as it is asked for.
 #[derive(Debug, Clone)]
-struct Asked {
+struct DeviceRequest {
     selector: Selector,
     threads: Option<NonZeroUsize>,
 }
 
-impl FromStr for Asked {
+impl FromStr for DeviceRequest {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Asked, String> {
+    fn from_str(text: &str) -> Result<DeviceRequest, String> {
         let (device, threads) = match text.split_once('@') {
             Some((device, threads)) => {
                 // As many as `run --threads` takes.
@@ -128,7 +133,7 @@ impl FromStr for Asked {
         if threads.is_some() && !is_cpu {
             return Err("only the CPU has threads to choose, as in cpu@1".into());
         }
-        Ok(Asked { selector, threads })
+        Ok(DeviceRequest { selector, threads })
     }
 }
 
@@ -208,7 +213,7 @@ fn measure(args: &Args) -> Result<Results, Failure> {
     let interrupt = Interrupt::default();
     interrupt.listen();
     interrupt.begin();
-    let ends = Ends { stop: interrupt.stop.clone(), give_up: interrupt.give_up.clone() };
+    let ends = RunGuard { stop: interrupt.stop.clone(), give_up: interrupt.give_up.clone() };
     let mut progress = Progress::new();
     let results = run::run(&order, &ends, &mut |step| progress.show(&step));
     progress.clear();
@@ -259,8 +264,9 @@ impl<'a> Files<'a> {
         Ok(Files { json: of(&args.json)?, csv: of(&args.csv)?, report: of(&args.report)? })
     }
 
-    /// Writes them, and the table where standard output is free. Files first: they are whole then even where nobody reads the table. What
-    /// cannot be written keeps nothing else from being: measuring it again takes long.
+    /// Writes them, and the table where standard output is free. Files first: they are whole then
+    /// even where nobody reads the table. What cannot be written keeps nothing else from being:
+    /// measuring it again takes long.
     fn write(self, results: &Results) -> Result<(), Failure> {
         let wrong =
             |what: &str, error: &dyn std::fmt::Display| Failure::Wrong(format!("the {what} cannot be made: {error}"));
@@ -299,10 +305,10 @@ fn auto(candidates: Vec<Arc<dyn Device>>) -> Chosen {
 }
 
 /// Devices, backends without any, and what was demanded and is missing.
-type Found = (Vec<Chosen>, Vec<Missing>, Vec<String>);
+type ProbedDevices = (Vec<Chosen>, Vec<Missing>, Vec<String>);
 
 /// The devices to measure.
-fn devices(args: &Args) -> Result<Found, Failure> {
+fn devices(args: &Args) -> Result<ProbedDevices, Failure> {
     let mut found: Vec<Chosen> = Vec::new();
     let mut missing: Vec<Missing> = Vec::new();
     let mut required = Vec::new();
@@ -314,7 +320,7 @@ fn devices(args: &Args) -> Result<Found, Failure> {
             found.push(chosen);
         }
     };
-    for Asked { selector, threads } in &args.device {
+    for DeviceRequest { selector, threads } in &args.device {
         if *selector == Selector::Auto {
             add(auto(devices::candidates()?), &mut missing);
             continue;

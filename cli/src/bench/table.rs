@@ -1,7 +1,7 @@
 //! Results for people.
 
 use portcullis_bench::number::{digits, time};
-use portcullis_bench::results::{Bar, Cell, Ended, Measured, Outcome, Results};
+use portcullis_bench::results::{Bar, Cell, Measured, Outcome, Results, StopReason};
 use portcullis_bench::seeds;
 
 use crate::out;
@@ -62,8 +62,10 @@ pub fn text(results: &Results) -> String {
         text += &format!("left out: {}: {}\n", left.what, left.why);
     }
     let measured = results.cells.iter().filter(|cell| matches!(cell.outcome, Outcome::Measured(_))).count();
-    let short =
-        results.cells.iter().filter(|cell| matches!(&cell.outcome, Outcome::Measured(it) if it.ended != Ended::Narrow));
+    let short = results
+        .cells
+        .iter()
+        .filter(|cell| matches!(&cell.outcome, Outcome::Measured(it) if it.ended != StopReason::Narrow));
     text += &format!(
         "\n{measured} measurements in {:.0} s, {} of them (marked ~) with a wider interval than wanted as their time was used up\n",
         results.run.seconds,
@@ -108,7 +110,7 @@ fn side_by_side(table: &seeds::Table) -> String {
     text
 }
 
-/// What is demanded and was measured in this run.
+/// Renders the targets and the values measured in this run.
 fn bars(bars: &[Bar]) -> String {
     let line = |bar: &Bar| -> Option<Vec<String>> {
         let verdict = if bar.met? { "met" } else { "missed" };
@@ -158,7 +160,7 @@ fn row(cell: &Cell) -> Vec<String> {
         time(latency.p999),
         copied_bytes.map_or("–".into(), |bytes| format!("{} B", digits(bytes))),
         of_ceiling.as_ref().map_or("–".into(), |(share, _)| format!("{:.0} %", share * 100.0)),
-        if *ended == Ended::Narrow { String::new() } else { "~".into() },
+        if *ended == StopReason::Narrow { String::new() } else { "~".into() },
     ]);
     row
 }

@@ -94,7 +94,7 @@ fn program_in_line(program: &ProgramReport) -> String {
     state(program) + &checked + &lossy
 }
 
-/// The same with what it calls and where it is checked.
+/// One program with the helpers it calls and its run-time checks.
 fn program(program: &ProgramReport) -> String {
     let helpers = match &program.helpers[..] {
         [] => String::new(),
@@ -177,7 +177,8 @@ pub fn sites_json(sites: &[ProgramSite]) -> Value {
     sites.iter().map(|site| json!(Place::from(site))).collect()
 }
 
-/// What is wrong first, in a line: `prog.c:32: bpf_timer_start is called; missing feature: timers (bpf_timer_start)`.
+/// The first error on one line: `prog.c:32: bpf_timer_start is called; missing feature: timers
+/// (bpf_timer_start)`.
 fn first_of(diagnostics: &Diagnostics) -> String {
     let Some(error) = diagnostics.errors.first() else { return "for no reason that is known".into() };
     let place = error.labels.first().map(|label| {
@@ -261,7 +262,7 @@ fn global(global: &GlobalVariable) -> String {
     format!("{}: {} = {value} ({}{set})", global.name, global.ty, global.section)
 }
 
-/// What is known of a program's object besides, as rows of the table of facts.
+/// Rows of the table of facts that describe a program's object.
 pub fn rows(origin: &ObjectInfo) -> Vec<(&'static str, String)> {
     let mut rows = vec![("program", format!("`{}` of {}", origin.program, origin.object))];
     rows.push(("helpers", if origin.helpers.is_empty() { "no".into() } else { origin.helpers.join(", ") }));
@@ -294,7 +295,8 @@ fn unused<'s>(report: &'s ObjectReport, program: &Program) -> impl Iterator<Item
     report.maps.iter().filter(move |it| !used.contains(&it.definition.name))
 }
 
-/// What there is in an object besides its only program, as rows of the table of facts; none where nothing is.
+/// Rows of the table of facts for what an object has besides its only program; empty if it has
+/// nothing else.
 pub fn besides(report: &ObjectReport, program: &Program) -> Vec<(&'static str, String)> {
     let unused = unused(report, program).map(|it| map_of(&it.definition, &it.typed, it.refused.as_deref()));
     let mut rows: Vec<_> = std::iter::once("unused maps").chain(std::iter::repeat("")).zip(unused).collect();
@@ -304,7 +306,7 @@ pub fn besides(report: &ObjectReport, program: &Program) -> Vec<(&'static str, S
     rows.into_iter().map(|(name, line)| (name, out::printable(&line))).collect()
 }
 
-/// The same for what JSON says of a program's object.
+/// Adds what [`besides`] reports to the JSON of a program's object.
 pub fn add_besides(of: &mut Value, report: &ObjectReport, program: &Program) {
     of["other_sections"] = json!(report.other_sections);
     of["unused_maps"] = unused(report, program).map(map_json).collect();

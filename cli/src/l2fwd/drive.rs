@@ -24,14 +24,14 @@ use portcullis::{devices, gpudev};
 
 use super::Args;
 use super::plan::{self, Mode, Workload};
-use super::report::{Ended, Numbers, Report, Row, Through};
-use super::untouched::Untouched;
+use super::report::{Numbers, Report, Row, StopReason, Through};
+use super::untouched::NullSession;
 use crate::failure::{Failure, INTERRUPTED, WRONG};
 use crate::filter::FilterArgs;
 use crate::out;
 use crate::run::interrupt::Interrupt;
 use crate::run::live::dpdk as ports;
-use crate::run::live::{Needs, drive, mempool};
+use crate::run::live::{CaptureRequirements, drive, mempool};
 
 /// Stock filter used when none is given; l2fwd-nv does the same.
 const MAC_SWAP: &str = "mac_swap";
@@ -108,7 +108,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         queues: args.pipelines,
         eal: ports::eal(args.eal.as_deref())?,
         split: args.header_split,
-        // What ports leave in DPDK's memory may be in the middle of what a mode had, so that one which needs more needs it elsewhere.
+        // What ports leave in DPDK's memory may be in the middle of what a mode had, so that one
+        // which needs more needs it elsewhere.
         later: modes.iter().map(|mode| packets(args, *mode)).collect::<BTreeSet<_>>().into_iter().sum(),
         ..Options::of(given)
     };
@@ -166,7 +167,7 @@ impl Common<'_> {
         let packets = packets(self.args, mode);
         let mut options = Options { packets, ..self.options.clone() };
         if worker.is_some() {
-            let needs = Needs::of(&self.program, false);
+            let needs = CaptureRequirements::of(&self.program, false);
             (options.room, options.metadata, options.rewrites) = (needs.room, needs.metadata, needs.rewrites());
             if let Some(bytes) = options.split {
                 dpdk::check_split(bytes, self.program.facts()).map_err(|error| Refused::Lacking(error.to_string()))?;
@@ -252,12 +253,13 @@ impl Common<'_> {
 
     fn session(&self, worker: &Worker) -> Result<Box<dyn Session>, DeviceError> {
         match worker {
-            None => Ok(Box::new(Untouched::default())),
+            None => Ok(Box::new(NullSession::default())),
             Some((device, options)) => device.load(&self.program, options),
         }
     }
 
-    /// Shows sessions the memory that packets come into, and has them filter a packet of ours. Says whether they get copies.
+    /// Shows sessions the memory that packets come into, and has them filter a packet of ours. Says
+    /// whether they get copies.
     fn meet(
         &self,
         lanes: &[Lane],
@@ -272,8 +274,8 @@ impl Common<'_> {
         Ok(copied)
     }
 
-    /// Drives lanes until the mode is over. Gives them back, what came of it, and how many packets a device may still have that was given
-    /// up.
+    /// Drives lanes until the mode is over. Gives them back, what came of it, and how many packets
+    /// a device may still have that was given up.
     fn drive(
         &self,
         lanes: Vec<LiveLane>,
@@ -318,15 +320,15 @@ impl Common<'_> {
         let is_cancelled = matches!(error, Some(LaneError::Device(DeviceError::Cancelled)));
         let ended = match () {
             // What was under way was given up after somebody had wanted an end.
-            () if is_cancelled => Ended::Interrupted,
-            () if error.is_some() => Ended::Failed,
+            () if is_cancelled => StopReason::Interrupted,
+            () if error.is_some() => StopReason::Failed,
             () if wanted.is_some_and(|wanted| window.received_packets() >= self.warm_up.saturating_add(wanted)) => {
-                Ended::Packets
+                StopReason::Packets
             }
-            () if self.interrupt.stop.is_cancelled() => Ended::Interrupted,
-            () if is_late.into_inner() => Ended::Duration,
-            () if is_idle.into_inner() => Ended::Idle,
-            () => Ended::Interrupted,
+            () if self.interrupt.stop.is_cancelled() => StopReason::Interrupted,
+            () if is_late.into_inner() => StopReason::Duration,
+            () if is_idle.into_inner() => StopReason::Idle,
+            () => StopReason::Interrupted,
         };
         let given_up = drive::given_up(error.as_ref(), &run);
         let error = error.map(|error| error.to_string());
@@ -334,7 +336,8 @@ impl Common<'_> {
         (lanes, numbers, given_up)
     }
 
-    /// What was measured; or all that came, where the warm-up was not over by then.
+    /// Returns the figures of the measurement window, or of the whole run if the warm-up did not
+    /// end.
     fn numbers(&self, window: &MeasurementWindow, stats: &[Arc<LaneStats>]) -> Numbers {
         let (is_warm, elapsed) = (window.is_warmed_up(), window.elapsed().filter(|elapsed| !elapsed.is_zero()));
         let mut sum = Snapshot::default();
@@ -375,8 +378,8 @@ fn packets(args: &Args, mode: Mode) -> u32 {
     args.frames.unwrap_or(PACKETS.max((8 * u32::from(mode.burst)).next_power_of_two()))
 }
 
-/// What becomes of packets for which a pipeline has no time. There is memory for those that wait beside a ring's, the burst that
-/// is gathered, three at the device, and one that is sent.
+/// What becomes of packets for which a pipeline has no time. There is memory for those that wait
+/// beside a ring's, the burst that is gathered, three at the device, and one that is sent.
 fn backlog(overload: &str, burst: usize, packets: usize) -> OverloadPolicy {
     if overload == "wait" {
         return OverloadPolicy::Block;

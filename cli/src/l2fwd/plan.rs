@@ -116,7 +116,8 @@ impl FromStr for Mempools {
     }
 }
 
-/// All modes, each once: a workload with all bursts, by the one kind of memory and the other, then the next one.
+/// All modes, each once: a workload with all bursts, by the one kind of memory and the other, then
+/// the next one.
 pub fn modes(workloads: &[Choice], mempools: &[Mempools], bursts: &[u16]) -> Vec<Mode> {
     let mut modes = Vec::new();
     let workloads = workloads.iter().flat_map(|choice| match choice {

@@ -1,4 +1,4 @@
-//! What came of it, for people and for programs.
+//! Results of l2fwd as a table and as JSON.
 
 use std::time::Duration;
 
@@ -14,8 +14,8 @@ use super::plan::{Mode, Workload};
 use crate::out;
 use crate::run::live::report::Balance;
 
-/// Bytes that a packet has on the wire and not in memory: its frame check sequence (4, IEEE 802.3), and preamble, start of frame and
-/// the gap between two (20, RFC 2544 appendix B).
+/// Bytes that a packet has on the wire and not in memory: its frame check sequence (4, IEEE 802.3),
+/// and preamble, start of frame and the gap between two (20, RFC 2544 appendix B).
 const ON_THE_WIRE: u64 = 24;
 
 /// All that was measured.
@@ -83,7 +83,7 @@ pub struct Row {
     pub is_copied: bool,
     /// Why it was not measured.
     pub not_run: Option<String>,
-    /// What was measured.
+    /// Measured figures, if the mode ran.
     pub ran: Option<Numbers>,
 }
 
@@ -94,25 +94,25 @@ fn by_name<S: serde::Serializer>(workload: &Workload, serializer: S) -> Result<S
 /// Why a mode is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Ended {
+pub enum StopReason {
     /// All packets that were wanted have come.
     Packets,
-    /// Its time was up.
+    /// The mode ran for its duration.
     Duration,
     /// Nothing came any more.
     Idle,
     /// Somebody wanted an end.
     Interrupted,
-    /// It could go on no longer.
+    /// The mode failed.
     #[default]
     Failed,
 }
 
-/// What was measured of a mode.
+/// Measured figures of a mode.
 #[derive(Debug, Default, Serialize)]
 pub struct Numbers {
     /// Why it is over.
-    pub ended: Ended,
+    pub ended: StopReason,
     /// What went wrong.
     pub error: Option<String>,
     /// Whether that is only that what was under way was given up.
@@ -120,11 +120,12 @@ pub struct Numbers {
     pub is_cancelled: bool,
     /// Packets that were not to be measured.
     pub warm_up: u64,
-    /// Whether more than those have come. If not, nothing was measured, and the counts are of all that have.
+    /// Whether more than those have come. If not, nothing was measured, and the counts are of all
+    /// that have.
     pub is_warm: bool,
     /// Packets that have come, those of the warm-up included.
     pub taken: u64,
-    /// What came through a second.
+    /// Throughput.
     pub through: Option<Through>,
     /// Counts and latencies.
     #[serde(flatten)]
@@ -141,7 +142,7 @@ pub struct Through {
     mpps: f64,
     /// Bits from the first of the Ethernet header to the last of the packet, 10⁹ a second.
     gbps: f64,
-    /// The same with what the wire has beside.
+    /// Throughput in Gb/s including preamble, frame check sequence and inter-frame gap.
     gbps_wire: f64,
 }
 
@@ -177,7 +178,8 @@ impl Numbers {
         self.summary.packets + self.summary.refused
     }
 
-    /// Packets that were lost on their way from port to port, those included of which nothing could be made.
+    /// Packets that were lost on their way from port to port, those included of which nothing could
+    /// be made.
     fn dropped(&self) -> u64 {
         self.summary.refused + Loss::ALL.into_iter().map(|loss| self.summary.lost(loss)).sum::<u64>()
     }
@@ -191,7 +193,7 @@ impl Numbers {
             let why = if self.came() == 0 { "no packets came" } else { "no burst was through" };
             remarks.push(format!("nothing measured: {why}"));
         }
-        if self.ended == Ended::Interrupted {
+        if self.ended == StopReason::Interrupted {
             remarks.push("interrupted".into());
         }
         remarks.extend(self.error.as_deref().map(out::printable));
@@ -336,7 +338,7 @@ mod tests {
     #[test]
     fn what_was_not_measured_has_no_figures_and_a_reason() {
         let mode = Mode { workload: Workload::Cpu, mempool: Mempool::Host, burst: 64 };
-        let numbers = Numbers { warm_up: 1000, taken: 12, ended: Ended::Idle, ..Numbers::default() };
+        let numbers = Numbers { warm_up: 1000, taken: 12, ended: StopReason::Idle, ..Numbers::default() };
         let row = Row { ran: Some(numbers), ..Row::new(mode) };
         let cells = row.cells();
         assert_eq!(cells.len(), HEAD.len());

@@ -1,4 +1,4 @@
-//! What there is in the place of a device where nothing is done: every packet goes out where it came in, and nobody looks at it.
+//! Stand-in for a device: sends every packet out where it came in, without reading it.
 
 use std::sync::Arc;
 
@@ -7,9 +7,9 @@ use portcullis::packet::{Action, Batch, Span, Verdicts};
 
 /// A session without a filter.
 #[derive(Debug, Default)]
-pub struct Untouched(Option<Batch>);
+pub struct NullSession(Option<Batch>);
 
-impl Session for Untouched {
+impl Session for NullSession {
     fn import(&mut self, _: &Arc<Span>) -> Result<Imported, DeviceError> {
         Ok(Imported::InPlace)
     }

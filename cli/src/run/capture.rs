@@ -14,7 +14,7 @@ use portcullis::pipeline::{self, Broadcasts, Event, Observer, Outputs, PipelineE
 use portcullis::program::Program;
 
 use super::interrupt::Interrupt;
-use super::maps::{Maps, Told};
+use super::maps::{MapNotice, Maps};
 use super::progress::Progress;
 use super::{Args, BatchSize, places, report};
 use crate::chosen::Chosen;
@@ -31,7 +31,8 @@ pub fn run(args: &Args, read: &str) -> Result<(), Failure> {
     let device = chosen.device.clone();
     args.maps.check(&program, device.info())?;
     let options = LoadOptions {
-        // Nobody asked for this very GPU, so that it need not have batches which the CPU is better at.
+        // Nobody asked for this very GPU, so that it need not have batches which the CPU is better
+        // at.
         elephant_flow_device: chosen.elephant_flow_device(),
         threads: args.threads.and_then(|n| NonZeroUsize::new(n.into())),
         dispatch: args.dispatch,
@@ -53,14 +54,15 @@ pub fn run(args: &Args, read: &str) -> Result<(), Failure> {
     let opened = begun.elapsed();
     places::check(args)?;
     maps.open_outputs(&interrupt.stop)?;
-    // The first output that is there is to be finished; the wait for a first packet was none of that.
+    // The first output that is there is to be finished; the wait for a first packet was none of
+    // that.
     interrupt.listen();
     let outputs = open_outputs(args, &program, &*source)?;
     // Opening one may have waited too, for whoever reads a pipe.
     interrupt.begin();
 
     let mut progress = Progress::new(args.progress);
-    let mut onlooker = Onlooker { progress: &mut progress, maps: &mut maps };
+    let mut onlooker = RunObserver { progress: &mut progress, maps: &mut maps };
     let mut finished = pipeline::run(source, &mut *session, outputs, &interrupt.stop, &mut onlooker);
     progress.clear();
     finished.totals.times.read += opened;
@@ -207,12 +209,12 @@ fn tell(
 }
 
 /// Shows how far a run is, and has maps follow their files.
-struct Onlooker<'a> {
+struct RunObserver<'a> {
     progress: &'a mut Progress,
     maps: &'a mut Maps,
 }
 
-impl Observer for Onlooker<'_> {
+impl Observer for RunObserver<'_> {
     fn on_event(&mut self, event: Event<'_>) {
         match event {
             Event::Warning(warning) => self.progress.above(|| out::warn(&warning.to_string())),
@@ -223,8 +225,8 @@ impl Observer for Onlooker<'_> {
     fn on_batch_boundary(&mut self, session: &mut dyn Session, packets: usize) -> Result<(), DeviceError> {
         for told in self.maps.follow(session, packets)? {
             self.progress.above(|| match &told {
-                Told::Warning(warning) => out::warn(warning),
-                Told::Note(note) => out::note(note),
+                MapNotice::Warning(warning) => out::warn(warning),
+                MapNotice::Note(note) => out::note(note),
             });
         }
         Ok(())
@@ -236,7 +238,8 @@ fn open_source(args: &Args, read: &str, program: &Program, kind: DeviceKind) -> 
     let mut options = pipeline::source_options(program, kind, writes);
     if let Some(BatchSize::Packets(batch)) = args.batch {
         options.max_packets = options.max_packets.min(batch as usize);
-        // Room for packets of 512 bytes; of longer ones a batch has fewer, so that memory is bounded.
+        // Room for packets of 512 bytes; of longer ones a batch has fewer, so that memory is
+        // bounded.
         options.block_size =
             (batch as usize).saturating_mul(512).clamp(SourceOptions::BLOCK_SIZE, 8 * SourceOptions::BLOCK_SIZE);
     }

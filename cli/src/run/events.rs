@@ -86,8 +86,8 @@ impl Serialize for Hex<'_> {
 }
 
 impl Log {
-    /// Makes the file, over one that may be there; `-` is standard output. Where it cannot be written any more, the run is to
-    /// stop.
+    /// Makes the file, over one that may be there; `-` is standard output. Where it cannot be
+    /// written any more, the run is to stop.
     pub fn create(name: &str, stop: &CancelToken) -> Result<Log, SinkError> {
         let file: Box<dyn Write + Send> = match name {
             "-" => Box::new(io::stdout()),
@@ -157,7 +157,7 @@ impl Log {
 /// The events of a run.
 pub struct Events {
     drain: Option<EventReader>,
-    /// Those of programs that others have taken over from.
+    /// Counts of programs that a reload has replaced.
     before: EventCounts,
     any: bool,
     log: Option<Log>,
@@ -186,7 +186,8 @@ impl Events {
         self.log.as_ref().is_some_and(|log| log.failed.is_some())
     }
 
-    /// How many there were, where a program has any. Those that were to be written and are not are lost.
+    /// How many there were, where a program has any. Those that were to be written and are not are
+    /// lost.
     pub fn counts(&self) -> Option<EventCounts> {
         let mut all = self.before;
         all += self.drain.as_ref().map(EventReader::counts).unwrap_or_default();
@@ -195,8 +196,9 @@ impl Events {
         self.any.then_some(all)
     }
 
-    /// Before a batch of so many packets is submitted, or where there is none, while nothing comes: reads what there is where
-    /// the batch might not find room, and where it is time. Otherwise nothing is waited for.
+    /// Before a batch of so many packets is submitted, or where there is none, while nothing comes:
+    /// reads what there is where the batch might not find room, and where it is time. Otherwise
+    /// nothing is waited for.
     pub fn boundary(&mut self, session: &mut dyn Session, coming: usize) -> Result<(), DeviceError> {
         let Some(drain) = &self.drain else { return Ok(()) };
         let room = u64::from(drain.packet_capacity());

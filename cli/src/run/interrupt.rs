@@ -36,8 +36,9 @@ impl Interrupt {
         let _ = ctrlc::try_set_handler(self.handler());
     }
 
-    /// The same, and one that is ignored is listened to as well: whoever runs live traffic in the background, where shells
-    /// ignore Ctrl-C, has no other way of ending it in order. What `nohup` ignores is not, for that is what it is asked for.
+    /// Listens for interrupts even if the signal was ignored at start: shells ignore Ctrl-C for
+    /// background jobs, and a live run has no other way to end in order. SIGHUP that `nohup`
+    /// ignores stays ignored.
     #[cfg(all(target_os = "linux", feature = "live"))]
     pub fn listen_always(&self) {
         keep_sighup_ignored(|| _ = ctrlc::set_handler(self.handler()));
@@ -69,13 +70,14 @@ impl Interrupt {
         }
     }
 
-    /// From now on there is something to finish. Until then a Ctrl-C ends the program, soon enough for
-    /// whoever waits, and late enough for what is about to begin and stop in order.
+    /// From now on there is something to finish. Until then a Ctrl-C ends the program, soon enough
+    /// for whoever waits, and late enough for what is about to begin and stop in order.
     pub fn begin(&self) {
         self.begun.store(true, Ordering::Relaxed);
     }
 
-    /// From now on there is nothing under way any more, and a Ctrl-C before this is not told of behind the totals.
+    /// From now on there is nothing under way any more, and a Ctrl-C before this is not told of
+    /// behind the totals.
     #[cfg(all(target_os = "linux", feature = "live"))]
     pub fn end(&self) {
         self.ended.store(true, Ordering::Relaxed);

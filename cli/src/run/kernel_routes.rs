@@ -7,7 +7,7 @@ use portcullis::program::Program;
 use portcullis::routes::RoutingTables;
 use portcullis::routes::{RouteMaps, RouteMapsError};
 
-use super::maps::{MapArgs, Told};
+use super::maps::{MapArgs, MapNotice};
 use crate::failure::Failure;
 
 /// The maps, and the kernel's routes.
@@ -16,7 +16,7 @@ pub struct KernelRoutes {
     watch: RouteWatch,
     /// By which interface packets of a capture came in.
     arrival: Option<String>,
-    /// Whether it was told that the maps stay as they are.
+    /// Set after warning that the maps stay as they are; suppresses repeated warnings.
     stays: bool,
 }
 
@@ -61,8 +61,9 @@ impl KernelRoutes {
         Ok(Some(routes))
     }
 
-    /// Between two batches: has the maps follow what has changed. Where they cannot, they stay as they are, and that is told.
-    pub fn boundary(&mut self, session: &mut dyn Session) -> Result<Option<Told>, DeviceError> {
+    /// Between two batches: has the maps follow what has changed. Where they cannot, they stay as
+    /// they are, and that is told.
+    pub fn boundary(&mut self, session: &mut dyn Session) -> Result<Option<MapNotice>, DeviceError> {
         let last = match self.watch.take() {
             None => return Ok(None),
             Some(Ok(tables)) => self.set(tables, session)?,
@@ -70,10 +71,10 @@ impl KernelRoutes {
         };
         let stayed = std::mem::replace(&mut self.stays, last.is_err());
         Ok(match last {
-            Err(what) => {
-                Some(Told::Warning(format!("{what}\nthe maps stay as they are, and do not follow the kernel's routes")))
-            }
-            Ok(()) if stayed => Some(Told::Note("the maps follow the kernel's routes again".into())),
+            Err(what) => Some(MapNotice::Warning(format!(
+                "{what}\nthe maps stay as they are, and do not follow the kernel's routes"
+            ))),
+            Ok(()) if stayed => Some(MapNotice::Note("the maps follow the kernel's routes again".into())),
             Ok(()) => None,
         })
     }

@@ -77,7 +77,7 @@ pub struct MapFile {
     pub map: String,
     /// The file; `-` is standard output.
     pub file: String,
-    /// What is in it.
+    /// Format of the file.
     pub format: Format,
 }
 
@@ -143,7 +143,7 @@ impl MapArgs {
         &[]
     }
 
-    /// The same without what is about a run's beginning only.
+    /// Returns the arguments without those that apply only to the start of a run.
     #[cfg(all(target_os = "linux", feature = "live"))]
     pub fn behind_the_beginning(&self) -> MapArgs {
         MapArgs { map: Vec::new(), from_pin: Vec::new(), ..self.clone() }
@@ -209,8 +209,8 @@ impl MapArgs {
     }
 }
 
-/// What is told of while packets flow.
-pub enum Told {
+/// Progress to report while packets flow.
+pub enum MapNotice {
     /// Something that could not be done.
     Warning(String),
     /// Something that is good to know.
@@ -274,8 +274,8 @@ impl Maps {
         Ok(Maps { args: args.clone(), program: program.clone(), state, followers, routes, dumps: None, events, traps })
     }
 
-    /// Sees whether what is written after the run can be; what is written while packets flow is made, and stops the run where
-    /// that cannot go on.
+    /// Sees whether what is written after the run can be; what is written while packets flow is
+    /// made, and stops the run where that cannot go on.
     pub fn open_outputs(&mut self, stop: &CancelToken) -> Result<(), SinkError> {
         self.dumps = Some(Dumps::open(&self.args.dump_map)?);
         if let Some(file) = &self.args.events {
@@ -284,13 +284,14 @@ impl Maps {
         Ok(())
     }
 
-    /// Between two batches: writes state where that is due, and makes maps follow their files. What could not be done, and
-    /// what can be again, is to be told. Also reads events, where a batch of so many packets needs room for its own.
-    pub fn follow(&mut self, session: &mut dyn Session, coming: usize) -> Result<Vec<Told>, DeviceError> {
+    /// Between two batches: writes state where that is due, and makes maps follow their files. What
+    /// could not be done, and what can be again, is to be told. Also reads events, where a batch of
+    /// so many packets needs room for its own.
+    pub fn follow(&mut self, session: &mut dyn Session, coming: usize) -> Result<Vec<MapNotice>, DeviceError> {
         let mut told = Vec::new();
         self.events.boundary(session, coming)?;
         if let Some(Err(error)) = self.state.as_mut().map(|state| state.save_if_due(&self.program, session)) {
-            told.push(Told::Warning(format!("{error}; the file is as it was, and is tried again")));
+            told.push(MapNotice::Warning(format!("{error}; the file is as it was, and is tried again")));
         }
         for follower in &mut self.followers {
             told.extend(follower.boundary(session)?);
@@ -306,7 +307,8 @@ impl Maps {
         self.args.state.is_some() || !self.args.dump_map.is_empty()
     }
 
-    /// Reads the last events; where there is no session any more, what was read before is all that there is.
+    /// Reads the last events; where there is no session any more, what was read before is all that
+    /// there is.
     pub fn last_events(&mut self, session: Option<&mut dyn Session>) -> Result<(), Failure> {
         self.events.finish(session)
     }

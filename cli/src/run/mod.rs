@@ -72,7 +72,7 @@ pub struct Args {
     write_redirect: Option<String>,
     #[command(flatten)]
     maps: MapArgs,
-    /// Device: auto, cpu, cuda[:N], wgpu[:N], opencl[:N], interp or noop
+    /// Device: auto, cpu, cuda:N, wgpu:N, opencl:N, interp or noop; N is 0 unless given
     ///
     /// `auto` chooses between the CPU and a hardware GPU for each batch, by estimated cost.
     #[arg(long, value_name = "DEVICE", default_value = "auto", help_heading = "Device")]
@@ -130,7 +130,8 @@ fn batch(text: &str) -> Result<BatchSize, String> {
     }
 }
 
-/// Standard output by whatever name: opened as a file it would be emptied, and have the table in it.
+/// Standard output by whatever name: opened as a file it would be emptied, and have the table in
+/// it.
 fn output() -> impl TypedValueParser<Value = String> {
     NonEmptyStringValueParser::new().map(|text| stdout_by_any_name(&text))
 }

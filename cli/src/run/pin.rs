@@ -11,7 +11,7 @@ use portcullis::map::{Declaration, MapKind, Row, Table};
 use super::maps::MapFile;
 use crate::failure::Failure;
 
-/// What is in the kernel's map, once it is known to be one like the filter's.
+/// Reads the rows of a pinned kernel map after checking that it matches the filter's map.
 pub fn read(from: &MapFile, map: &Declaration) -> Result<Vec<Row>, Failure> {
     let wrong = |what: String| Failure::Wrong(format!("--from-pin {}={}: {what}", from.map, from.file));
     let pinned = PinnedMap::open(Path::new(&from.file)).map_err(|error| wrong(error.to_string()))?;
@@ -83,8 +83,8 @@ fn check(pinned: &PinnedMap, map: &Declaration) -> Result<(), String> {
     Ok(())
 }
 
-/// The entries in words. Of values for each processor there is one here. Entries by number that are beyond the map's are
-/// left out where there is nothing in them.
+/// The entries in words. Of values for each processor there is one here. Entries by number that are
+/// beyond the map's are left out where there is nothing in them.
 fn words(map: &Declaration, entries: Entries) -> Vec<Row> {
     let value = match &map.typed {
         Some(typed) => typed.value.clone(),

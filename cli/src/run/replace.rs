@@ -1,7 +1,7 @@
 //! Files that are there as a whole or not at all: written beside, under another name, and renamed.
 //!
-//! Whoever writes such a file has it locked. What is left behind by a program that was killed is locked by nobody, and is
-//! removed by the next that writes in the folder.
+//! Whoever writes such a file has it locked. What is left behind by a program that was killed is
+//! locked by nobody, and is removed by the next that writes in the folder.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, BufWriter, ErrorKind, Write};
@@ -19,7 +19,7 @@ pub struct Replacement {
     path: PathBuf,
     /// A pipe or a device, which can only be written to.
     special: bool,
-    /// Those of the file that is there.
+    /// Permissions of the file to be replaced.
     permissions: Option<Permissions>,
 }
 
@@ -48,7 +48,8 @@ impl Replacement {
         Ok(Replacement { name: name.into(), path, special, permissions })
     }
 
-    /// Writes it, and gives the file, which is locked until it is dropped. Where that fails, what was there is there still.
+    /// Writes it, and gives the file, which is locked until it is dropped. Where that fails, what
+    /// was there is there still.
     ///
     /// # Errors
     /// See [`SinkError`].
@@ -61,7 +62,8 @@ impl Replacement {
         }
         let (file, temporary) = beside(&self.path).map_err(create)?;
         let placed = fill(file, content).and_then(|file| {
-            // Before the name is there, so that not even a loss of power leaves an empty file under it.
+            // Before the name is there, so that not even a loss of power leaves an empty file under
+            // it.
             file.sync_all()?;
             self.permissions.clone().map_or(Ok(()), |as_before| file.set_permissions(as_before))?;
             fs::rename(&temporary, &self.path)?;
@@ -80,7 +82,8 @@ fn fill(file: File, content: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> i
     out.into_inner().map_err(|error| error.into_error())
 }
 
-/// A new file in the same folder, from where it can be renamed. It is locked where that can be done.
+/// A new file in the same folder, from where it can be renamed. It is locked where that can be
+/// done.
 fn beside(path: &Path) -> io::Result<(File, PathBuf)> {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     clear_away(path);

@@ -1,4 +1,4 @@
-//! What came of a run, for people and for programs.
+//! Results of a run as a table and as JSON.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,7 +21,7 @@ pub struct Run<'a> {
     pub filter: String,
     /// The device.
     pub device: &'a DeviceInfo,
-    /// What came through.
+    /// Totals of the run.
     pub totals: &'a Totals,
     /// What the filter told of, if it can.
     pub events: Option<EventCounts>,
@@ -44,7 +44,7 @@ struct Line<'a> {
     elapsed_s: f64,
     mpps: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
-    events: Option<Told>,
+    events: Option<EventTotals>,
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     traps: &'a [Trapped],
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -53,21 +53,21 @@ struct Line<'a> {
 
 /// Events of a run.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-pub struct Told {
-    /// That were read, and written where they were to be.
+pub struct EventTotals {
+    /// Events that were read, and written if a file was given.
     count: u64,
-    /// That there was no room for, or that could not be written.
+    /// Events lost for lack of room, or because writing failed.
     lost: u64,
 }
 
-impl From<EventCounts> for Told {
-    fn from(EventCounts { events, lost }: EventCounts) -> Told {
-        Told { count: events, lost }
+impl From<EventCounts> for EventTotals {
+    fn from(EventCounts { events, lost }: EventCounts) -> EventTotals {
+        EventTotals { count: events, lost }
     }
 }
 
-impl From<Told> for EventCounts {
-    fn from(Told { count, lost }: Told) -> EventCounts {
+impl From<EventTotals> for EventCounts {
+    fn from(EventTotals { count, lost }: EventTotals) -> EventCounts {
         EventCounts { events: count, lost }
     }
 }
@@ -120,7 +120,7 @@ impl Run<'_> {
             redirect_targets,
             elapsed_s: totals.elapsed.as_secs_f64(),
             mpps: totals.mpps(),
-            events: self.events.map(Told::from),
+            events: self.events.map(EventTotals::from),
             traps: &self.traps,
             out_of_fuel: self.out_of_fuel,
         };

@@ -31,7 +31,7 @@ pub fn set(
     Ok(session.set_map_words(number, at, words)?)
 }
 
-/// What is wrong with a row that there is no room for.
+/// Error for a row that the map has no room for.
 pub fn no_room(rows: &ParsedRows, row: usize, map: &Declaration) -> RowErrors {
     let (name, entries) = (&map.name, map.entries);
     let capacity_hint = map_file::capacity_hint(map, rows.entries.len());

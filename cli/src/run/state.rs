@@ -18,14 +18,14 @@ use crate::failure::Failure;
 /// The file, from before a run to behind it.
 pub struct State {
     name: String,
-    /// What is there now, if anything is, which nobody else may write meanwhile.
+    /// The existing state file, locked against other writers.
     now: Option<File>,
     next: Replacement,
     /// When it is to be written while packets flow.
-    due: Option<Due>,
+    due: Option<StateTimer>,
 }
 
-struct Due {
+struct StateTimer {
     every: Duration,
     last: Instant,
     /// Whether the last time it could not be done.
@@ -33,7 +33,8 @@ struct Due {
 }
 
 impl State {
-    /// Sees whether the file can be read, if it is there, and written. Nobody else may have it meanwhile.
+    /// Sees whether the file can be read, if it is there, and written. Nobody else may have it
+    /// meanwhile.
     pub fn open(name: &str, every: Option<Duration>) -> Result<State, Failure> {
         let path = resolved_path(Path::new(name));
         if path.metadata().is_ok_and(|it| !it.is_file() && !it.is_dir()) {
@@ -53,7 +54,7 @@ impl State {
                 break Some(file);
             }
         };
-        let due = every.map(|every| Due { every, last: Instant::now(), failing: false });
+        let due = every.map(|every| StateTimer { every, last: Instant::now(), failing: false });
         Ok(State { name: name.into(), now, next: Replacement::new(name)?, due })
     }
 
@@ -90,8 +91,8 @@ impl State {
         Ok(())
     }
 
-    /// Between two batches: writes what is in the maps now, where that is due. That it cannot be done is told once, until
-    /// it can.
+    /// Between two batches: writes what is in the maps now, where that is due. That it cannot be
+    /// done is told once, until it can.
     pub fn save_if_due(&mut self, program: &Program, session: &mut dyn Session) -> Result<(), SinkError> {
         if self.due.as_ref().is_none_or(|due| due.last.elapsed() < due.every) {
             return Ok(());

@@ -16,8 +16,9 @@ use super::maps::{MapArgs, Maps, watched};
 use super::watch::Follower;
 use crate::failure::Failure;
 
-/// A filter that is to take over, and what of its maps' files can be read before packets have to wait for it.
-pub struct Takeover {
+/// A filter that is to take over, and what of its maps' files can be read before packets have to
+/// wait for it.
+pub struct PreparedReload {
     program: Arc<Program>,
     watched: Vec<(Follower, ParsedRows)>,
     /// Maps of the old filter and of the new one that are the same.
@@ -25,14 +26,15 @@ pub struct Takeover {
     told: ReloadReport,
 }
 
-impl Takeover {
-    /// Refuses what a run with these arguments would have refused at its start; but for `--map` and `--from-pin`, which are about the start only.
+impl PreparedReload {
+    /// Refuses what a run with these arguments would have refused at its start; but for `--map` and
+    /// `--from-pin`, which are about the start only.
     pub fn new(
         args: &MapArgs,
         old: &Program,
         (program, name): (Arc<Program>, String),
         device: &DeviceInfo,
-    ) -> Result<Takeover, Failure> {
+    ) -> Result<PreparedReload, Failure> {
         // A filter that looks for no routes may take over from one that does.
         let kernel_routes = args.kernel_routes.clone().filter(|_| RouteMaps::from_program(&program).is_some());
         MapArgs { kernel_routes, events: None, ..args.behind_the_beginning() }.check(&program, device)?;
@@ -51,7 +53,7 @@ impl Takeover {
         let lasting = (0..old.maps().len()).filter(|&number| old.maps()[number].is_persistent());
         let gone = lasting.filter(|number| carried.iter().all(|(from, _)| from != number));
         told.gone.extend(gone.map(|number| old.maps()[number].name.clone()));
-        Ok(Takeover { program, watched, carried, told })
+        Ok(PreparedReload { program, watched, carried, told })
     }
 }
 
@@ -61,18 +63,19 @@ fn is_same(a: &Declaration, b: &Declaration) -> bool {
 }
 
 impl Maps {
-    /// Between two batches, none of which is in flight: brings to the new filter's session what the old one's has, and follows
-    /// files there from now on. What was done is told, or why nothing is.
+    /// Between two batches, none of which is in flight: brings to the new filter's session what the
+    /// old one's has, and follows files there from now on. What was done is told, or why nothing
+    /// is.
     ///
     /// # Errors
     /// The old session's.
     pub fn take_over(
         &mut self,
-        next: Takeover,
+        next: PreparedReload,
         old: &mut dyn Session,
         new: &mut dyn Session,
     ) -> Result<Result<ReloadReport, Failure>, DeviceError> {
-        let Takeover { program, watched, carried, told } = next;
+        let PreparedReload { program, watched, carried, told } = next;
         for (from, to) in carried {
             let words = old.map_words(from)?;
             let maps = (&self.program.maps()[from], &program.maps()[to]);
@@ -113,7 +116,8 @@ fn carry(
     let is_the_same = match map.kind {
         // Of a filter that only reads its values, prefixes share those that are equal.
         MapKind::Lpm => old.read_only == map.read_only,
-        // What an object has removed keeps its value in memory, and filters in text find zeros where they make an entry.
+        // What an object has removed keeps its value in memory, and filters in text find zeros
+        // where they make an entry.
         MapKind::Hash | MapKind::LruHash => old.typed.is_none() || map.typed.is_some(),
         MapKind::Array | MapKind::Counter => true,
     };

@@ -1,4 +1,5 @@
-//! Why packets were aborted: the instructions of a program of XDP that they were aborted at, and want of fuel.
+//! Why packets were aborted: the instructions of a program of XDP that they were aborted at, and
+//! want of fuel.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -51,7 +52,8 @@ impl From<&ProgramSite> for Place {
 }
 
 impl Place {
-    /// In words, on one line: `instruction 4 of `parse`: r0 = *(u8 *)(r1 + 60), prog.c:7: the packet is not so long`.
+    /// In words, on one line: `instruction 4 of `parse`: r0 = *(u8 *)(r1 + 60), prog.c:7: the
+    /// packet is not so long`.
     pub fn text(&self) -> String {
         let place = match (&self.file, self.line) {
             (Some(file), Some(line)) => format!(", {}:{line}", out::printable(file)),
@@ -61,13 +63,13 @@ impl Place {
     }
 }
 
-/// Packets that were out of fuel. Nobody counts them: they are ABORTED, and at no instruction that is told of. The filter may have
-/// returned that by itself, too.
+/// Packets that were out of fuel. Nobody counts them: they are ABORTED, and at no instruction that
+/// is told of. The filter may have returned that by itself, too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OutOfFuel {
-    /// As many at least: all of them where no filter of the run returns ABORTED by itself, or none.
+    /// Lower bound: all of them if no filter of the run returns ABORTED itself, else zero.
     pub at_least: u64,
-    /// As many at most.
+    /// Upper bound.
     pub at_most: u64,
 }
 
@@ -93,14 +95,15 @@ pub struct Aborted {
 /// What a run's packets were aborted at, also where one program took over from another.
 pub struct Traps {
     program: Arc<Program>,
-    /// Whether packets may have been out of fuel, and whether a filter may have returned ABORTED by itself.
+    /// Whether packets may have been out of fuel, and whether a filter may have returned ABORTED by
+    /// itself.
     may_exhaust: bool,
     may_return: bool,
     /// The map that counts, of a program that may abort packets.
     map: Option<usize>,
-    /// What it had counted before the run.
+    /// Counters before the run.
     base: Vec<u64>,
-    /// What came of programs that others have taken over from.
+    /// Aborts of programs that a reload has replaced.
     before: Vec<Trapped>,
 }
 
@@ -145,7 +148,7 @@ impl Traps {
     /// Where packets were aborted up to now, in order of their instructions; none of other filters.
     ///
     /// # Errors
-    /// The session's.
+    /// If the session fails.
     pub fn read(&self, session: &mut dyn Session) -> Result<Vec<Trapped>, DeviceError> {
         let mut all = self.before.clone();
         let Some(object) = portcullis::frontend::xdp::ObjectInfo::of(&self.program).filter(|_| self.map.is_some())
@@ -167,7 +170,8 @@ impl Traps {
         Ok(all)
     }
 
-    /// How many of so many ABORTED packets were out of fuel, if any may have been; of others this has been read.
+    /// How many of so many ABORTED packets were out of fuel, if any may have been; of others this
+    /// has been read.
     pub fn out_of_fuel(&self, aborted: u64, others: &[Trapped]) -> Option<OutOfFuel> {
         let others: u64 = others.iter().map(|it| it.count).sum();
         let at_most = aborted.saturating_sub(others);
@@ -206,7 +210,7 @@ pub struct Board(Arc<Mutex<Aborted>>);
 
 #[cfg(all(target_os = "linux", feature = "live"))]
 impl Board {
-    /// What is on it.
+    /// Reads the counters.
     pub fn read(&self) -> Aborted {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -218,7 +222,7 @@ impl Board {
 
 /// Who writes on a board between batches.
 #[cfg(all(target_os = "linux", feature = "live"))]
-pub struct Scribe {
+pub struct TrapRecorder {
     board: Board,
     /// Packets that had been aborted when it last did.
     aborted: u64,
@@ -226,13 +230,14 @@ pub struct Scribe {
 }
 
 #[cfg(all(target_os = "linux", feature = "live"))]
-impl Scribe {
+impl TrapRecorder {
     /// Writes on this one.
-    pub fn new(board: Board) -> Scribe {
-        Scribe { board, aborted: 0, last: Instant::now() }
+    pub fn new(board: Board) -> TrapRecorder {
+        TrapRecorder { board, aborted: 0, last: Instant::now() }
     }
 
-    /// Writes down why packets were aborted, if it is time and more of them were: to know where, a device has to be waited for.
+    /// Writes down why packets were aborted, if it is time and more of them were: to know where, a
+    /// device has to be waited for.
     pub fn boundary(
         &mut self,
         traps: &Traps,

@@ -8,7 +8,7 @@ use portcullis::map_file::text::ParsedRows;
 use portcullis::map_file::watch::FileWatcher;
 use portcullis::map_file::{self, Entries};
 
-use super::maps::{MapFile, Told};
+use super::maps::{MapFile, MapNotice};
 use super::rows::no_room;
 use crate::failure::Failure;
 
@@ -18,9 +18,9 @@ pub struct Follower {
     number: usize,
     map: Declaration,
     watch: FileWatcher,
-    /// What was in the file when the map was last made to follow it.
+    /// Entries of the file when the map last followed it.
     followed: Entries,
-    /// Whether it was told that the map stays as it is.
+    /// Set after warning that the map stays as it is; suppresses repeated warnings.
     stays: bool,
 }
 
@@ -37,13 +37,14 @@ impl Follower {
         self.follow(rows, session)?.map_err(Failure::Wrong)
     }
 
-    /// Whether it is of this map.
+    /// Whether the watch follows this map.
     #[cfg(all(target_os = "linux", feature = "live"))]
     pub fn follows(&self, map: &str) -> bool {
         self.map.name == map
     }
 
-    /// Goes on where another left off, whose map is carried over to this one's: what filters have made of values stays.
+    /// Goes on where another left off, whose map is carried over to this one's: what filters have
+    /// made of values stays.
     #[cfg(all(target_os = "linux", feature = "live"))]
     pub fn inherit(&mut self, others: &[Follower]) {
         if let Some(before) = others.iter().find(|other| other.follows(&self.map.name)) {
@@ -51,9 +52,9 @@ impl Follower {
         }
     }
 
-    /// Between two batches: makes the map follow the file where that has changed. Where it cannot, the map stays as it is,
-    /// and that is told; and when it can again.
-    pub fn boundary(&mut self, session: &mut dyn Session) -> Result<Option<Told>, DeviceError> {
+    /// Between two batches: makes the map follow the file where that has changed. Where it cannot,
+    /// the map stays as it is, and that is told; and when it can again.
+    pub fn boundary(&mut self, session: &mut dyn Session) -> Result<Option<MapNotice>, DeviceError> {
         let mut last = None;
         while let Some(change) = self.watch.take_change() {
             last = Some(match change {
@@ -66,9 +67,9 @@ impl Follower {
         let (map, file) = (&self.map.name, &self.from.file);
         Ok(match last {
             Err(wrong) => {
-                Some(Told::Warning(format!("{wrong}\nthe map `{map}` stays as it is until {file} is right again")))
+                Some(MapNotice::Warning(format!("{wrong}\nthe map `{map}` stays as it is until {file} is right again")))
             }
-            Ok(()) if stayed => Some(Told::Note(format!("{file} is right again, and the map `{map}` follows it"))),
+            Ok(()) if stayed => Some(MapNotice::Note(format!("{file} is right again, and the map `{map}` follows it"))),
             Ok(()) => None,
         })
     }

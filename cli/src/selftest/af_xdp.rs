@@ -83,7 +83,7 @@ fn text(report: &Report, options: &Options, is_whole: bool) -> String {
         ),
         Some(steer) => format!("taken from the kernel, and put into its stack again: {steer}\n"),
     };
-    let ran = |way: &af_xdp::Way| matches!(&way.outcome, Outcome::Ran(numbers) if numbers.sent > 0);
+    let ran = |way: &af_xdp::ModeReport| matches!(&way.outcome, Outcome::Ran(numbers) if numbers.sent > 0);
     text += &match options.send {
         true if !report.ways.iter().any(ran) => "sent: nothing could be\n".to_owned(),
         false => "sent: nothing; --send has each queue send some frames to the interface itself\n".to_owned(),

@@ -55,19 +55,22 @@ pub struct Args {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "A network interface")]
 struct LinkArgs {
-    /// Judge this interface, by all of its queues or by these (as `eth0:0-3,8`): the modes that its driver has for AF_XDP, a
-    /// socket for each queue, frames all accounted for. By itself it takes nothing from the kernel but frames of an EtherType
-    /// for experiments, 0x88b5, and sends nothing
+    /// Judge this interface, by all of its queues or by these (as `eth0:0-3,8`): the modes that its
+    /// driver has for AF_XDP, a socket for each queue, frames all accounted for. By itself it takes
+    /// nothing from the kernel but frames of an EtherType for experiments, 0x88b5, and sends
+    /// nothing
     #[arg(long, value_name = "IFACE[:QUEUES]", value_parser = NonEmptyStringValueParser::new(),
           conflicts_with_all = ["device", "require", "dispatch", "filter", "quick"])]
     af_xdp: Option<String>,
-    /// Receive these packets, by rules as those of `run --only`, and put them into the kernel's stack again
+    /// Receive these packets, by rules as those of `run --only`, and put them into the kernel's
+    /// stack again
     #[arg(long, value_name = "RULES", requires = "af_xdp", conflicts_with = "all")]
     only: Option<String>,
     /// Receive all packets, and put them into the kernel's stack again
     #[arg(long, requires = "af_xdp")]
     all: bool,
-    /// Send 64 frames out of each queue, of EtherType 0x88b5, from the interface's MAC address to itself
+    /// Send 64 frames out of each queue, of EtherType 0x88b5, from the interface's MAC address to
+    /// itself
     #[arg(long, requires = "af_xdp")]
     send: bool,
     /// How long to receive in each mode
@@ -75,7 +78,7 @@ struct LinkArgs {
     duration: Duration,
 }
 
-/// Judges.
+/// Runs the conformance suite on the chosen devices and prints or writes the report.
 pub fn run(args: Args) -> Result<(), Failure> {
     match &args.link.af_xdp {
         None => judge_devices(&args),

@@ -38,7 +38,7 @@ fn wrong_usage_is_told_from_wrong_input() {
     place.run(&["check", filter, "--json", "--emit", "wgsl"]).failed(2, &["--emit"]);
 }
 
-/// What is wrong with `--set` only the filter tells, and it is wrong usage all the same.
+/// Only the filter can reject a `--set`, and that is still wrong usage.
 #[test]
 fn a_wrong_parameter_is_wrong_usage() {
     let place = Place::new();

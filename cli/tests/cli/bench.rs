@@ -7,7 +7,7 @@ use crate::support::{PASS, Place, has_device};
 /// A run that takes little.
 const SMALL: [&str; 9] = ["bench", "--time", "1s", "--device", "cpu", "--batch", "64,1000", "--packets", "64"];
 
-fn run(place: &Place, more: &[&str]) -> crate::support::Ran {
+fn run(place: &Place, more: &[&str]) -> crate::support::RunOutput {
     place.run(&[&SMALL[..], more].concat())
 }
 
@@ -91,9 +91,11 @@ fn packets_that_are_at_the_device_are_measured_apart() {
         assert!(resident.len() >= 2 && resident.iter().all(|cell| cell["filter"] == "port_filter"), "{resident:?}");
         assert!(other.iter().all(|cell| cell["device"] == "cpu" && cell["transfer"] == "in place"), "{other:?}");
         for cell in resident {
-            // All batches before and after: of 64 and of 5,000, some 8,192 packets, or four of them.
+            // All batches before and after: of 64 and of 5,000, some 8,192 packets, or four of
+            // them.
             assert!(cell["outcome"]["measured"]["compared"].as_u64().unwrap() >= 2 * 8_192, "{cell}");
-            // Bringing them there is no part of it: back comes a verdict each, as a word at most, and nothing else moves.
+            // Bringing them there is no part of it: back comes a verdict each, as a word at most,
+            // and nothing else moves.
             let copied = cell["outcome"]["measured"]["copied_bytes"].as_f64();
             assert!(copied.is_none_or(|copied| copied <= 4.0), "{cell}");
             assert_eq!(cell["outcome"]["measured"]["stages"]["gather"], 0.0, "{cell}");
@@ -293,7 +295,7 @@ fn batches_without_memory_are_left_out_and_said_to_be() {
     assert!(ran.out.contains("left out: minimal, 9000 packets in batches of 3000000: "), "{}", ran.out);
 }
 
-/// What was written before is there until there is something to put in its place; and then that is marked.
+/// Older results stay until there are new ones, and those of an interrupted run are marked.
 #[cfg(unix)]
 #[test]
 fn an_interrupted_run_keeps_what_it_has() {
@@ -327,8 +329,8 @@ fn an_interrupted_run_keeps_what_it_has() {
     assert_eq!(place.names(), ["r.json"]);
 }
 
-/// All of a quick run, as it is run before a change is taken: every device that must be there is right, and was measured
-/// beside the others.
+/// All of a quick run, as it is run before a change is taken: every device that must be there is
+/// right, and was measured beside the others.
 #[test]
 fn a_quick_run_has_every_device_that_must_be_there() {
     let place = Place::new();
@@ -359,7 +361,8 @@ fn a_quick_run_has_every_device_that_must_be_there() {
     }
 }
 
-/// A program's settings are in the name that it has in results; what its variables and maps begin with they have in every session.
+/// A program's settings are in the name that it has in results; what its variables and maps begin
+/// with they have in every session.
 #[test]
 fn objects_are_measured_as_they_are_set() {
     const SOURCE: &str = r#"

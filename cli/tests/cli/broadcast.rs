@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::clang;
 use crate::support::{Place, packets};
 
-/// What it does with a packet is in the last byte of its destination.
+/// An object whose action is in the last byte of the packet's destination address.
 const PROGRAM: &str = r#"
 #include <linux/bpf.h>
 #include <linux/if_ether.h>

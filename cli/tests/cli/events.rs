@@ -103,7 +103,8 @@ fn events_that_cannot_be_written_are_lost() {
     let ran = place.shell(&format!("{run} --events /dev/full"));
     let row = ran.out.lines().find(|line| line.starts_with("events ")).unwrap_or_else(|| panic!("{}", ran.out));
     assert_eq!(row.split_whitespace().collect::<String>(), format!("events0{all}lost"));
-    // Where the signal is ignored, writing beyond the limit is an error: of 8 blocks, in the middle of a line or not.
+    // Where the signal is ignored, writing beyond the limit is an error: of 8 blocks, in the middle
+    // of a line or not.
     let (count, lost) = counts(&format!("trap '' XFSZ; ulimit -f 8; {run} --json --events cut.jsonl"));
     let text = String::from_utf8(place.read("cut.jsonl")).unwrap();
     let lines = text.matches('\n').count() as u64;

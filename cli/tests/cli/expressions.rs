@@ -56,7 +56,7 @@ fn its_instructions_are_shown() {
 fn a_program_that_is_wrong_is_shown_with_its_line() {
     let place = Place::new();
     let bad = place.file("bad.bpf", "2\n40 0 0 12\n21 0 9 2048\n");
-    place.run(&["check", bad]).failed(1, &["bad.bpf:3:1", "jump to instruction 2, out", "no `ret`"]);
+    place.run(&["check", bad]).failed(1, &["bad.bpf:3:1", "jump to instruction 2, out", "is not a `ret`"]);
     let line = place.run(&["check", bad, "--json"]).json();
     assert_eq!((&line["errors"][0]["line"], &line["errors"][0]["column"]), (&3.into(), &1.into()));
     place.run(&["check", place.file("list.bpf", "(000) ret #0\n")]).failed(1, &["tcpdump -ddd"]);
@@ -132,7 +132,7 @@ fn an_expression_may_begin_with_a_sign() {
     place.run(&["bench", "--expr", expression, "--batch", "0"]).failed(2, &["--batch"]);
 }
 
-/// What is printed is what tcpdump prints, to the letter.
+/// Listings are equal to tcpdump's, byte for byte.
 #[cfg(feature = "pcap-expr")]
 #[test]
 fn programs_are_printed_as_tcpdump_prints_them() {

@@ -59,7 +59,7 @@ fn size(place: &Place, name: &str) -> u64 {
     place.path(name).metadata().map_or(0, |metadata| metadata.len())
 }
 
-/// What came so far from a live source is in the file, whole.
+/// Everything received from a live source before the interrupt is in the file, whole.
 #[test]
 fn an_interrupt_finishes_the_files() {
     if deaf() {
@@ -87,8 +87,8 @@ fn an_interrupt_finishes_the_files() {
     drop(stdin);
 }
 
-/// All that was counted is written, also in the middle of a long capture, into several files; whatever a device's driver
-/// does with signals when it compiles.
+/// All that was counted is written, also in the middle of a long capture, into several files;
+/// whatever a device's driver does with signals when it compiles.
 #[test]
 fn an_interrupted_long_run_has_written_what_it_counts() {
     if deaf() {

@@ -11,7 +11,8 @@ use crate::support::{Place, pcap};
 /// Much longer than anything here takes, and less than a test may hang.
 const LONG: Duration = Duration::from_secs(30);
 
-/// A packet comes back with what is in the map for its IPv4 source: a number of the file's, and how often it came.
+/// A packet comes back with what is in the map for its IPv4 source: a number of the file's, and how
+/// often it came.
 pub const LOOK_UP: &str = "
     //! map hosts: hash key=1 value=2 entries=1000
     fn xdp_filter(pkt: u32) -> u32 {
@@ -81,7 +82,7 @@ impl Live {
         }
     }
 
-    /// What was said on standard error so far.
+    /// Returns standard error so far.
     pub fn said(&self) -> String {
         self.said.lock().unwrap().clone()
     }

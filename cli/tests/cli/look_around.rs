@@ -1,4 +1,5 @@
-//! What tells about the program and the machine: no arguments, `devices`, `selftest`, `completions`.
+//! What tells about the program and the machine: no arguments, `devices`, `selftest`,
+//! `completions`.
 
 use crate::support::{Place, sample};
 

@@ -2,7 +2,8 @@
 
 use crate::support::{PASS, Place, has_device, packets, pcap};
 
-/// A packet passes by its source MAC, or by its IPv6 source, or goes where its IPv4 source does; each counts.
+/// A packet passes by its source MAC, or by its IPv6 source, or goes where its IPv4 source does;
+/// each counts.
 const LOOK_UP: &str = "
     //! map stations: hash key=2 value=0 entries=10
     //! map hosts: hash key=4 value=1 entries=10

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use crate::support::{PASS, Place, has_device, packets, pcap, sample};
 
-/// Of each IPv4 source its packets and bytes, of each protocol its bytes, of each length whether it came: the same
-/// whatever order packets come in.
+/// Of each IPv4 source its packets and bytes, of each protocol its bytes, of each length whether it
+/// came: the same whatever order packets come in.
 const ACCOUNTS: &str = "
     //! map sources: hash key=1 value=2 entries=4096
     //! map pairs: hash key=3 value=0 entries=8192
@@ -27,7 +27,8 @@ const ACCOUNTS: &str = "
         return XDP_PASS;
     }";
 
-/// What the maps are then, as text; by a reading of the capture that shares nothing with the program's.
+/// What the maps are then, as text; by a reading of the capture that shares nothing with the
+/// program's.
 struct Accounts {
     sources: BTreeMap<u32, [u32; 2]>,
     pairs: BTreeMap<[u32; 3], ()>,
@@ -221,7 +222,8 @@ fn a_dump_that_fails_leaves_what_was_there() {
     std::os::unix::fs::symlink("/dev/full", place.path("full.csv")).unwrap();
     let ran = place.run(&["run", "f.wgsl", "--read", &sample(), "--dump-map", "pairs=full.csv"]);
     ran.failed(1, &["error: full.csv: writing failed: No space left on device (os error 28)", judged]);
-    // Where a capture cannot be written, batches may be under way, so that the maps are those of no count.
+    // Where a capture cannot be written, batches may be under way, so that the maps are those of no
+    // count.
     let ran = place.shell(&format!("trap '' XFSZ; ulimit -f 8; {run} --write o.pcap"));
     assert_eq!(ran.code, 1);
     assert!(

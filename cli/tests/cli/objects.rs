@@ -1,11 +1,13 @@
-//! Objects on the command line: global variables that are set, what `check` says, and maps by the names of their BTF.
+//! Objects on the command line: global variables that are set, what `check` says, and maps by the
+//! names of their BTF.
 
 use serde_json::{Value, json};
 
 use crate::clang;
-use crate::support::{Place, Ran, pcap};
+use crate::support::{Place, RunOutput, pcap};
 
-/// Two programs that are taken and one that is not; variables of every kind, maps with and without types.
+/// Two programs that are taken and one that is not; variables of every kind, maps with and without
+/// types.
 const SOURCE: &str = r#"
 #include <stdbool.h>
 #include <linux/bpf.h>
@@ -67,15 +69,16 @@ SEC("xdp/third") int third(struct xdp_md *ctx)
 SEC("tc") int other(struct __sk_buff *skb) { return 0; }
 "#;
 
-/// Makes `prog.o` of a source, without types unless the arguments say so; what clang says where it does not.
+/// Makes `prog.o` of a source, without types unless the arguments say so; what clang says where it
+/// does not.
 pub fn compile(place: &Place, source: &str, arguments: &[&str]) -> Result<(), String> {
     place.file("prog.c", source);
     let options = [&["-g0"], arguments].concat();
     clang::to_file(&place.path("prog.c"), &options, &place.path("prog.o"))
 }
 
-/// A place with the object in it, and a capture of three packets to UDP's ports 9, 80 and 443 from 10.0.0.1; `None` where there is
-/// no clang for BPF.
+/// A place with the object in it, and a capture of three packets to UDP's ports 9, 80 and 443 from
+/// 10.0.0.1; `None` where there is no clang for BPF.
 pub fn place(arguments: &[&str]) -> Option<Place> {
     let place = Place::new();
     clang::made(compile(&place, SOURCE, arguments))?;
@@ -89,12 +92,12 @@ pub fn place(arguments: &[&str]) -> Option<Place> {
     Some(place)
 }
 
-fn run(place: &Place, arguments: &[&str]) -> Ran {
+fn run(place: &Place, arguments: &[&str]) -> RunOutput {
     let all = ["run", "prog.o:ports", "--read", "in.pcap", "--device", "interp", "--json"];
     place.run(&[&all, arguments].concat())
 }
 
-fn verdicts(ran: &Ran) -> [u64; 3] {
+fn verdicts(ran: &RunOutput) -> [u64; 3] {
     let json = ran.json();
     ["drop", "pass", "tx"].map(|verdict| json["verdicts"][verdict].as_u64().unwrap_or_else(|| panic!("{json}")))
 }
@@ -335,7 +338,8 @@ fn check_lists_what_is_in_an_object() {
     assert_eq!((&table["object"]["type"], &table["object"]["key_type"]), (&json!("hash"), &json!("struct key")));
 }
 
-/// Elements and members too are shown as `--set` takes them; the processor's order is JSON's, which is bpftool's.
+/// Elements and members too are shown as `--set` takes them; the processor's order is JSON's, which
+/// is bpftool's.
 #[test]
 fn check_shows_variables_in_the_form_in_which_they_are_set() {
     let Some(place) = place(&["-g"]) else { return };
@@ -441,7 +445,8 @@ fn random_numbers_begin_with_what_is_set() {
     assert_eq!(of(own, &["--set", "random_seed=2"]).0, [0, 400, 0]);
 }
 
-/// Programs for XDP in a section of one, in one of two, in one that libbpf leaves alone, and in iproute2's; and what is none.
+/// Programs for XDP in a section of one, in one of two, in one that libbpf leaves alone, and in
+/// iproute2's; and what is none.
 const HOOKS: &str = r#"
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>

@@ -79,7 +79,7 @@ fn nothing_is_written_over_what_is_read() {
     place.run(&["run", filter, "--read", capture, "--write", "dir/passed.pcap", "--write-redirect", "dir"]).done();
 }
 
-/// The same under names that only the system knows to be one: links, and what a shell opened.
+/// Inputs stay safe under other names as well: links, and files that a shell opened.
 #[cfg(unix)]
 #[test]
 fn no_link_and_no_redirection_leads_over_what_is_read() {

@@ -1,10 +1,12 @@
-//! Objects that are not taken: what is said of them, with the instruction, the line and what is missing, and what is in them all the same.
+//! Objects that are not taken: what is said of them, with the instruction, the line and what is
+//! missing, and what is in them all the same.
 
 use serde_json::json;
 
 use crate::objects::{compile, place};
 
-/// Programs that the kernel takes, or would if it had what they ask for, each on a line of its own; what is said of it, and what is missing.
+/// Programs that the kernel takes, or would if it had what they ask for, each on a line of its own;
+/// what is said of it, and what is missing.
 const REFUSED: [(&str, &str, &str); 9] = [
     ("locks", "bpf_spin_lock is called", "spin locks (bpf_spin_lock)"),
     ("pushes", "bpf_map_push_elem is called", "queues, stacks and Bloom filters (bpf_map_push_elem)"),

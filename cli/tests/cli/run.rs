@@ -198,8 +198,8 @@ fn what_is_wrong_with_an_input_is_said_with_its_name() {
     place.run(&["run", filter, "--read", "synth:packets=x"]).failed(2, &["packets", "x"]);
 }
 
-/// What a filter's file holds counts for more than how long it is, and a long one is not read to its
-/// end.
+/// What a filter's file holds counts for more than how long it is, and a long one is not read to
+/// its end.
 #[test]
 fn a_filter_that_is_no_text_is_told_so() {
     let place = Place::new();

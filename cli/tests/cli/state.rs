@@ -21,7 +21,7 @@ const COUNTS: &str = "
         return XDP_PASS;
     }";
 
-/// What is dumped of `COUNTS` after the capture came so many times.
+/// Expected dump of `COUNTS` after this many runs over the capture.
 fn sources(times: u32) -> String {
     let mut counts = BTreeMap::<u32, u32>::new();
     for packet in packets(&std::fs::read(sample()).unwrap()) {
@@ -212,8 +212,8 @@ fn a_long_run_writes_its_state_now_and_then() {
     place.run(&["run", "f.wgsl", "--read", "none.pcap", "--state-every", "1"]).failed(2, &["--state"]);
 }
 
-/// Killed at any time, a run leaves the file as it was or as it was to be, and nothing beside it that the next does not
-/// clear away.
+/// Killed at any time, a run leaves the file as it was or as it was to be, and nothing beside it
+/// that the next does not clear away.
 #[cfg(unix)]
 #[test]
 fn a_killed_run_loses_itself_and_never_the_file() {

@@ -13,12 +13,12 @@ pub struct Place {
 
 /// What a run left behind.
 #[derive(Debug)]
-pub struct Ran {
+pub struct RunOutput {
     /// The exit code.
     pub code: i32,
     /// Standard output.
     pub out: String,
-    /// The same as bytes.
+    /// Standard output as bytes.
     pub bytes: Vec<u8>,
     /// Standard error.
     pub err: String,
@@ -63,20 +63,20 @@ impl Place {
         command
     }
 
-    pub fn run<S: AsRef<std::ffi::OsStr>>(&self, args: &[S]) -> Ran {
-        Ran::of(self.command(args).output().unwrap())
+    pub fn run<S: AsRef<std::ffi::OsStr>>(&self, args: &[S]) -> RunOutput {
+        RunOutput::of(self.command(args).output().unwrap())
     }
 
     /// Runs a line of the shell, in which `portcullis` is the program.
     #[cfg(unix)]
-    pub fn shell(&self, line: &str) -> Ran {
+    pub fn shell(&self, line: &str) -> RunOutput {
         let line = format!("portcullis() {{ '{}' \"$@\"; }}\n{line}", env!("CARGO_BIN_EXE_portcullis"));
         let mut shell = Command::new("sh");
-        Ran::of(shell.args(["-c", &line]).current_dir(self.dir.path()).stdin(Stdio::null()).output().unwrap())
+        RunOutput::of(shell.args(["-c", &line]).current_dir(self.dir.path()).stdin(Stdio::null()).output().unwrap())
     }
 
     /// Runs with `input` on standard input.
-    pub fn run_with(&self, args: &[&str], input: &[u8]) -> Ran {
+    pub fn run_with(&self, args: &[&str], input: &[u8]) -> RunOutput {
         let mut child =
             self.command(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut stdin = child.stdin.take().unwrap();
@@ -85,15 +85,15 @@ impl Place {
             scope.spawn(move || {
                 let _ = stdin.write_all(input);
             });
-            Ran::of(child.wait_with_output().unwrap())
+            RunOutput::of(child.wait_with_output().unwrap())
         })
     }
 }
 
-impl Ran {
+impl RunOutput {
     /// Of what a command gave.
-    pub fn of(output: Output) -> Ran {
-        let ran = Ran {
+    pub fn of(output: Output) -> RunOutput {
+        let ran = RunOutput {
             code: output.status.code().expect("it ended by itself"),
             out: String::from_utf8_lossy(&output.stdout).into_owned(),
             bytes: output.stdout,
@@ -111,14 +111,14 @@ impl Ran {
     }
 
     /// Expects it to be done.
-    pub fn done(self) -> Ran {
+    pub fn done(self) -> RunOutput {
         assert_eq!(self.code, 0, "{}{}", self.out, self.err);
         self
     }
 
     /// Expects it to fail with this code, to say all of this on standard error, and nothing on
     /// standard output.
-    pub fn failed(self, code: i32, words: &[&str]) -> Ran {
+    pub fn failed(self, code: i32, words: &[&str]) -> RunOutput {
         assert_eq!(self.code, code, "{}{}", self.out, self.err);
         for word in words {
             assert!(self.err.contains(word), "wanted {word:?} in: {}", self.err);
@@ -127,7 +127,7 @@ impl Ran {
         self
     }
 
-    /// Its only line of output, as JSON.
+    /// Parses the only line of output as JSON.
     pub fn json(&self) -> serde_json::Value {
         assert_eq!(self.out.matches('\n').count(), 1, "one line: {}", self.out);
         serde_json::from_str(&self.out).unwrap_or_else(|e| panic!("{e}: {}", self.out))

@@ -1,5 +1,5 @@
-//! What a program of an object has not shown to be right is checked as packets run: `check` says where, and a run where packets were
-//! aborted.
+//! What a program of an object has not shown to be right is checked as packets run: `check` says
+//! where, and a run where packets were aborted.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,8 @@ use crate::clang;
 use crate::objects::{compile, place};
 use crate::support::{Place, pcap};
 
-/// Two places that are not proved, and a ring; a packet's byte 60 says whether its last one is read.
+/// Two places that are not proved, and a ring; a packet's byte 60 says whether its last one is
+/// read.
 const UNPROVED: &str = r#"
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
@@ -28,7 +29,8 @@ char LICENSE[] SEC("license") = "GPL";
 const LINES: [u32; 2] = [9, 12];
 const REASONS: [&str; 2] = ["the packet is not so long", "the pointer to a map's value is NULL"];
 
-/// The object, and packets of which three are too short, and of the other seven two have a byte beyond the map's four entries.
+/// The object, and packets of which three are too short, and of the other seven two have a byte
+/// beyond the map's four entries.
 fn unproved() -> Option<Place> {
     let place = place(&[])?;
     compile(&place, UNPROVED, &["-g"]).unwrap();
@@ -86,8 +88,8 @@ fn no_place_is_in_line_0() {
     assert!(ran.out.contains(".c:") && !ran.out.contains(".c:0:"), "{}", ran.out);
 }
 
-/// Nobody counts packets that were out of fuel, but they are ABORTED at no place, and where the filter never says so by itself they are
-/// all such packets.
+/// Nobody counts packets that were out of fuel, but they are ABORTED at no place, and where the
+/// filter never says so by itself they are all such packets.
 #[test]
 fn packets_out_of_fuel_are_told() {
     let Some(place) = place(&["-g"]) else { return };
@@ -122,7 +124,7 @@ fn packets_out_of_fuel_are_told() {
     assert!(text.ends_with("\n4 aborted for want of fuel, or since the filter says so: see --fuel\n"), "{text}");
 }
 
-/// It runs no filter, and so nothing is aborted or told of.
+/// `noop` runs no filter, so nothing is aborted or reported.
 #[test]
 fn the_device_that_passes_everything_takes_such_programs() {
     let Some(place) = unproved() else { return };
@@ -253,7 +255,8 @@ fn rings_are_no_maps_to_look_into() {
     let ring = json["maps"].as_array().unwrap().iter().find(|it| it["name"] == "told").unwrap();
     let shape = (&ring["kind"], &ring["record_bytes"], &ring["object"]);
     assert_eq!(shape, (&json!("ring"), &json!(4), &json!({"type": "ringbuf", "max_entries": 4096})));
-    // Neither rings nor what was aborted is anything to another run: a file of state is good for the program as it is built anew.
+    // Neither rings nor what was aborted is anything to another run: a file of state is good for
+    // the program as it is built anew.
     place.run(&run(&["--state", "state", "--device", "interp"])).done();
     let proved = UNPROVED.replace("return *value", "if (!value) return XDP_DROP;\nreturn *value");
     compile(&place, &proved.replace("4096", "8192"), &["-g"]).unwrap();
@@ -261,8 +264,8 @@ fn rings_are_no_maps_to_look_into() {
     assert!(place.read("state").len() < 1000);
 }
 
-/// An addition that is atomic, and three that cannot be: what was there decides, it is at an odd place, and it is one of a packed
-/// structure.
+/// An addition that is atomic, and three that cannot be: what was there decides, it is at an odd
+/// place, and it is one of a packed structure.
 const LOSSY: &str = r#"
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>

@@ -1,4 +1,4 @@
-//! What is said where DPDK refuses.
+//! Messages for errors that DPDK reports.
 
 use crate::support::{Place, sample};
 use crate::{pcap_port, run};
@@ -29,7 +29,8 @@ fn a_port_that_cannot_be_had_says_what_to_do() {
     // And that before there is memory for them all.
     run(&place, "f.wgsl", &capture, &["--queues", "1000", "--eal", "--no-huge -m 16"])
         .failed(1, &["net_pcap0 (net_pcap) has at most 1 receive queues", "1000"]);
-    // No such card, whatever the machine has: there is no function 7 of a device 1f at bus ff in domain ffff.
+    // No such card, whatever the machine has: there is no function 7 of a device 1f at bus ff in
+    // domain ffff.
     run(&place, "f.wgsl", "ffff:ff:1f.7", &["--eal", "--no-huge"])
         .failed(1, &["ffff:ff:1f.7: DPDK cannot use this network card", "there is none", "lspci -D"]);
     run(&place, "f.wgsl", "0000:03:00.0", &["--dpdk", "03:00.0"]).failed(2, &["--dpdk 0000:03:00.0", "twice"]);

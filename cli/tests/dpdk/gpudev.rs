@@ -1,10 +1,11 @@
-//! Packets in a GPU's memory, in the host's that it is shown, and split: filtered and sent as they are from the host's.
+//! Packets in a GPU's memory, in the host's that it is shown, and split: filtered and sent as they
+//! are from the host's.
 
 use portcullis::devices::backends;
 use portcullis_live_tests::Suite;
 use serde_json::Value;
 
-use crate::support::{Place, Ran, packets, sample};
+use crate::support::{Place, RunOutput, packets, sample};
 use crate::{pcap_port, run};
 
 /// Reads 38 bytes and writes 12.
@@ -19,29 +20,29 @@ const FILTER: &str = "
 
 /// What comes of the filter.
 #[derive(Debug, PartialEq)]
-struct Made {
+struct FilterResult {
     verdicts: Value,
     tx: Vec<Vec<u8>>,
     pass: Vec<Vec<u8>>,
 }
 
-impl Made {
-    fn by_the_interpreter(place: &Place) -> Made {
+impl FilterResult {
+    fn by_the_interpreter(place: &Place) -> FilterResult {
         let arguments = ["run", "f.wgsl", "--read", &sample(), "--device", "interp", "--json"];
         let json =
             place.run(&[&arguments[..], &["--write", "pass.pcap", "--write-tx", "tx.pcap"]].concat()).done().json();
         let of = |name: &str| packets(&place.read(name));
-        Made { verdicts: json["verdicts"].clone(), tx: of("tx.pcap"), pass: of("pass.pcap") }
+        FilterResult { verdicts: json["verdicts"].clone(), tx: of("tx.pcap"), pass: of("pass.pcap") }
     }
 
-    fn by_dpdk(place: &Place, more: &[&str]) -> (Made, Ran) {
+    fn by_dpdk(place: &Place, more: &[&str]) -> (FilterResult, RunOutput) {
         let port = pcap_port(0, &format!("rx_pcap={},tx_pcap=to-tx.pcap", sample()));
         let stack = pcap_port(1, "tx_pcap=to-pass.pcap");
         let ran = run(place, "f.wgsl", &port, &[&["--pass-to", &stack], more].concat()).done();
         let json = ran.json();
         assert_eq!(json["frames"]["missing"], 0, "{more:?}: {json}");
         let of = |name: &str| packets(&place.read(name));
-        (Made { verdicts: json["verdicts"].clone(), tx: of("to-tx.pcap"), pass: of("to-pass.pcap") }, ran)
+        (FilterResult { verdicts: json["verdicts"].clone(), tx: of("to-tx.pcap"), pass: of("to-pass.pcap") }, ran)
     }
 }
 
@@ -52,15 +53,15 @@ const PLACES: [&[&str]; 3] = [&[], &["--mempool", "gpu"], &["--mempool", "gpu", 
 fn a_gpu_that_there_is_not_has_packets_as_the_host_has_them() {
     let place = Place::new();
     place.file("f.wgsl", FILTER);
-    let want = Made::by_the_interpreter(&place);
+    let want = FilterResult::by_the_interpreter(&place);
     assert!(want.tx.len() > 100 && want.pass.len() > 100, "{}", want.verdicts);
     for more in PLACES {
-        let (is, ran) = Made::by_dpdk(&place, &[&["--gpu", "software"], more].concat());
+        let (is, ran) = FilterResult::by_dpdk(&place, &[&["--gpu", "software"], more].concat());
         assert!(is == want, "{more:?}: {} {}", is.verdicts, want.verdicts);
         let said = if more.is_empty() { "it is shown the host's memory" } else { "are in its memory" };
         assert!(ran.err.contains("GPU software, number 0 of DPDK") && ran.err.contains(said), "{more:?}: {}", ran.err);
     }
-    let (is, ran) = Made::by_dpdk(&place, &["--header-split", "38"]);
+    let (is, ran) = FilterResult::by_dpdk(&place, &["--header-split", "38"]);
     assert!(is == want && ran.err.contains("net_pcap: cannot split packets"), "{}", ran.err);
 }
 
@@ -76,12 +77,12 @@ fn every_device_of_cudas_filters_packets_where_they_are_by_each_of_its_methods()
     let _part = suite.on("cuda");
     let place = Place::new();
     place.file("f.wgsl", FILTER);
-    let want = Made::by_the_interpreter(&place);
+    let want = FilterResult::by_the_interpreter(&place);
     for (device, method) in devices.iter().flat_map(|it| it.info().dispatch.iter().map(move |method| (it, method))) {
         let id = &device.info().id;
         for more in PLACES {
             let more = [&["--device", id, "--dispatch", method.name(), "--gpu", id], more].concat();
-            let (is, ran) = Made::by_dpdk(&place, &more);
+            let (is, ran) = FilterResult::by_dpdk(&place, &more);
             assert!(is == want, "{more:?}: {} {}", is.verdicts, want.verdicts);
             assert_eq!(ran.json()["device"], id.as_str(), "{more:?}");
             if more.contains(&"gpu") && !more.contains(&"--header-split") {
@@ -93,13 +94,14 @@ fn every_device_of_cudas_filters_packets_where_they_are_by_each_of_its_methods()
     for name in ["cuda", "auto"] {
         let chosen = portcullis::devices::open(name).unwrap();
         if chosen.info().id.starts_with("cuda:") {
-            let (is, ran) = Made::by_dpdk(&place, &["--device", name, "--mempool", "gpu"]);
+            let (is, ran) = FilterResult::by_dpdk(&place, &["--device", name, "--mempool", "gpu"]);
             assert!(is == want && ran.err.contains(&format!("GPU {}, number", chosen.info().id)), "{}", ran.err);
         }
     }
-    // The GPU's memory is reached by the processor, where drivers of ports are of that kind; and so by a filter there.
+    // The GPU's memory is reached by the processor, where drivers of ports are of that kind; and so
+    // by a filter there.
     let id = &devices[0].info().id;
-    let (is, _) = Made::by_dpdk(&place, &["--device", "cpu", "--mempool", "gpu", "--gpu", id]);
+    let (is, _) = FilterResult::by_dpdk(&place, &["--device", "cpu", "--mempool", "gpu", "--gpu", id]);
     assert!(is == want, "{}", is.verdicts);
     if devices[0].info().name.starts_with("emulated CUDA device") {
         let port = pcap_port(0, &format!("rx_pcap={}", sample()));

@@ -7,7 +7,7 @@ use portcullis_live_tests::frames::{numbered, swapped};
 use portcullis_live_tests::{Namespace, PacketSocket, Suite, Veth, ping, tcp_echo, wait_until};
 use serde_json::Value;
 
-use crate::running::{Ended, NOTHING, Running, SOON, command};
+use crate::running::{ExitedRun, NOTHING, Running, SOON, command};
 use crate::support::Place;
 
 /// Whether a driver of DPDK's is installed. Where it is not, that is printed.
@@ -24,12 +24,12 @@ fn has_driver(namespace: &Namespace, driver: &str) -> bool {
 
 fn end(running: Running) -> Value {
     running.signal("INT");
-    let ended: Ended = running.end();
+    let ended: ExitedRun = running.end();
     assert!(ended.status.success(), "{}", ended.stderr);
     ended.json()
 }
 
-/// What is sent comes back as something.
+/// Checks that a sent frame comes back as another.
 fn comes_back(peer: &mut PacketSocket, frame: &[u8], back: &[u8]) {
     peer.send(frame);
     assert!(peer.receive_where(SOON, |frame| frame.bytes == back).is_some(), "it comes back: {back:02x?}");
@@ -157,8 +157,8 @@ fn a_run_ends_with_its_way_into_the_kernel_and_not_with_a_target() {
     assert_eq!((&json["packets"], &json["carried_out"]["tx"]), (&202.into(), &101.into()), "{json}");
 }
 
-/// What passes gets into the kernel, and what that sends comes back: an address that is at nothing but the interface for these
-/// packets answers, and has connections.
+/// What passes gets into the kernel, and what that sends comes back: an address that is at nothing
+/// but the interface for these packets answers, and has connections.
 #[test]
 fn packets_pass_into_the_kernel_and_its_answers_go_out() {
     let Some(_suite) = Suite::begin("packets of DPDK into the kernel", "dpdk", &["ethtool", "iptables-legacy"]) else {
@@ -170,11 +170,13 @@ fn packets_pass_into_the_kernel_and_its_answers_go_out() {
     }
     let veth = Veth::between(&left, &right).without_ipv4().without_ipv6().make();
     for end in [&veth.left, &veth.right] {
-        // Checksums are left to the other end, and segments are cut: longer packets than it has room for the driver cuts off.
+        // Checksums are left to the other end, and segments are cut: longer packets than it has
+        // room for the driver cuts off.
         end.ethtool(&["-K", "tso off gso off gro off"]);
     }
     left.ip(&["address", "add", "10.9.0.1/24", "dev", veth.left.name()]);
-    // The kernel sees what comes to the interface as well, where this driver only listens: that is to be no answer.
+    // The kernel sees what comes to the interface as well, where this driver only listens: that is
+    // to be no answer.
     let drop = ["-t", "raw", "-A", "PREROUTING", "-i", veth.right.name(), "-j", "DROP"];
     let status = right.command("iptables-legacy").args(drop).status().unwrap();
     assert!(status.success(), "iptables-legacy drops what comes in");

@@ -1,4 +1,5 @@
-//! `portcullis run --dpdk` as users meet it, without a network card, huge pages and, but where networks are made, root.
+//! `portcullis run --dpdk` as users meet it, without a network card, huge pages and, but where
+//! networks are made, root.
 #![cfg(target_os = "linux")]
 
 mod errors;
@@ -18,19 +19,20 @@ mod user;
 use std::process::Stdio;
 
 use running::Running;
-use support::{Place, Ran};
+use support::{Place, RunOutput};
 
 /// A port that captures come in by and go out of.
 fn pcap_port(number: u32, arguments: &str) -> String {
     format!("net_pcap{number},{arguments}")
 }
 
-/// `portcullis run FILTER --dpdk PORT --json` with these arguments beside, on the CPU if they name no other device.
-fn run(place: &Place, filter: &str, port: &str, more: &[&str]) -> Ran {
+/// `portcullis run FILTER --dpdk PORT --json` with these arguments beside, on the CPU if they name
+/// no other device.
+fn run(place: &Place, filter: &str, port: &str, more: &[&str]) -> RunOutput {
     place.run(&arguments(filter, port, more))
 }
 
-/// The same for a run that has to be ended.
+/// Starts a run that the caller has to end.
 fn start(place: &Place, filter: &str, port: &str, more: &[&str]) -> Running {
     let mut command = place.command(&arguments(filter, port, more));
     command.stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -51,7 +51,8 @@ fn a_run_ends_when_nothing_has_come_for_as_long_as_it_is_told() {
     // Nobody sends into the ring.
     let json = run(&place, "f.wgsl", "net_ring0", &["--idle-exit", "200ms"]).done().json();
     assert_eq!(json["packets"], 0);
-    // By itself only a run ends whose ports all are captures: this one goes on until its time is over.
+    // By itself only a run ends whose ports all are captures: this one goes on until its time is
+    // over.
     let capture = pcap_port(0, &format!("rx_pcap={}", sample()));
     let json = run(&place, "f.wgsl", &capture, &["--dpdk", "net_ring0", "--duration", "2s"]).done().json();
     assert_eq!(json["packets"], 4000);

@@ -1,5 +1,6 @@
-//! Every stock filter over captures that come in by a port of DPDK and go out of others: the same packets in the same order, the same
-//! verdicts and the same maps as the reference interpreter has of the same capture.
+//! Every stock filter over captures that come in by a port of DPDK and go out of others: the same
+//! packets in the same order, the same verdicts and the same maps as the reference interpreter has
+//! of the same capture.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,7 +17,8 @@ struct Case {
     verdicts: &'static [&'static str],
     set: &'static [&'static str],
     maps: Vec<(&'static str, String)>,
-    /// Maps to be compared, without these columns: times, which are those of the capture there and of the clock here.
+    /// Maps to be compared, without these columns: times, which are those of the capture there and
+    /// of the clock here.
     dumps: &'static [(&'static str, &'static [&'static str])],
 }
 
@@ -25,7 +27,8 @@ const fn plain(filter: &'static str, verdicts: &'static [&'static str]) -> Case 
     Case { filter, verdicts, set: &[], maps: Vec::new(), dumps: &[] }
 }
 
-/// Of rates and windows nothing may depend on the time that a run takes: rates are 0, and windows are days.
+/// Of rates and windows nothing may depend on the time that a run takes: rates are 0, and windows
+/// are days.
 fn cases() -> Vec<Case> {
     const HOPS: &str = "port,destination,source\n";
     let hops = |first: &str| {
@@ -136,7 +139,7 @@ fn traffic() -> Vec<u8> {
 
 /// What a run made of the capture.
 #[derive(PartialEq)]
-struct Made {
+struct FilterResult {
     verdicts: Value,
     /// Packets by where they went.
     packets: Vec<(String, Vec<Vec<u8>>)>,
@@ -162,7 +165,8 @@ impl Case {
         arguments
     }
 
-    /// The maps that were dumped, without what is about times. In which order rows are is of no meaning.
+    /// The maps that were dumped, without what is about times. In which order rows are is of no
+    /// meaning.
     fn maps(&self, place: &Place, dumps: &str) -> Vec<(String, Vec<String>)> {
         let read = |(map, without): &(&str, &[&str])| {
             let text = String::from_utf8(place.read(&format!("{map}-{dumps}.csv"))).unwrap();
@@ -180,7 +184,7 @@ impl Case {
         self.dumps.iter().map(read).collect()
     }
 
-    fn by_the_interpreter(&self, place: &Place, filter: &str) -> (Made, Vec<String>) {
+    fn by_the_interpreter(&self, place: &Place, filter: &str) -> (FilterResult, Vec<String>) {
         let more = self.arguments(place, filter, "read");
         let mut arguments = vec!["run", filter, "--read", "in.pcap", "--device", "interp", "--json"];
         arguments.extend(["--write", "pass.pcap", "--write-tx", "tx.pcap", "--write-redirect", "out"]);
@@ -192,10 +196,10 @@ impl Case {
             ("tx".to_owned(), packets(&place.read("tx.pcap"))),
         ];
         sent.extend(targets.iter().map(|to| (to.clone(), packets(&place.read(&format!("out/{to}.pcap"))))));
-        (Made { verdicts: json["verdicts"].clone(), packets: sent, maps: self.maps(place, "read") }, targets)
+        (FilterResult { verdicts: json["verdicts"].clone(), packets: sent, maps: self.maps(place, "read") }, targets)
     }
 
-    fn by_dpdk(&self, place: &Place, filter: &str, targets: &[String]) -> Made {
+    fn by_dpdk(&self, place: &Place, filter: &str, targets: &[String]) -> FilterResult {
         let mut more = self.arguments(place, filter, "dpdk");
         for (number, target) in targets.iter().enumerate() {
             let port = pcap_port(number as u32 + 2, &format!("tx_pcap=to-{target}.pcap"));
@@ -210,7 +214,7 @@ impl Case {
         assert_eq!(lost, json["verdicts"]["aborted"].as_u64().unwrap(), "{json}");
         let to = ["pass", "tx"].into_iter().chain(targets.iter().map(String::as_str));
         let sent = to.map(|to| (to.to_owned(), packets(&place.read(&format!("to-{to}.pcap")))));
-        Made { verdicts: json["verdicts"].clone(), packets: sent.collect(), maps: self.maps(place, "dpdk") }
+        FilterResult { verdicts: json["verdicts"].clone(), packets: sent.collect(), maps: self.maps(place, "dpdk") }
     }
 
     fn is_the_same(&self, language: &str, traffic: &[u8]) {

@@ -11,13 +11,13 @@ use crate::support::{Place, packets, sample, stock};
 const NOBODY: u32 = 65_534;
 
 /// A folder of this user's, with the program, a filter and a capture.
-struct Home {
+struct UserFolder {
     place: Place,
     is_root: bool,
 }
 
-impl Home {
-    fn new() -> Home {
+impl UserFolder {
+    fn new() -> UserFolder {
         let place = Place::new();
         // Where the program was built others may have no access.
         fs::copy(env!("CARGO_BIN_EXE_portcullis"), place.path("portcullis")).unwrap();
@@ -32,7 +32,7 @@ impl Home {
             }
         }
         fs::set_permissions(place.path("portcullis"), Permissions::from_mode(0o755)).unwrap();
-        Home { place, is_root }
+        UserFolder { place, is_root }
     }
 
     /// Runs it there, as whoever is no root.
@@ -50,7 +50,7 @@ impl Home {
 
 #[test]
 fn an_ordinary_user_filters_a_capture() {
-    let home = Home::new();
+    let home = UserFolder::new();
     let before = home.place.names();
     let output = home.run(&["--dpdk", "net_pcap0,rx_pcap=mixed.pcap,tx_pcap=out.pcap"]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -70,7 +70,7 @@ fn an_ordinary_user_filters_a_capture() {
 
 #[test]
 fn an_ordinary_user_is_told_what_an_interface_takes() {
-    let home = Home::new();
+    let home = UserFolder::new();
     let output = home.run(&["--dpdk", "net_pcap0,rx_pcap=mixed.pcap", "--pass-to", "tap:pc0"]);
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");

@@ -1,4 +1,4 @@
-//! What is wrong is said.
+//! Messages for wrong arguments.
 
 use crate::support::{Place, numbered, run};
 

@@ -2,9 +2,10 @@
 
 use portcullis_live_tests::wait_until;
 
-use crate::support::{Place, Ran, SOON, command, measure, number, numbered, run, signal, swapped};
+use crate::support::{Place, RunOutput, SOON, command, measure, number, numbered, run, signal, swapped};
 
-/// More than the largest burst that other programs of this kind take, and no multiple of any of ours.
+/// More than the largest burst that other programs of this kind take, and no multiple of any of
+/// ours.
 const PACKETS: usize = 2500;
 
 #[test]
@@ -87,7 +88,7 @@ fn a_burst_that_is_not_full_goes_on_after_its_time() {
         let written = || place.path("out.pcap").metadata().is_ok_and(|file| file.len() > all / 2);
         wait_until("packets go out while the program runs", SOON, written);
         signal(&child, "INT");
-        let ran = Ran::of(child.wait_with_output().unwrap());
+        let ran = RunOutput::of(child.wait_with_output().unwrap());
         assert_eq!(ran.code, 0, "{ran:?}");
         let rows = ran.rows();
         assert_eq!(

@@ -5,7 +5,8 @@ use portcullis_live_tests::Suite;
 use crate::each_device::{on_each, only};
 use crate::support::{Place, number, numbered, run, swapped};
 
-/// Packets, and the size of the bursts that they come in: of many small ones some devices take long.
+/// Packets, and the size of the bursts that they come in: of many small ones some devices take
+/// long.
 const CAPTURES: [(usize, &str); 5] = [(40, "1"), (200, "3"), (500, "64"), (2500, "1000"), (2500, "8192")];
 
 #[test]

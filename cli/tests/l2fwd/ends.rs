@@ -1,11 +1,11 @@
-//! What is measured, and when it is over.
+//! Measurement windows and the ends of runs.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::Child;
 
 use serde_json::Value;
 
-use crate::support::{Place, Ran, command, measure, number, numbered, run, signal, sum, swapped};
+use crate::support::{Place, RunOutput, command, measure, number, numbered, run, signal, sum, swapped};
 
 #[test]
 fn what_comes_before_the_warm_up_is_over_goes_out_and_is_not_counted() {
@@ -120,7 +120,7 @@ fn a_ctrl_c_ends_what_is_measured_and_tells_what_there_is() {
         // Until something is measured.
         std::thread::sleep(std::time::Duration::from_secs(1));
         signal(&child, "INT");
-        let mut ran = Ran::of(child.wait_with_output().unwrap());
+        let mut ran = RunOutput::of(child.wait_with_output().unwrap());
         err.read_to_string(&mut ran.err).unwrap();
         assert_eq!(ran.code, code, "{ran:?}");
         let rows = ran.rows();
@@ -139,7 +139,8 @@ fn what_one_mode_has_no_memory_for_is_no_end_of_the_others() {
     let rows = measure("net_null0", &[&limits[..], &["--burst", "64,4096,8192"]].concat());
     assert!(rows.iter().all(|row| number(&row["ran"]["packets"]) > 0), "{rows:?}");
     assert_eq!(rows.len(), 6);
-    // Where somebody says how much it is to have, what does not fit is a row with the reason, be it the first one.
+    // Where somebody says how much it is to have, what does not fit is a row with the reason, be it
+    // the first one.
     for bursts in ["8192,64", "64,8192"] {
         let limits =
             ["--eal", "--no-huge -m 128", "--warm-up", "0", "--packets", "20000", "--workload", "none", "--json"];
@@ -181,7 +182,7 @@ fn what_a_ctrl_c_has_not_through_is_lost_and_counted() {
     // Until something has come.
     std::thread::sleep(std::time::Duration::from_secs(1));
     signal(&child, "INT");
-    let mut ran = Ran::of(child.wait_with_output().unwrap());
+    let mut ran = RunOutput::of(child.wait_with_output().unwrap());
     err.read_to_string(&mut ran.err).unwrap();
     let report: Value = serde_json::from_str(&ran.out).unwrap_or_else(|error| panic!("{error}: {ran:?}"));
     let numbers = &report["rows"][0]["ran"];

@@ -1,4 +1,5 @@
-//! `portcullis l2fwd` as users meet it, on ports that DPDK makes: no network card is needed, nor huge pages, nor root.
+//! `portcullis l2fwd` as users meet it, on ports that DPDK makes: no network card is needed, nor
+//! huge pages, nor root.
 #![cfg(target_os = "linux")]
 
 mod arguments;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::program;
-pub use crate::program::{Place, Ran};
+pub use crate::program::{Place, RunOutput};
 
 /// Long enough for whatever is to happen, on a busy machine, too.
 pub const SOON: Duration = Duration::from_secs(60);
@@ -31,7 +31,8 @@ impl Place {
     }
 }
 
-/// Packets with addresses and a number of their own, of lengths from the shortest to the longest that Ethernet has.
+/// Packets with addresses and a number of their own, of lengths from the shortest to the longest
+/// that Ethernet has.
 pub fn numbered(count: usize) -> Vec<Vec<u8>> {
     let packet = |number: usize| {
         let mut packet: Vec<u8> = (0..60 + number * 37 % 1455).map(|at| (number * 31 + at * 7) as u8).collect();
@@ -41,7 +42,7 @@ pub fn numbered(count: usize) -> Vec<Vec<u8>> {
     (0..count).map(packet).collect()
 }
 
-/// What is to come out of it: the addresses swapped, and nothing else changed.
+/// Expected output: packets with swapped MAC addresses.
 pub fn swapped(packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let swap = |packet: &Vec<u8>| [&packet[6..12], &packet[..6], &packet[12..]].concat();
     packets.iter().map(swap).collect()
@@ -56,8 +57,8 @@ pub fn command<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Comma
 }
 
 /// Runs it.
-pub fn run<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Ran {
-    Ran::of(command(arguments).output().unwrap())
+pub fn run<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> RunOutput {
+    RunOutput::of(command(arguments).output().unwrap())
 }
 
 /// Runs it over one port, on the CPU, and gives JSON of all modes, of which none failed.
@@ -67,7 +68,7 @@ pub fn measure(port: &str, arguments: &[&str]) -> Vec<Value> {
     ran.rows()
 }
 
-impl Ran {
+impl RunOutput {
     /// What the JSON on standard output has of each mode, in which every packet is accounted for.
     pub fn rows(&self) -> Vec<Value> {
         let report: Value = serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {self:?}"));
@@ -87,7 +88,7 @@ pub fn sum(value: &Value) -> u64 {
     value.as_object().unwrap().values().map(number).sum()
 }
 
-/// What came in has gone out, or was to be dropped, or was lost; and no buffer is missing.
+/// Checks that every received packet was sent, dropped or lost, and that no buffer is missing.
 fn adds_up(ran: &Value) {
     assert_eq!(number(&ran["packets"]), sum(&ran["carried_out"]) + sum(&ran["lost"]), "{ran}");
     assert_eq!((&ran["buffers"]["missing"], &ran["error"]), (&0.into(), &Value::Null), "{ran}");

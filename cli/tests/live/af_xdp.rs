@@ -7,7 +7,7 @@ use std::process::Stdio;
 use portcullis_live_tests::frames::{swapped, udp};
 use portcullis_live_tests::{End, Namespace, PacketSocket, Suite, Veth, ping, tcp_echo};
 
-use crate::support::{Ended, NOTHING, Running, SOON, command, ends};
+use crate::support::{ExitedRun, NOTHING, Running, SOON, command, ends};
 
 /// The program of an interface, as the kernel knows it.
 pub fn has_program(end: &End) -> bool {
@@ -104,14 +104,15 @@ fn only_what_the_rules_name_is_taken_and_the_kernel_has_the_rest() {
     assert_eq!((&json["packets"], &json["lost"]["no_stack"]), (&1.into(), &1.into()), "{json}");
 }
 
-/// The way into the kernel, which answers there as if nobody stood between: a transfer over a port that is allowed, and
-/// none over another.
+/// The way into the kernel, which answers there as if nobody stood between: a transfer over a port
+/// that is allowed, and none over another.
 #[test]
 fn what_passes_is_the_kernels() {
     let Some(Net { veth, left, right, _suite }) = net(1) else { return };
     for (stack, mode) in [("veth", "native"), ("tap", "native"), ("auto", "native"), ("veth", "skb")] {
         if mode == "skb" {
-            // There the program gets what the sender has not cut, which no frame has room for (the program says so).
+            // There the program gets what the sender has not cut, which no frame has room for (the
+            // program says so).
             veth.left.ethtool(&["-K", "tso off gso off"]);
         }
         let arguments = ["--af-xdp", veth.right.name(), "--stack", stack, "--xdp-mode", mode];
@@ -191,7 +192,7 @@ fn what_is_wrong_is_said_before_anything_is_touched() {
         (&["--nfqueue", "0", "--stack", "tap"], 2, "cannot be used with"),
         (&["--duration", "1s"], 2, "--af-xdp"),
     ] {
-        let Ended { status, stderr, .. } = ends(command(&right, "minimal", arguments));
+        let ExitedRun { status, stderr, .. } = ends(command(&right, "minimal", arguments));
         assert_eq!(status.code(), Some(code), "{arguments:?}: {stderr}");
         assert!(stderr.contains(said), "{arguments:?}: {stderr}");
         assert!(!has_program(&veth.right), "{arguments:?}");
@@ -234,12 +235,12 @@ fn who_may_not_is_told_what_is_missing() {
         (",+net_admin,+net_raw,+perfmon,+ipc_lock", "CAP_BPF is missing"),
         (",+net_admin,+net_raw,+bpf,+ipc_lock", "CAP_PERFMON is missing"),
     ] {
-        let Ended { status, stderr, .. } = with(capabilities);
+        let ExitedRun { status, stderr, .. } = with(capabilities);
         assert_eq!(status.code(), Some(1), "{stderr}");
         assert!(stderr.contains(missing) && stderr.lines().count() < 3, "{capabilities}: {stderr}");
         assert!(!stderr.contains("no memory") && !stderr.contains("another place"), "{capabilities}: {stderr}");
     }
-    let Ended { status, stderr, .. } = with(",+net_admin,+net_raw,+bpf,+perfmon,+ipc_lock");
+    let ExitedRun { status, stderr, .. } = with(",+net_admin,+net_raw,+bpf,+perfmon,+ipc_lock");
     assert!(status.success(), "{stderr}");
 }
 

@@ -320,7 +320,8 @@ fn who_asks_badly_gets_an_answer_or_nothing_and_packets_go_on() {
             assert_eq!(answer.lines().count(), 1);
         }
         assert!(asked(&vec![b'x'; 1 << 20]).contains("more than 65536 bytes"));
-        // One says nothing, one hangs up at once, one asks and does not listen; behind them somebody is answered.
+        // One says nothing, one hangs up at once, one asks and does not listen; behind them
+        // somebody is answered.
         let silent = UnixStream::connect(&socket).unwrap();
         drop(UnixStream::connect(&socket).unwrap());
         let mut deaf = UnixStream::connect(&socket).unwrap();

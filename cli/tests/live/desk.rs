@@ -1,5 +1,5 @@
-//! `portcullis ctl` at work: a folder with filters and a run's socket, and frames sent meanwhile, each of which is to be
-//! accounted for.
+//! `portcullis ctl` at work: a folder with filters and a run's socket, and frames sent meanwhile,
+//! each of which is to be accounted for.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -11,7 +11,7 @@ use portcullis_live_tests::{PacketSocket, Veth, wait_until};
 use serde_json::Value;
 
 use crate::af_xdp::{Net, net};
-use crate::support::{Ended, NOTHING, Running, SOON, command_on, ends};
+use crate::support::{ExitedRun, NOTHING, Running, SOON, command_on, ends};
 
 /// Where a frame of [`numbered`] has its number, and where filters write who they are.
 pub const NUMBER: usize = 42;
@@ -44,7 +44,7 @@ impl Desk {
     }
 
     /// Asks.
-    pub fn ctl(&self, arguments: &[&str]) -> Ended {
+    pub fn ctl(&self, arguments: &[&str]) -> ExitedRun {
         let mut command = Command::new(env!("CARGO_BIN_EXE_portcullis"));
         command.args(["ctl", "--control", &self.socket()]).args(arguments);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -84,17 +84,18 @@ pub fn marking(mark: char) -> String {
     )
 }
 
-/// What came back: how often each mark was seen, and numbers that came twice or with no mark.
+/// Received marks: how often each was seen, duplicates, and packets without a mark.
 #[derive(Debug)]
 pub struct Back {
     pub marks: [u64; 256],
     pub wrong: u64,
 }
 
-/// Says so when it goes out of scope, a panic's way included: threads that are waited for look at this.
-pub struct Ends<'a>(pub &'a AtomicBool);
+/// Says so when it goes out of scope, a panic's way included: threads that are waited for look at
+/// this.
+pub struct SetOnDrop<'a>(pub &'a AtomicBool);
 
-impl Drop for Ends<'_> {
+impl Drop for SetOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -107,7 +108,7 @@ pub fn under_load(veth: &Veth, meanwhile: impl FnOnce(&AtomicU64)) -> (u64, Back
     let mut peer = PacketSocket::at(&veth.left);
     let sender = PacketSocket::at(&veth.left);
     let back = std::thread::scope(|scope| {
-        let (settles, stops) = (Ends(&settled), Ends(&stop));
+        let (settles, stops) = (SetOnDrop(&settled), SetOnDrop(&stop));
         let back = scope.spawn(|| {
             let (mut back, mut numbers) = (Back { marks: [0; 256], wrong: 0 }, std::collections::HashSet::new());
             loop {
@@ -131,7 +132,8 @@ pub fn under_load(veth: &Veth, meanwhile: impl FnOnce(&AtomicU64)) -> (u64, Back
                 sender.send(&numbered(veth, number));
                 number += 1;
                 sent.store(number.into(), Ordering::Relaxed);
-                // The peer's socket has room for so many, and what it has no room for nobody would count.
+                // The peer's socket has room for so many, and what it has no room for nobody would
+                // count.
                 let begun = Instant::now();
                 while u64::from(number) * 7 / 8 > seen.load(Ordering::Relaxed) + 8192 && begun.elapsed() < SOON {
                     std::thread::yield_now();
@@ -151,7 +153,8 @@ pub fn count(of: &Value) -> u64 {
     of.as_u64().unwrap()
 }
 
-/// Every packet that was sent is one that came back, one that a filter dropped, or one that is counted as lost.
+/// Every packet that was sent is one that came back, one that a filter dropped, or one that is
+/// counted as lost.
 pub fn accounts(json: &Value, sent: u64, back: &Back) {
     let lost: u64 = json["lost"].as_object().unwrap().values().map(count).sum();
     assert_eq!(count(&json["packets"]) + count(&json["dropped_by_kernel"]), sent, "{json}");
@@ -167,7 +170,8 @@ pub fn wait_for_more(sent: &AtomicU64, more: u64) {
     wait_until("more is sent", SOON, || sent.load(Ordering::Relaxed) >= until);
 }
 
-/// Filters take over from each other while frames are sent as fast as they can, and no packet is without a verdict.
+/// Filters take over from each other while frames are sent as fast as they can, and no packet is
+/// without a verdict.
 pub fn filters_take_over_under_load(queues: u32, device: &str, dispatch: &str) {
     let Some(Net { veth, right, _suite, .. }) = net(queues) else { return };
     // What the kernels at both ends say of themselves is nobody's number.

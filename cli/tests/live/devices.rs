@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::desk::{Desk, filters_take_over_under_load};
 use crate::each_device;
-use crate::support::{Ended, Running, SOON, command_on};
+use crate::support::{ExitedRun, Running, SOON, command_on};
 
 /// What a run says where packets are not filtered where they are.
 const COPIES: &str = "gets a copy of what the filter needs of each packet";
@@ -43,7 +43,8 @@ impl By {
         Running::start(command)
     }
 
-    /// Whether a filter that writes to packets of a UMEM finds them there: the table in docs/guide/af-xdp.md.
+    /// Whether a filter that writes to packets of a UMEM finds them there: the table in
+    /// docs/guide/af-xdp.md.
     fn is_in_place(&self) -> bool {
         match self.backend {
             "cuda" => matches!(self.dispatch, Dispatch::Inline | Dispatch::Pipelined),
@@ -52,9 +53,9 @@ impl By {
         }
     }
 
-    /// Sees to it that packets of so many bytes, all of which were read, were filtered where they were, or were copied for each
-    /// of so many sessions, as it should be.
-    fn has_moved(&self, bytes: u64, sessions: u32, ended: &Ended) {
+    /// Sees to it that packets of so many bytes, all of which were read, were filtered where they
+    /// were, or were copied for each of so many sessions, as it should be.
+    fn has_moved(&self, bytes: u64, sessions: u32, ended: &ExitedRun) {
         let (id, said) = (self.id(), &ended.stderr);
         let copies = if self.is_in_place() { 0 } else { sessions as usize };
         assert_eq!(said.matches(COPIES).count(), copies, "{id} {}: {said}", self.dispatch);
@@ -83,7 +84,8 @@ fn frame(veth: &Veth, number: u32) -> Vec<u8> {
     udp(veth, 9, &[&number.to_be_bytes()[..], &[0; 4]].concat().into_iter().chain(fill).collect::<Vec<u8>>())
 }
 
-/// By the number each verdict in turn. Reads all of the packet, and writes the sum of what fills it.
+/// By the number each verdict in turn. Reads all of the packet, and writes the sum of what fills
+/// it.
 const EACH_VERDICT: &str = "
     fn xdp_filter(pkt: u32) -> u32 {
         var sum = 0u;
@@ -149,7 +151,8 @@ fn verdicts_of_every_device_are_seen_from_the_other_side_byte_for_byte() {
     on_each(&suite, |by| {
         let [mut peer, mut stack, mut far] = [&veth.left, &veth.right, &beyond.left].map(PacketSocket::at);
         let (id, dispatch) = (by.id(), by.dispatch());
-        // One that looks at no packet, and then sessions that share the memory which packets come into.
+        // One that looks at no packet, and then sessions that share the memory which packets come
+        // into.
         let running = by.start(&right, "minimal", &arguments);
         for first in (0..FRAMES).step_by(AT_ONCE as usize) {
             desk.done(&["reload", &format!("{verdicts}.wgsl")]);

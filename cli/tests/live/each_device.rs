@@ -14,8 +14,8 @@ pub fn only() -> Option<String> {
     std::env::var(ONLY).ok().filter(|only| !only.is_empty())
 }
 
-/// Runs a test on each device, by each of its methods; it is told the backend. What is missing is printed with the reason, and fails
-/// the suite where it is required.
+/// Runs a test on each device, by each of its methods; it is told the backend. What is missing is
+/// printed with the reason, and fails the suite where it is required.
 pub fn on_each(suite: &Suite, test: impl Fn(&'static str, &Arc<dyn Device>, Dispatch)) {
     let only = only();
     let wanted = |name: &str| only.as_ref().map_or(name != "noop", |only| only == name);

@@ -1,4 +1,5 @@
-//! `--events` of a live run: lines are there while packets come, also when another filter has taken over.
+//! `--events` of a live run: lines are there while packets come, also when another filter has taken
+//! over.
 
 use std::process::Stdio;
 

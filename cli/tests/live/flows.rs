@@ -1,4 +1,5 @@
-//! A filter that sees a flow's packets in their order (`xdp_flow`), replaced while connections go on.
+//! A filter that sees a flow's packets in their order (`xdp_flow`), replaced while connections go
+//! on.
 
 use std::io::{Error, Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream};
@@ -44,7 +45,8 @@ impl Connection {
     }
 }
 
-/// `conntrack_fw` at both interfaces of a router, which drops what belongs to no connection that it knows.
+/// `conntrack_fw` at both interfaces of a router, which drops what belongs to no connection that it
+/// knows.
 #[test]
 fn connections_go_on_through_filters_of_every_device_that_take_over_with_their_maps() {
     let Some(suite) = Suite::begin("live packets through conntrack_fw", "af-xdp", &["ethtool"]) else { return };

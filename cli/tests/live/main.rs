@@ -1,4 +1,5 @@
-//! `portcullis run --af-xdp` and `--nfqueue`, and `selftest --af-xdp`, as users meet them, between network namespaces.
+//! `portcullis run --af-xdp` and `--nfqueue`, and `selftest --af-xdp`, as users meet them, between
+//! network namespaces.
 #![cfg(target_os = "linux")]
 
 mod af_xdp;

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use portcullis_live_tests::{Namespace, Suite, Veth, ping, tcp_echo, wait_until};
 
-use crate::desk::{Desk, Ends, wait_for_more};
+use crate::desk::{Desk, SetOnDrop, wait_for_more};
 use crate::devices::on_each;
-use crate::support::{Ended, NOTHING, Running, SOON, command, command_on, ends};
+use crate::support::{ExitedRun, NOTHING, Running, SOON, command, command_on, ends};
 
 pub struct Net {
     pub veth: Veth,
@@ -69,8 +69,8 @@ fn the_firewall_asks_and_the_filter_answers() {
 /// Where a datagram's number is among its bytes, and a word that filters write.
 const WRITTEN: usize = 4;
 
-/// By a datagram's number: as it was, with another word and the checksum that belongs to it, dropped, and what there is no
-/// port for.
+/// By a datagram's number: as it was, with another word and the checksum that belongs to it,
+/// dropped, and what there is no port for.
 fn rewriting(word: &str) -> String {
     format!(
         "fn xdp_filter(pkt: u32) -> u32 {{
@@ -96,8 +96,8 @@ fn datagram(number: u32) -> Vec<u8> {
     number.to_be_bytes().into_iter().chain([0; 4]).chain(fill).collect()
 }
 
-/// Sends datagrams for as long as `meanwhile` takes, at most 100 ahead of what arrives, and gives how many they were, and
-/// those that arrived.
+/// Sends datagrams for as long as `meanwhile` takes, at most 100 ahead of what arrives, and gives
+/// how many they were, and those that arrived.
 fn datagrams(
     (from, to): (&Namespace, &Namespace),
     address: IpAddr,
@@ -110,7 +110,7 @@ fn datagrams(
     let (stop, settled, sent, seen) =
         (AtomicBool::new(false), AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
     let came = std::thread::scope(|scope| {
-        let (settles, stops) = (Ends(&settled), Ends(&stop));
+        let (settles, stops) = (SetOnDrop(&settled), SetOnDrop(&stop));
         let came = scope.spawn(|| {
             let (mut came, mut buffer) = (Vec::new(), [0; 2048]);
             loop {
@@ -245,7 +245,7 @@ fn what_is_wrong_is_said() {
         (&["--nfqueue", "1", "--batch", "some"], 2, "or `auto`"),
         (&["--nfqueue", "1", "--overload", "cpu"], 2, "nothing else could relieve it"),
     ] {
-        let Ended { status, stderr, .. } = ends(command(&right, "minimal", arguments));
+        let ExitedRun { status, stderr, .. } = ends(command(&right, "minimal", arguments));
         assert_eq!(status.code(), Some(code), "{arguments:?}: {stderr}");
         assert!(stderr.contains(said), "{arguments:?}: {stderr}");
     }
@@ -254,7 +254,7 @@ fn what_is_wrong_is_said() {
         ("conntrack_fw", "pipelined", 1, "its maps would be in two places"),
     ] {
         let arguments = ["--nfqueue", "1", "--overload", "cpu", "--dispatch", dispatch];
-        let Ended { status, stderr, .. } = ends(command_on(&right, "interp", filter, &arguments));
+        let ExitedRun { status, stderr, .. } = ends(command_on(&right, "interp", filter, &arguments));
         assert_eq!(status.code(), Some(code), "{filter}: {stderr}");
         assert!(stderr.contains(said), "{filter}: {stderr}");
     }

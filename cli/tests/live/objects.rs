@@ -1,5 +1,5 @@
-//! An XDP object, unmodified, in the kernel of one namespace and in the program in another: the same traffic goes to both, and the same
-//! comes of it.
+//! An XDP object, unmodified, in the kernel of one namespace and in the program in another: the
+//! same traffic goes to both, and the same comes of it.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, UdpSocket};
@@ -23,9 +23,9 @@ const OPEN: [u16; 2] = [80, 4789];
 /// Frames that are sent.
 const FRAMES: u32 = 400;
 
-/// What came of the traffic: what was sent back, and what arrived behind the program at each open port, as it came.
+/// Frames sent back, and frames received at each open port, in order.
 #[derive(Debug, PartialEq, Eq)]
-struct Seen {
+struct ObservedFrames {
     back: Vec<Vec<u8>>,
     passed: BTreeMap<u16, Vec<Vec<u8>>>,
 }
@@ -52,7 +52,7 @@ impl Link {
     }
 
     /// Sends all frames, and sees what comes of them.
-    fn send(&self) -> Seen {
+    fn send(&self) -> ObservedFrames {
         let bind = |port: u16| {
             let socket = self.right.run(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port))).unwrap();
             socket.set_read_timeout(Some(SOON)).unwrap();
@@ -60,7 +60,7 @@ impl Link {
         };
         let sockets: Vec<(u16, UdpSocket)> = OPEN.map(bind).into();
         let mut peer = PacketSocket::at(&self.veth.left);
-        let mut seen = Seen { back: Vec::new(), passed: OPEN.map(|port| (port, Vec::new())).into() };
+        let mut seen = ObservedFrames { back: Vec::new(), passed: OPEN.map(|port| (port, Vec::new())).into() };
         for number in 0..FRAMES {
             let (port, frame) = self.frame(number);
             peer.send(&frame);
@@ -106,7 +106,7 @@ fn number_of(end: &End) -> u32 {
 }
 
 /// In the kernel's driver.
-fn by_kernel(object: &Object) -> (Seen, Counters) {
+fn by_kernel(object: &Object) -> (ObservedFrames, Counters) {
     let link = Link::new();
     let program = KernelProgram::load(object, "port_traffic").unwrap_or_else(|error| panic!("{error}"));
     let (near, far) = (&link.veth.left, &link.veth.right);
@@ -143,7 +143,7 @@ fn dumps(folder: &Path) -> [String; 4] {
 }
 
 /// By AF_XDP.
-fn by_us(object: &Path, folder: &Path, device: &str) -> (Seen, Counters) {
+fn by_us(object: &Path, folder: &Path, device: &str) -> (ObservedFrames, Counters) {
     let link = Link::new();
     // What is not for these ports goes past the program, as it would come to nothing in it.
     let mut command = link.right.command(env!("CARGO_BIN_EXE_portcullis"));

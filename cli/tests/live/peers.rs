@@ -1,5 +1,6 @@
-//! Programs that know nothing of this one, at both ends of a run: `curl` through `http_only`, `iperf3` through `router_v4` and
-//! through `mac_swap`. Senders leave their checksums to network cards that there are not, as they always do.
+//! Programs that know nothing of this one, at both ends of a run: `curl` through `http_only`,
+//! `iperf3` through `router_v4` and through `mac_swap`. Senders leave their checksums to network
+//! cards that there are not, as they always do.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
@@ -113,7 +114,7 @@ fn curl_is_answered_on_port_80_and_not_on_8080_by_a_netfilter_queue() {
 /// Bytes of a transfer.
 const TRANSFER: u64 = 16 << 20;
 
-/// What is carried: connections this way and the other, and datagrams, of which each is lost that finds no room.
+/// iperf3 transfers: TCP in both directions, and UDP, which loses datagrams for lack of room.
 const TRANSFERS: [&[&str]; 3] = [&[], &["--reverse"], &["--udp", "--bitrate", "100M", "--length", "1400"]];
 
 /// A server of `iperf3`'s for one test.
@@ -134,7 +135,8 @@ impl Drop for Server {
     }
 }
 
-/// Has `iperf3` carry [`TRANSFER`] bytes between one namespace and an address of another, and gives how many came by its count.
+/// Has `iperf3` carry [`TRANSFER`] bytes between one namespace and an address of another, and gives
+/// how many came by its count.
 fn iperf3((from, to): (&Namespace, &Namespace), address: Ipv4Addr, options: &[&str]) -> u64 {
     let _server = Server::start(to, address);
     let mut received = None;
@@ -179,8 +181,9 @@ fn iperf3_goes_through_router_v4() {
     assert!(count(&json["checksums_completed"]) > 0, "the senders leave them to a card: {json}");
 }
 
-/// `mac_swap` at a router's side: what the router has for the one host it sends to the filter first, whose answer is the same
-/// packet, from the filter's MAC address to the router's; this time the router sends it on.
+/// `mac_swap` at a router's side: what the router has for the one host it sends to the filter
+/// first, whose answer is the same packet, from the filter's MAC address to the router's; this time
+/// the router sends it on.
 #[test]
 fn iperf3_goes_through_mac_swap_at_a_routers_side() {
     let Some(suite) = Suite::begin("run --af-xdp", "af-xdp", &["ethtool", "iperf3"]) else { return };

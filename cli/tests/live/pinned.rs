@@ -1,4 +1,5 @@
-//! Maps that are pinned in the kernel: brought over byte by byte, and written as bpftool writes them.
+//! Maps that are pinned in the kernel: brought over byte by byte, and written as bpftool writes
+//! them.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -56,7 +57,8 @@ fn by_us(text: &[u8]) -> Rows {
     rows.into_iter().map(|row| (key(&row), row.value.map(|it| it.get().to_owned()).unwrap_or_default())).collect()
 }
 
-/// A folder with the object, and a file system of BPF's that goes with the mount namespace of each script.
+/// A folder with the object, and a file system of BPF's that goes with the mount namespace of each
+/// script.
 struct Place(tempfile::TempDir);
 
 impl Place {
@@ -71,7 +73,8 @@ impl Place {
         (map.key_size as usize, map.value_size as usize)
     }
 
-    /// Runs lines of the shell in a mount namespace, where the object is loaded and its maps are pinned in `bpf/maps`.
+    /// Runs lines of the shell in a mount namespace, where the object is loaded and its maps are
+    /// pinned in `bpf/maps`.
     fn script(&self, lines: &str) -> Output {
         let program = env!("CARGO_BIN_EXE_portcullis");
         let text = format!(
@@ -183,7 +186,8 @@ fn entries_are_those_of_the_kernel_and_written_as_bpftool_writes_them() {
             by_us(&place.read(&format!("ours-{pinned}.json"))),
         );
         let of_section = pinned.starts_with("pinned_");
-        // bpftool has no type for the key of a section, and prefixes have bits beyond their length there, which mean nothing.
+        // bpftool has no type for the key of a section, and prefixes have bits beyond their length
+        // there, which mean nothing.
         let without_keys = |rows: &Rows| rows.iter().map(|(_, value)| value.clone()).collect::<BTreeSet<_>>();
         if of_section || matches!(*pinned, "routes" | "areas") {
             assert_eq!(without_keys(&ours), without_keys(&kernel), "{pinned}");

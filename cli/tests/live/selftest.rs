@@ -8,7 +8,7 @@ use portcullis_live_tests::{Namespace, PacketSocket, ping, tcp_echo};
 use serde_json::Value;
 
 use crate::af_xdp::{Net, has_program, net};
-use crate::support::{Ended, NOTHING, Running, SOON, ends};
+use crate::support::{ExitedRun, NOTHING, Running, SOON, ends};
 
 /// `portcullis selftest` with these arguments, in a namespace.
 fn selftest(namespace: &Namespace, arguments: &[&str]) -> Command {
@@ -37,7 +37,7 @@ fn it_says_what_a_driver_has_takes_nothing_and_sends_nothing() {
     // Nothing is taken: whoever is logged in goes on.
     let address: IpAddr = veth.right.ipv4().into();
     tcp_echo(&left, &right, (address, 22), 1 << 20, SOON).unwrap();
-    let Ended { status, stdout, stderr } = running.end();
+    let ExitedRun { status, stdout, stderr } = running.end();
     assert!(status.success(), "{stdout}{stderr}");
     for line in [
         &format!("{name}: veth, MTU 1500, a link"),
@@ -74,7 +74,7 @@ fn what_it_sends_comes_home_and_is_harmless() {
     let Some(Net { veth, right, _suite, .. }) = net(2) else { return };
     let mut peer = PacketSocket::at(&veth.left);
     let arguments = ["--af-xdp", veth.right.name(), "--duration", "100ms", "--send", "--json", "-"];
-    let Ended { status, stdout, stderr } = ends(selftest(&right, &arguments));
+    let ExitedRun { status, stdout, stderr } = ends(selftest(&right, &arguments));
     assert!(status.success(), "{stdout}{stderr}");
     assert!(stderr.contains("sent: 64 frames out of each queue"), "{stderr}");
     let json: Value = serde_json::from_str(&stdout).unwrap();
@@ -138,7 +138,7 @@ fn what_is_wrong_with_a_selftest_is_said() {
         // Somebody else has it.
         (&["--af-xdp", name], 1, "another XDP program is attached"),
     ] {
-        let Ended { status, stdout, stderr } = ends(selftest(&right, arguments));
+        let ExitedRun { status, stdout, stderr } = ends(selftest(&right, arguments));
         assert!(!stdout.contains("not as it was"), "{arguments:?}: {stdout}");
         assert_eq!(status.code(), Some(code), "{arguments:?}: {stderr}");
         assert!(stderr.contains(said), "{arguments:?}: {stderr}");

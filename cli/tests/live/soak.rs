@@ -1,4 +1,5 @@
-//! For a while as much as can be sent, of which nothing may go without a trace, nor leave anything in memory.
+//! For a while as much as can be sent, of which nothing may go without a trace, nor leave anything
+//! in memory.
 
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -26,7 +27,8 @@ const MIX: &str = "
         }
     }";
 
-/// Packets that came in at an interface, and that were dropped on their way out of it, as the kernel counts them.
+/// Packets that came in at an interface, and that were dropped on their way out of it, as the
+/// kernel counts them.
 fn counts(end: &End) -> [u64; 2] {
     let says = end.namespace().ip(&["-statistics", "-oneline", "link", "show", "dev", end.name()]);
     // `... \ RX: bytes packets ... \ 1 2 ... \ TX: bytes packets errors dropped ... \ 1 2 3 4 ...`

@@ -18,18 +18,18 @@ pub const NOTHING: Duration = Duration::from_millis(300);
 pub struct Running {
     child: Child,
     stderr: BufReader<ChildStderr>,
-    /// What it has said on standard error so far.
+    /// Standard error so far.
     pub said: String,
 }
 
 /// How a run ended.
-pub struct Ended {
+pub struct ExitedRun {
     pub status: ExitStatus,
     pub stdout: String,
     pub stderr: String,
 }
 
-impl Ended {
+impl ExitedRun {
     /// The line of JSON, in which no frame is missing.
     pub fn json(&self) -> Value {
         let line: Value =
@@ -41,19 +41,19 @@ impl Ended {
 }
 
 /// Runs a command that ends by itself, and soon.
-pub fn ends(mut command: Command) -> Ended {
+pub fn ends(mut command: Command) -> ExitedRun {
     let mut child = command.spawn().expect("the program starts");
     let stderr = BufReader::new(child.stderr.take().unwrap());
     Running { child, stderr, said: String::new() }.end()
 }
 
-/// `portcullis run` with these arguments, on the CPU, in a namespace. The filter is a stock one, or the whole path of another,
-/// without its `.wgsl`.
+/// `portcullis run` with these arguments, on the CPU, in a namespace. The filter is a stock one, or
+/// the whole path of another, without its `.wgsl`.
 pub fn command(namespace: &Namespace, filter: &str, arguments: &[&str]) -> Command {
     command_on(namespace, "cpu", filter, arguments)
 }
 
-/// The same on another device.
+/// Builds the command for another device.
 pub fn command_on(namespace: &Namespace, device: &str, filter: &str, arguments: &[&str]) -> Command {
     let mut command = namespace.command(env!("CARGO_BIN_EXE_portcullis"));
     let filter = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shaders").join(format!("{filter}.wgsl"));
@@ -83,7 +83,8 @@ impl Running {
         }
     }
 
-    /// Waits for a line on standard output, which is then no more in what it has printed in the end.
+    /// Waits for a line on standard output, which is then no more in what it has printed in the
+    /// end.
     pub fn line(&mut self) -> String {
         let mut line = Vec::new();
         let mut byte = [0];
@@ -106,7 +107,7 @@ impl Running {
     }
 
     /// Waits for its end. What it says until then is little enough for its pipes.
-    pub fn end(mut self) -> Ended {
+    pub fn end(mut self) -> ExitedRun {
         let mut status = None;
         wait_until("the program ends", SOON, || {
             status = self.child.try_wait().unwrap();
@@ -115,7 +116,7 @@ impl Running {
         let mut stdout = String::new();
         self.child.stdout.take().unwrap().read_to_string(&mut stdout).unwrap();
         self.stderr.read_to_string(&mut self.said).unwrap();
-        Ended { status: status.unwrap(), stdout, stderr: std::mem::take(&mut self.said) }
+        ExitedRun { status: status.unwrap(), stdout, stderr: std::mem::take(&mut self.said) }
     }
 }
 

@@ -10,7 +10,8 @@ use tempfile::TempDir;
 use crate::af_xdp::{Net, net};
 use crate::support::{NOTHING, Running, SOON, command};
 
-/// Two hosts, and a namespace between them that does not forward: what gets through, the program has carried.
+/// Two hosts, and a namespace between them that does not forward: what gets through, the program
+/// has carried.
 pub struct Hosts {
     pub left: Namespace,
     pub between: Namespace,
@@ -77,7 +78,8 @@ fn text(mac: [u8; 6]) -> String {
     mac.map(|byte| format!("{byte:02x}")).join(":")
 }
 
-/// In SKB mode segments come that the sender has not cut, which no frame has room for (the program says so).
+/// In SKB mode segments come that the sender has not cut, which no frame has room for (the program
+/// says so).
 fn cut_by_senders(ends: [&portcullis_live_tests::End; 2]) {
     for end in ends {
         end.ethtool(&["-K", "tso off gso off"]);
@@ -124,7 +126,8 @@ fn router_v4_forwards_between_two_networks() {
     assert!(!ping(left, beyond, NOTHING), "nobody forwards any more");
 }
 
-/// A wire through user space: each port's packets go out of the other, ARP and all. Both hosts are in one network.
+/// A wire through user space: each port's packets go out of the other, ARP and all. Both hosts are
+/// in one network.
 #[test]
 fn two_ports_redirect_to_each_other() {
     let Some(Hosts { left, between, right, near, far, _suite }) = hosts(&[]) else { return };
@@ -168,7 +171,8 @@ fn two_ports_redirect_to_each_other() {
     }
 }
 
-/// Sends back what comes, with MAC addresses, IPv4 addresses and ports swapped: for a kernel, an answer.
+/// Sends back what comes, with MAC addresses, IPv4 addresses and ports swapped: for a kernel, an
+/// answer.
 const REFLECT: &str = "
     fn xdp_filter(pkt: u32) -> u32 {
         if pkt_len(pkt) < 42u || load_be16(pkt, 12u) != ETH_P_IP || load_u8(pkt, 14u) != 0x45u { return XDP_PASS; }
@@ -186,11 +190,12 @@ const REFLECT: &str = "
         return XDP_TX;
     }";
 
-/// Datagrams come back to the socket that sent them. So does a connection: to the kernel, its own SYN is a peer's that opens
-/// the connection at the same time (RFC 9293, section 3.5), and what it writes is what it reads.
+/// Datagrams come back to the socket that sent them. So does a connection: to the kernel, its own
+/// SYN is a peer's that opens the connection at the same time (RFC 9293, section 3.5), and what it
+/// writes is what it reads.
 ///
-/// With MAC addresses swapped alone (`mac_swap`), a kernel gets its own packets back, from its own address and to somebody
-/// else's, and drops them: nothing but frames can be compared then.
+/// With MAC addresses swapped alone (`mac_swap`), a kernel gets its own packets back, from its own
+/// address and to somebody else's, and drops them: nothing but frames can be compared then.
 #[test]
 fn a_reflector_answers_sockets() {
     let Some(Net { veth, left, right, _suite }) = net(1) else { return };

@@ -1,4 +1,5 @@
-//! Where a program's packets are aborted is told while they come and in the end, also when another program has taken over.
+//! Where a program's packets are aborted is told while they come and in the end, also when another
+//! program has taken over.
 
 use std::net::UdpSocket;
 use std::os::unix::net::UnixStream;
@@ -97,7 +98,8 @@ fn what_packets_are_aborted_at_is_told_while_they_come_and_in_the_end() {
         assert_eq!(places(&last), [("first", 12, SHORT), ("second", 6, NULL)], "{dispatch}");
         assert_eq!(last["verdicts"]["aborted"], 18, "{last}");
     }
-    // For people, in the end, and for whoever collects numbers: the first is dropped, and the second aborted.
+    // For people, in the end, and for whoever collects numbers: the first is dropped, and the
+    // second aborted.
     let (socket, metrics) = (desk.socket(), desk.path("metrics"));
     let to = format!("unix:{}", metrics.display());
     let arguments = [&first, "--control", &socket, "--metrics", &to];

@@ -1,4 +1,5 @@
-//! What may happen to a run: links that go down, interfaces that go away, kills; and the connections beside it.
+//! What may happen to a run: links that go down, interfaces that go away, kills; and the
+//! connections beside it.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -10,7 +11,7 @@ use portcullis_live_tests::frames::{swapped, udp};
 use portcullis_live_tests::{Namespace, PacketSocket, wait_until};
 
 use crate::af_xdp::{Net, has_program, net};
-use crate::support::{Ended, NOTHING, Running, SOON, command, command_on};
+use crate::support::{ExitedRun, NOTHING, Running, SOON, command, command_on};
 
 /// Runs on every packet for as long as it may.
 const ENDLESS: &str = "
@@ -22,7 +23,8 @@ const ENDLESS: &str = "
         return XDP_PASS;
     }";
 
-/// The time that a process has had on processors, in ticks of a hundredth of a second: utime and stime of proc(5).
+/// The time that a process has had on processors, in ticks of a hundredth of a second: utime and
+/// stime of proc(5).
 fn ticks(process: u32) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
     // Behind its name, which may have spaces.
@@ -47,7 +49,7 @@ fn a_device_that_is_not_through_in_time_is_not_waited_for() {
     }
     wait_until("it is at work", SOON, || ticks(running.process()) > before + 50);
     running.signal("INT");
-    let Ended { status, stdout, stderr } = running.end();
+    let ExitedRun { status, stdout, stderr } = running.end();
     assert_eq!(status.code(), Some(130), "{stderr}");
     assert!(stderr.contains("given up") && stderr.contains("no map is written"), "{stderr}");
     assert!(!stderr.contains("error: "), "{stderr}");
@@ -72,7 +74,7 @@ fn a_state_that_cannot_be_written_is_told_where_totals_cannot_be_printed() {
     running.hear("capabilities");
     std::fs::remove_dir_all(path("folder")).unwrap();
     running.signal("INT");
-    let Ended { status, stderr, .. } = running.end();
+    let ExitedRun { status, stderr, .. } = running.end();
     assert!(status.code() == Some(1) && stderr.contains(&state), "{status}: {stderr}");
 }
 

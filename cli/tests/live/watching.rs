@@ -12,7 +12,7 @@ use portcullis_live_tests::{Namespace, PacketSocket, wait_until};
 use serde_json::{Value, json};
 
 use crate::af_xdp::{Net, has_program, net};
-use crate::support::{Ended, Running, SOON, command, ends};
+use crate::support::{ExitedRun, Running, SOON, command, ends};
 
 pub const REQUEST: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
@@ -152,7 +152,7 @@ fn what_cannot_be_watched_is_said() {
         (&["--log-level", "portcullis=loud"], 2, "expected a level"),
     ] {
         let arguments = [&["--af-xdp", name], arguments].concat();
-        let Ended { status, stderr, .. } = ends(command(&net.right, "minimal", &arguments));
+        let ExitedRun { status, stderr, .. } = ends(command(&net.right, "minimal", &arguments));
         assert_eq!(status.code(), Some(code), "{arguments:?}: {stderr}");
         assert!(stderr.contains(said), "{arguments:?}: {stderr}");
         assert!(!has_program(&net.veth.right), "{arguments:?}");
@@ -191,7 +191,8 @@ fn a_log_is_all_that_is_said() {
     assert_eq!(lost["lane"], format!("{name}:0"));
     assert_eq!(event("the link is down")["interface"], name);
     assert_eq!(event("lane ended")["packets"], 1);
-    // Where it happened: what the threads of a lane say, and what is said of the lane, is in both spans.
+    // Where it happened: what the threads of a lane say, and what is said of the lane, is in both
+    // spans.
     let run = json!({"name": "run", "device": "cpu", "dispatch": "inline"});
     let lane = json!({"name": "lane", "lane": format!("{name}:0")});
     for message in ["lane started", "packets lost: ", "lane ended"] {

@@ -1,5 +1,5 @@
-//! Maps in random C, used as in random WGSL: what a program reads of them belongs to its packet's flow, and what flows
-//! share they only add to.
+//! Maps in random C, used as in random WGSL: what a program reads of them belongs to its packet's
+//! flow, and what flows share they only add to.
 
 use rand::RngExt;
 
@@ -13,7 +13,8 @@ const FLOW_OF: &str = "pkt[23] & 3";
 const KEY: &str = "struct __attribute__((packed)) key { ushort low, high; uint middle; uchar last[4]; };";
 
 impl Writer {
-    /// The maps, and what says which flow a packet belongs to; `ordered` where its packets are to come in order.
+    /// The maps, and what says which flow a packet belongs to; `ordered` where its packets are to
+    /// come in order.
     pub(super) fn map_globals(&mut self, ordered: bool) {
         self.text += MAPS;
         self.line(KEY);
@@ -44,7 +45,8 @@ impl Writer {
         (0..words).map(word).collect()
     }
 
-    /// Declares a key, in one of the ways that there are; gives what a function of the map's is given.
+    /// Declares a key, in one of the ways that there are; gives what a function of the map's is
+    /// given.
     fn key(&mut self, names: &[String], words: u32) -> String {
         let key = self.key_words(names, words);
         let wide = |words: &[String]| format!("(ulong){} << 32 | {}", words[1], words[0]);

@@ -1,7 +1,7 @@
-//! Random C: filters that are OpenCL C and, with a few lines in front, plain C, and that mean the same to
-//! both. No undefined behaviour is in them but what `-fwrapv` defines: counts of shifts are in range,
-//! divisors positive, indices and the packet's bytes are there, and nothing is changed twice between
-//! sequence points.
+//! Random C: filters that are OpenCL C and, with a few lines in front, plain C, and that mean the
+//! same to both. No undefined behaviour is in them but what `-fwrapv` defines: counts of shifts are
+//! in range, divisors positive, indices and the packet's bytes are there, and nothing is changed
+//! twice between sequence points.
 
 use rand::{Rng, RngExt, SeedableRng};
 use rand_pcg::Pcg64;
@@ -44,7 +44,7 @@ pub fn program(seed: u64) -> Unit {
     Unit { text: text(seed, None), names: NAMES.map(str::to_owned).to_vec() }
 }
 
-/// The same with maps, of which plain C knows nothing.
+/// Generates a program that uses maps, which plain C does not have.
 pub fn with_maps(seed: u64, maps: Maps) -> String {
     text(seed, Some(maps))
 }

@@ -1,17 +1,19 @@
-//! Structures in random C: packed and natural, in each other, with arrays; as values, in the packet, through
-//! pointers.
+//! Structures in random C: packed and natural, in each other, with arrays; as values, in the
+//! packet, through pointers.
 
 use rand::RngExt;
 
 use super::{TYPES, Writer};
 
-/// Where structures are kept in the packet, at a multiple of every type's size. There is room for three.
+/// Where structures are kept in the packet, at a multiple of every type's size. There is room for
+/// three.
 const PLACE: usize = 104;
 
 /// The most bytes that one of them has.
 const MOST: usize = 48;
 
-/// A structure's members that are numbers, each as it is written behind the structure's name and a dot.
+/// A structure's members that are numbers, each as it is written behind the structure's name and a
+/// dot.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Structure {
     members: Vec<String>,

@@ -1,9 +1,12 @@
-//! tcpdump's expressions: a list of them, what tcpdump makes of each, and packets that both are run over.
+//! tcpdump's expressions: a list of them, what tcpdump makes of each, and packets that both are run
+//! over.
 //!
-//! `expressions.txt` has the list. tcpdump compiles an expression (`-ddd`) and says which packets of a capture it takes: so what is
-//! held to it here is the front end and the devices, with libpcap's own compiler before both.
+//! `expressions.txt` has the list. tcpdump compiles an expression (`-ddd`) and says which packets
+//! of a capture it takes: so what is held to it here is the front end and the devices, with
+//! libpcap's own compiler before both.
 //!
-//! [`mod@reference`] is another interpreter of programs of classic BPF, and [`arbitrary`] makes any of them.
+//! [`mod@reference`] is another interpreter of programs of classic BPF, and [`arbitrary`] makes any
+//! of them.
 
 #[path = "../../../frontends/bpf/src/tests/arbitrary.rs"]
 pub mod arbitrary;
@@ -51,10 +54,10 @@ pub struct Tcpdump<'a> {
 
 /// What tcpdump says of an expression.
 #[derive(Debug)]
-pub struct Said {
-    /// Its program, as `-ddd` prints it.
+pub struct TcpdumpOutput {
+    /// Program as printed by `tcpdump -ddd`.
     pub numbers: String,
-    /// The same as `-d` prints it.
+    /// Program as printed by `tcpdump -d`.
     pub listing: String,
     /// The packets that it takes, by number.
     pub taken: BTreeSet<u32>,
@@ -88,7 +91,7 @@ impl<'a> Tcpdump<'a> {
     ///
     /// # Panics
     /// Where it fails in another way, or takes too long.
-    pub fn ask(&self, expression: &str) -> Result<Said, String> {
+    pub fn ask(&self, expression: &str) -> Result<TcpdumpOutput, String> {
         let compile = |how| run(Command::new("tcpdump").args(["-y", "EN10MB", how, "--", expression]));
         let numbers = compile("-ddd")?;
         let listing = compile("-d")?;
@@ -102,11 +105,11 @@ impl<'a> Tcpdump<'a> {
         }
         let file = file.to_str().expect("the path is UTF-8");
         let taken = run(Command::new("tcpdump").args(["-r", file, "-w", "-", "--", expression]))?;
-        Ok(Said { numbers, listing, taken: numbers_of(&taken), endless })
+        Ok(TcpdumpOutput { numbers, listing, taken: numbers_of(&taken), endless })
     }
 
-    /// The packets over which a program does not come to an end: `ip6 protochain` goes from header to header, and some lead it
-    /// back.
+    /// The packets over which a program does not come to an end: `ip6 protochain` goes from header
+    /// to header, and some lead it back.
     fn endless(&self, program: &[Instruction]) -> BTreeSet<u32> {
         let has_loops = program.iter().any(|it| it.code == 0x05 && (it.k as i32) < 0);
         let packets = (0..).zip(self.packets).filter(|_| has_loops);
@@ -154,7 +157,8 @@ fn write(path: &Path, packets: &[Packet], without: &BTreeSet<u32>) -> std::io::R
     file.flush()
 }
 
-/// The numbers of the packets in a capture that tcpdump has written here: in this machine's byte order.
+/// The numbers of the packets in a capture that tcpdump has written here: in this machine's byte
+/// order.
 fn numbers_of(capture: &[u8]) -> BTreeSet<u32> {
     let word = |at: usize| u32::from_ne_bytes(capture[at..at + 4].try_into().expect("four bytes"));
     let (mut at, mut numbers) = (24, BTreeSet::new());
@@ -165,8 +169,9 @@ fn numbers_of(capture: &[u8]) -> BTreeSet<u32> {
     numbers
 }
 
-/// Packets of every kind, each with a length on the wire that may be more than its own: hostile ones, traffic, the sample, and the
-/// captures that lie beside the repository, of which those that there are.
+/// Packets of every kind, each with a length on the wire that may be more than its own: hostile
+/// ones, traffic, the sample, and the captures that lie beside the repository, of which those that
+/// there are.
 ///
 /// # Panics
 /// When the sample cannot be read.

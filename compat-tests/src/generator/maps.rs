@@ -1,8 +1,8 @@
 //! Random use of maps.
 //!
-//! Packets of a flow come in order, and others in any. So what a filter reads of a map belongs to the packet's flow: a
-//! number that every key and index has in it. What all flows share they only add to. A filter without `xdp_flow` is run
-//! packet by packet.
+//! Packets of a flow come in order, and others in any. So what a filter reads of a map belongs to
+//! the packet's flow: a number that every key and index has in it. What all flows share they only
+//! add to. A filter without `xdp_flow` is run packet by packet.
 
 use super::{Generator, Scalar, Type};
 
@@ -24,7 +24,8 @@ pub(crate) const MAPS: &str = "//! map one: hash key=1 value=2 entries=300
 pub(crate) const TABLES: [(&str, u32, u32); 4] = [("one", 1, 2), ("three", 3, 1), ("six", 6, 2), ("bare", 2, 0)];
 
 impl Generator<'_> {
-    /// The maps, and what says which flow a packet belongs to; `ordered` where its packets are to come in order.
+    /// The maps, and what says which flow a packet belongs to; `ordered` where its packets are to
+    /// come in order.
     pub(super) fn map_globals(&mut self, ordered: bool) {
         self.text += MAPS;
         self.line("var<private> flow: u32;");

@@ -197,7 +197,7 @@ enum Argument {
     Pointer,
 }
 
-/// What is around the statement being written.
+/// Context of the statement being generated.
 #[derive(Debug, Clone, Copy, Default)]
 struct Surroundings {
     depth: u32,

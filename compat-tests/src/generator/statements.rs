@@ -339,8 +339,9 @@ impl Generator<'_> {
         }
     }
 
-    /// A loop around a load far out, at an offset that stays the same, which only a branch in the loop proves
-    /// to be in the packet. Moved out of the loop, where nothing it depends on changes, it would read anywhere.
+    /// A loop around a load far out, at an offset that stays the same, which only a branch in the
+    /// loop proves to be in the packet. Moved out of the loop, where nothing it depends on changes,
+    /// it would read anywhere.
     fn proven_load(&mut self) {
         let far =
             self.pick(if self.config.wild_offsets { &[100, 0x2000, 0x4000_0000, 0x4000_0000] } else { &[100, 0x2000] });

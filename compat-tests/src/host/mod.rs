@@ -1,8 +1,10 @@
-//! What the C writer makes of filters, compiled for this machine and run as a device: CUDA C++ as C++17 with a
-//! shim of some lines, OpenCL C by clang as what it is. Sanitizers end the process at the first operation that C
-//! leaves undefined and, of what was CUDA C++, at the first access outside the process's memory.
+//! What the C writer makes of filters, compiled for this machine and run as a device: CUDA C++ as
+//! C++17 with a shim of some lines, OpenCL C by clang as what it is. Sanitizers end the process at
+//! the first operation that C leaves undefined and, of what was CUDA C++, at the first access
+//! outside the process's memory.
 //!
-//! Many filters make one program, because a compiler takes longer to start than to compile one of them.
+//! Many filters make one program, because a compiler takes longer to start than to compile one of
+//! them.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -107,7 +109,8 @@ fn compile(command: &mut Command) -> Result<(), Unavailable> {
 }
 
 impl Host {
-    /// Writes and compiles these filters, and starts the program. `options` but for the kernel's name.
+    /// Writes and compiles these filters, and starts the program. `options` but for the kernel's
+    /// name.
     ///
     /// # Errors
     /// See [`Unavailable`].
@@ -138,7 +141,8 @@ impl Host {
                 let target = ["-c", "-O1", "-fPIC", "-target", "x86_64-linux-gnu"];
                 let sanitize = ["-fsanitize=undefined", "-fsanitize-trap=undefined"];
                 compile(opencl_c(Command::new(&clang).args(target).args(sanitize), &source).arg("-o").arg(&object))?;
-                // Constants at file scope are everybody's in OpenCL C; of each file only the kernel is wanted.
+                // Constants at file scope are everybody's in OpenCL C; of each file only the kernel
+                // is wanted.
                 let only = format!("--keep-global-symbol={}", kernel.entry);
                 compile(Command::new("objcopy").arg(only).arg(&object))?;
                 objects.push(object);
@@ -158,7 +162,8 @@ impl Host {
         let (source, program) = (folder.path().join("filters.cpp"), folder.path().join("filters"));
         std::fs::write(&source, text).map_err(broken)?;
         let sanitize = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
-        // Random filters compare what is equal and store what nobody reads: not every warning is about the writer.
+        // Random filters compare what is equal and store what nobody reads: not every warning is
+        // about the writer.
         let warnings = ["return-type", "sequence-point", "strict-aliasing=2", "uninitialized"];
         let warnings = warnings.map(|warning| format!("-Werror={warning}"));
         // GCC goes by types when it looks at what may alias from -O2 on only.
@@ -235,8 +240,8 @@ fn call(kernel: &Kernel, opencl: bool, number: u32) -> String {
     kernel.arguments.iter().map(of).collect::<Vec<String>>().join(", ")
 }
 
-/// The function that goes through all work items of a launch: more than there are packets, or, where each takes
-/// packet after packet, just a few.
+/// The function that goes through all work items of a launch: more than there are packets, or,
+/// where each takes packet after packet, just a few.
 fn items(options: &Options, opencl: bool, cases: &str) -> String {
     let count = if options.grid_stride { "5" } else { "(count + 3) / 4 * 4" };
     let set = match opencl {
@@ -259,8 +264,8 @@ impl Device for Host {
     fn load(&self, program: &Arc<Program>, options: &LoadOptions) -> Result<Box<dyn Session>, DeviceError> {
         let unsupported = |reason: String| DeviceError::Unsupported { device: self.info.id.clone(), reason };
         let source = write(program, &self.options).map_err(|e| unsupported(e.to_string()))?.source;
-        // Filters that packets cannot go side by side in are written as with bytes, whose near loads are made before
-        // what is asked about their packet's length.
+        // Filters that packets cannot go side by side in are written as with bytes, whose near
+        // loads are made before what is asked about their packet's length.
         let bytes = Options { packet_access: PacketAccess::Bytes, ..self.options.clone() };
         let side_by_side = self.options.packet_access == PacketAccess::Vectorizable
             && write(program, &bytes).map_err(|e| unsupported(e.to_string()))?.source != source;

@@ -1,9 +1,10 @@
 //! Whether an outcome is one that some order of the packets' calls gives.
 //!
-//! A packet is a list of calls on a map `m`, each on a key, and the filter ([`filter`]) leaves in it what they gave. Of each
-//! key, the calls of all packets must come in one order that keeps every packet's own, such that a set of keys gives what they have
-//! given and ends as the map has; values too, unless keys are removed. Of the memory, every place has a whole key that no
-//! other place has, and the header counts them.
+//! A packet is a list of calls on a map `m`, each on a key, and the filter ([`filter`]) leaves in
+//! it what they gave. Of each key, the calls of all packets must come in one order that keeps every
+//! packet's own, such that a set of keys gives what they have given and ends as the map has; values
+//! too, unless keys are removed. Of the memory, every place has a whole key that no other place
+//! has, and the header counts them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,16 +15,16 @@ use portcullis_core::map::{Declaration, MapKind, Table, rows};
 
 use super::Outcome;
 
-/// What is done with a key.
+/// Operation on a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum What {
-    /// It is looked for, and its value read.
+    /// Looks the key up and reads its value.
     Find,
-    /// It is made.
+    /// Inserts the key.
     Insert,
-    /// It is removed.
+    /// Removes the key.
     Remove,
-    /// It is made, and so much is added to its value.
+    /// Inserts the key and adds this to its value.
     Count(u32),
 }
 
@@ -88,12 +89,12 @@ pub fn packet(calls: &[Call]) -> Vec<u8> {
     words.flat_map(u32::to_le_bytes).collect()
 }
 
-/// What is right.
+/// Decides which outcomes are correct.
 #[derive(Debug)]
 pub struct Check<'a> {
     /// The map `m`.
     pub map: &'a Declaration,
-    /// Its entries before.
+    /// Entries before the operations.
     pub before: &'a BTreeMap<Vec<u32>, u32>,
     /// The packets' calls.
     pub packets: &'a [Vec<Call>],
@@ -103,14 +104,14 @@ pub struct Check<'a> {
 #[derive(Debug, Clone, Copy)]
 enum Event {
     Find(bool),
-    Insert(Made),
+    Insert(Insertion),
     Remove(bool),
     Add(u32, u32),
     Read(u32),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Made {
+enum Insertion {
     Full,
     Old,
     New,
@@ -152,15 +153,15 @@ impl Check<'_> {
                 if other != key {
                     continue;
                 }
-                let made = [Made::Full, Made::Old, Made::New][result as usize];
-                if made == Made::Full && matches!(what, What::Insert | What::Count(_)) && !is_full {
+                let made = [Insertion::Full, Insertion::Old, Insertion::New][result as usize];
+                if made == Insertion::Full && matches!(what, What::Insert | What::Count(_)) && !is_full {
                     return Err(format!("{key:x?} has no room in a map that has"));
                 }
                 match *what {
                     What::Find => own.extend([Event::Find(result == 1), Event::Read(value)]),
                     What::Remove => own.push(Event::Remove(result == 1)),
                     What::Insert => own.push(Event::Insert(made)),
-                    What::Count(_) if made == Made::Full => own.push(Event::Insert(made)),
+                    What::Count(_) if made == Insertion::Full => own.push(Event::Insert(made)),
                     What::Count(amount) => own.extend([Event::Insert(made), Event::Add(amount, value)]),
                 }
             }
@@ -192,7 +193,8 @@ impl Check<'_> {
     }
 }
 
-/// Whether some words are the memory of a map in which all entries were used since it was new, or last made room.
+/// Whether some words are the memory of a map in which all entries were used since it was new, or
+/// last made room.
 ///
 /// # Errors
 /// With what is wrong with it.
@@ -243,9 +245,9 @@ fn is_serial(events: &mut [&[Event]], state: Option<u32>, end: &dyn Fn(Option<u3
         let next = match (event, state) {
             (Event::Find(found), _) if found == state.is_some() => state,
             (Event::Read(value), _) if value == state.unwrap_or(0) => state,
-            (Event::Insert(Made::Full), None) | (Event::Remove(false), None) => None,
-            (Event::Insert(Made::New), None) => Some(0),
-            (Event::Insert(Made::Old), Some(_)) => state,
+            (Event::Insert(Insertion::Full), None) | (Event::Remove(false), None) => None,
+            (Event::Insert(Insertion::New), None) => Some(0),
+            (Event::Insert(Insertion::Old), Some(_)) => state,
             (Event::Remove(true), Some(_)) => None,
             (Event::Add(amount, before), Some(value)) if value == before => Some(value.wrapping_add(amount)),
             _ => return false,
@@ -263,7 +265,7 @@ mod tests {
 
     #[test]
     fn an_order_is_found_where_there_is_one() {
-        let (new, old) = (Event::Insert(Made::New), Event::Insert(Made::Old));
+        let (new, old) = (Event::Insert(Insertion::New), Event::Insert(Insertion::Old));
         let serial = |events: &[&[Event]], before, after| is_serial(&mut events.to_vec(), before, &|end| end == after);
         assert!(serial(&[&[old, Event::Add(1, 2)], &[new, Event::Add(2, 0)]], None, Some(3)));
         assert!(!serial(&[&[old, Event::Add(1, 0)], &[new, Event::Add(2, 0)]], None, Some(3)), "one add is lost");
@@ -272,6 +274,6 @@ mod tests {
         assert!(!serial(&[&[Event::Remove(true)], &[Event::Remove(true)]], Some(1), None));
         assert!(serial(&[&[Event::Remove(true)], &[Event::Find(false)]], Some(1), None));
         assert!(!serial(&[&[Event::Find(false), Event::Find(true)]], Some(1), Some(1)), "it was there all the time");
-        assert!(!serial(&[&[Event::Insert(Made::Full)]], Some(1), Some(1)), "what is there needs no room");
+        assert!(!serial(&[&[Event::Insert(Insertion::Full)]], Some(1), Some(1)), "what is there needs no room");
     }
 }

@@ -1,9 +1,10 @@
 //! Memory of words as several packets see it, without order between different words.
 //!
-//! Each word has an order in which it was written. Who reads it finds any value that is not older there than what the
-//! same packet has read or written before; who changes it in one operation changes the last, and nothing comes between
-//! what was read and what was written; who only writes may come before what others have written. That is C11's
-//! memory with relaxed atomics, except that no read sees what is written only later.
+//! Each word has an order in which it was written. Who reads it finds any value that is not older
+//! there than what the same packet has read or written before; who changes it in one operation
+//! changes the last, and nothing comes between what was read and what was written; who only writes
+//! may come before what others have written. That is C11's memory with relaxed atomics, except that
+//! no read sees what is written only later.
 
 use portcullis_core::interp::map_requests::{AtomicOp, MapReply};
 
@@ -20,7 +21,8 @@ pub enum Order {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Written {
     value: u32,
-    /// Whether it was made of the one before, between which and this nothing comes.
+    /// Whether the write is an atomic update of the previous one, so that nothing comes between
+    /// them.
     follows: bool,
 }
 
@@ -113,7 +115,8 @@ impl Memory {
             .collect()
     }
 
-    /// Everything that an operation may give; also whether it has failed for no reason, where it may.
+    /// Everything that an operation may give; also whether it has failed for no reason, where it
+    /// may.
     pub fn does(
         &self,
         order: Order,

@@ -1,9 +1,12 @@
-//! Every order in which a few packets' operations on maps may come, tried on the prelude's own text: the interpreter
-//! runs each packet up to its next operation ([`map_requests`](portcullis_core::interp::asking)), and [`memory`] says all that the operation may give. What
-//! two ways lead to is looked at once, so that all outcomes are found in seconds; [`check`] says which of them are right.
+//! Every order in which a few packets' operations on maps may come, tried on the prelude's own
+//! text: the interpreter runs each packet up to its next operation
+//! ([`map_requests`](portcullis_core::interp::map_requests)), and [`memory`] says all that the
+//! operation may give. What two ways lead to is looked at once, so that all outcomes are found in
+//! seconds; [`check`] says which of them are right.
 //!
-//! What a packet does depends on nothing but what its operations have given. So the interpreter runs once for each
-//! series of them (`Packets`), and less: where two have led a packet to the same place with the same in hand, they are one.
+//! What a packet does depends on nothing but what its operations have given. So the interpreter
+//! runs once for each series of them (`Packets`), and less: where two have led a packet to the same
+//! place with the same in hand, they are one.
 
 pub mod check;
 pub mod memory;
@@ -21,7 +24,7 @@ use memory::{Memory, Order, Word};
 /// Operations of a packet that are more than any needs that waits for nobody.
 const MOST: usize = 60;
 
-/// What is wrong on purpose, to see that it is found.
+/// Deliberate faults, which the exploration must find.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// Compare and exchange is a load, and then a store.
@@ -39,7 +42,7 @@ pub enum Fault {
     Lost(usize),
 }
 
-/// What is to be explored.
+/// Operations to interleave.
 #[derive(Debug)]
 pub struct Case<'a> {
     /// The filter.
@@ -68,9 +71,9 @@ pub struct Outcome {
 /// A packet that comes to no end.
 #[derive(Debug)]
 pub struct Waits {
-    /// Its number.
+    /// Number of the packet.
     pub packet: usize,
-    /// What it asks for last.
+    /// Latest request.
     pub last: MapRequest,
 }
 
@@ -117,11 +120,13 @@ struct State {
 struct Thread {
     /// What its operations have given: a node of [`Packets`].
     node: usize,
-    /// The second half of an operation that a fault has made two: what is to be stored, and what the whole gives.
+    /// The second half of an operation that a fault has made two: what is to be stored, and what
+    /// the whole gives.
     half: Option<(u32, MapReply)>,
 }
 
-/// What packets do next, by what their operations have given: a tree, of which what is asked for is made.
+/// What packets do next, by what their operations have given: a tree, of which what is asked for is
+/// made.
 struct Packets {
     interpreter: Interpreter,
     nodes: Vec<Node>,
@@ -177,7 +182,8 @@ impl Packets {
         Ok(child)
     }
 
-    /// Whether a packet may come from a node to another: where it then goes on to the first, it goes round.
+    /// Whether a packet may come from a node to another: where it then goes on to the first, it
+    /// goes round.
     fn leads(&self, from: usize, to: usize) -> bool {
         let (mut open, mut seen) = (vec![from], HashSet::new());
         while let Some(node) = open.pop() {

@@ -1,4 +1,5 @@
-//! What programs tell the host, as the kernel has it: ring buffers, and perf buffers of all processors.
+//! What programs tell the host, as the kernel has it: ring buffers, and perf buffers of all
+//! processors.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -12,7 +13,8 @@ const PAGE: usize = 4096;
 /// Pages of a perf buffer, a power of two.
 const PAGES: usize = 64;
 
-/// In front of a record of a ring buffer: its length with two bits, and where it is (`BPF_RINGBUF_HDR_SZ`).
+/// In front of a record of a ring buffer: its length with two bits, and where it is
+/// (`BPF_RINGBUF_HDR_SZ`).
 const HEADER: u64 = 8;
 const BUSY: u32 = 1 << 31;
 const DISCARDED: u32 = 1 << 30;
@@ -41,7 +43,7 @@ impl RingBuffer {
         Ok(RingBuffer { consumer, producer, size: size.into() })
     }
 
-    /// What is new, in its order.
+    /// Returns the new records, in order.
     pub fn read(&self) -> Vec<Vec<u8>> {
         let (consumed, produced) = (self.consumer.u64_at(0), self.producer.u64_at(0));
         let (mut at, end) = (consumed.load(Ordering::Acquire), produced.load(Ordering::Acquire));
@@ -88,7 +90,7 @@ impl PerfBuffer {
         Ok(PerfBuffer { processors })
     }
 
-    /// What is new: of each record so many bytes as the kernel has filled it up to.
+    /// Returns the new records, each cut to the length that the kernel wrote.
     pub fn read(&self) -> Vec<Vec<u8>> {
         let mut records = Vec::new();
         for (_, mapping) in &self.processors {

@@ -8,7 +8,7 @@ use portcullis_xdp::object::{Object, Reference};
 /// A program as the kernel takes it.
 #[derive(Debug)]
 pub struct Linked {
-    /// Its instructions, and behind them those of the functions that it calls.
+    /// Instructions of the program, followed by those of the functions it calls.
     pub instructions: Vec<u64>,
     /// The first instructions of its functions.
     pub functions: Vec<u32>,
@@ -41,7 +41,8 @@ impl Linked {
             let (at, function) = linking.open[done];
             linking.place(function)?;
             let to = linking.placed[&function];
-            // From the next instruction on; a constant is one of two places, and counts from the first of them.
+            // From the next instruction on; a constant is one of two places, and counts from the
+            // first of them.
             linking.out[at].imm = (to as i64 - at as i64 - 1) as i32;
             done += 1;
         }

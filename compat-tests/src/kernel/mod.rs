@@ -1,5 +1,5 @@
-//! Programs of XDP in the Linux kernel, which says what is right: a loader of our own, and the kernel's test run
-//! (`BPF_PROG_TEST_RUN`). It takes root.
+//! Programs of XDP in the Linux kernel, which says what is right: a loader of our own, and the
+//! kernel's test run (`BPF_PROG_TEST_RUN`). It takes root.
 #![allow(unsafe_code)]
 
 mod events;
@@ -39,19 +39,19 @@ pub struct KernelProgram {
 
 /// What the kernel made of a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ran {
+pub struct KernelRun {
     /// What the program returned.
     pub verdict: u32,
     /// The packet.
     pub packet: Vec<u8>,
-    /// What it told the host, by the names of maps, in its order; prints are of the map [`PRINTS`].
+    /// Records sent to the host, in order, by map name; prints are under [`PRINTS`].
     pub told: BTreeMap<String, Vec<Vec<u8>>>,
 }
 
 /// What prints go by.
 pub const PRINTS: &str = "printk";
 
-/// What is in a map: keys and values, in order of the keys' bytes.
+/// Contents of a map: keys and values, ordered by the bytes of the keys.
 pub type Entries = BTreeMap<Vec<u8>, Vec<u8>>;
 
 impl KernelProgram {
@@ -97,7 +97,8 @@ impl KernelProgram {
         Ok(KernelProgram { program, maps, definitions: object.maps.clone(), _others: others, rings, perf, prints })
     }
 
-    /// Instructions of a program, by their numbers, as the verifier shows them where it comes to them.
+    /// Instructions of a program, by their numbers, as the verifier shows them where it comes to
+    /// them.
     ///
     /// # Errors
     /// What the kernel says.
@@ -124,15 +125,15 @@ impl KernelProgram {
     ///
     /// # Errors
     /// The kernel's.
-    pub fn run(&self, packet: &[u8]) -> io::Result<Ran> {
+    pub fn run(&self, packet: &[u8]) -> io::Result<KernelRun> {
         self.run_at(packet, 0)
     }
 
-    /// The same, where it came in by an interface of this thread's network namespace.
+    /// Runs the program over a packet received on an interface of this thread's network namespace.
     ///
     /// # Errors
     /// The kernel's.
-    pub fn run_at(&self, packet: &[u8], interface: u32) -> io::Result<Ran> {
+    pub fn run_at(&self, packet: &[u8], interface: u32) -> io::Result<KernelRun> {
         let (verdict, packet) = sys::test_run(self.program.as_raw_fd(), packet, interface)?;
         let mut told = BTreeMap::new();
         let mut tell = |map: &str, records: Vec<Vec<u8>>| {
@@ -145,7 +146,7 @@ impl KernelProgram {
         if let Some(Ok(trace)) = &self.prints {
             tell(PRINTS, trace.read().into_iter().map(String::into_bytes).collect());
         }
-        Ok(Ran { verdict, packet, told })
+        Ok(KernelRun { verdict, packet, told })
     }
 
     /// Runs it over a packet so many times.
@@ -166,8 +167,8 @@ impl KernelProgram {
         sys::update(fd.as_raw_fd(), &slot.to_ne_bytes(), &other.program.as_raw_fd().to_ne_bytes())
     }
 
-    /// Has it see the packets of an interface, by its number in this thread's network namespace, until what is given back is
-    /// dropped.
+    /// Has it see the packets of an interface, by its number in this thread's network namespace,
+    /// until what is given back is dropped.
     ///
     /// # Errors
     /// The kernel's: there is another program, or the driver takes none.
@@ -175,8 +176,8 @@ impl KernelProgram {
         sys::link(self.program.as_raw_fd(), interface)
     }
 
-    /// What is in a map, by its number in the object; of maps per processor, what is there for the first. `None` of maps
-    /// that cannot be looked at.
+    /// Returns the contents of a map, by its number in the object; of per-CPU maps, the value of
+    /// CPU 0. `None` if the map type cannot be looked up.
     ///
     /// # Errors
     /// The kernel's.
@@ -252,8 +253,8 @@ fn create(map: &MapDefinition) -> Result<Option<OwnedFd>, String> {
     Ok(Some(fd))
 }
 
-/// Has all packets of an interface pass, until what is given back is dropped: a veth takes what a program at its other end sends back
-/// only where it has a program of its own.
+/// Has all packets of an interface pass, until what is given back is dropped: a veth takes what a
+/// program at its other end sends back only where it has a program of its own.
 ///
 /// # Errors
 /// The kernel's.
@@ -263,7 +264,8 @@ pub fn pass(interface: u32) -> Result<OwnedFd, String> {
     sys::link(program.as_raw_fd(), interface).map_err(|error| error.to_string())
 }
 
-/// Keeps this thread on the first processor, so that what is counted per processor is counted in one place.
+/// Keeps this thread on the first processor, so that what is counted per processor is counted in
+/// one place.
 pub fn on_first_processor() {
     sys::on_first_processor();
 }

@@ -64,14 +64,16 @@ pub fn next_key(map: i32, key: Option<&[u8]>, size: usize) -> io::Result<Option<
     }
 }
 
-/// Has a program see the packets of an interface of this thread's namespace, until the link is closed.
+/// Has a program see the packets of an interface of this thread's namespace, until the link is
+/// closed.
 pub fn link(program: i32, interface: u32) -> io::Result<OwnedFd> {
     let attributes = Attributes::new().u32(0, program as u32).u32(4, interface).u32(8, XDP).u32(12, IN_DRIVER);
     // SAFETY: there are no pointers.
     unsafe { { attributes }.execute(LINK_CREATE) }.map(owned)
 }
 
-/// Types for functions, which the kernel wants where one is handed to another: for each the same, that says nothing.
+/// Types for functions, which the kernel wants where one is handed to another: for each the same,
+/// that says nothing.
 fn types(functions: usize) -> io::Result<OwnedFd> {
     let strings = b"\0int\0f\0";
     let mut types: Vec<u32> = Vec::new();
@@ -97,10 +99,10 @@ pub fn program_load(ty: u32, instructions: &[u64], functions: &[u32]) -> Result<
     }
 }
 
-/// The same with what the verifier says of a program that it takes: at level 2 all ways that it goes through it.
+/// Loads a program and returns the verifier's log; at level 2 it lists every path.
 ///
 /// # Errors
-/// As there.
+/// See [`program_load`].
 pub fn program_load_with(
     ty: u32,
     instructions: &[u64],
@@ -133,14 +135,14 @@ pub fn program_load_with(
     }
 }
 
-/// A program over a packet, which came in by an interface of this thread's network namespace (0: by the loopback interface): what
-/// it returns, and the packet then, without metadata in front of it.
+/// A program over a packet, which came in by an interface of this thread's network namespace (0: by
+/// the loopback interface): what it returns, and the packet then, without metadata in front of it.
 pub fn test_run(program: i32, packet: &[u8], interface: u32) -> io::Result<(u32, Vec<u8>)> {
     // What a packet may grow by at both ends, and more.
     let mut out = vec![0_u8; packet.len() + 4096];
     let attributes = Attributes::new().u32(0, program as u32).u32(8, packet.len() as u32).u32(12, out.len() as u32);
-    // `struct xdp_md`: data, data_end, data_meta, ingress_ifindex and more. What comes back counts from where the metadata
-    // begins, as the packet does.
+    // `struct xdp_md`: data, data_end, data_meta, ingress_ifindex and more. What comes back counts
+    // from where the metadata begins, as the packet does.
     let context = [0, packet.len() as u32, 0, interface, 0, 0];
     let mut context_out = context;
     let attributes = attributes.u32(40, size_of_val(&context) as u32).u32(44, size_of_val(&context_out) as u32);
@@ -168,14 +170,16 @@ pub fn processors() -> usize {
     last.map_or(1, |last| last + 1)
 }
 
-/// Opens a perf event of a processor's that programs write to (`PERF_COUNT_SW_BPF_OUTPUT`, linux/perf_event.h).
+/// Opens a perf event of a processor's that programs write to (`PERF_COUNT_SW_BPF_OUTPUT`,
+/// linux/perf_event.h).
 pub fn perf_event_of_bpf(processor: u32) -> io::Result<OwnedFd> {
     const SOFTWARE: u32 = 1;
     const BPF_OUTPUT: u64 = 10;
     const RAW: u64 = 1 << 10;
     const CLOEXEC: u64 = 8;
     const ENABLE: libc::c_ulong = 0x2400;
-    // struct perf_event_attr as it was at first, 64 bytes: type and size, config, period, what a sample has.
+    // struct perf_event_attr as it was at first, 64 bytes: type and size, config, period, what a
+    // sample has.
     let size = 64_u32;
     let attributes = [u64::from(SOFTWARE) | u64::from(size) << 32, BPF_OUTPUT, 1, RAW, 0, 0, 0, 0];
     // SAFETY: the attributes are as long as they say.

@@ -1,4 +1,5 @@
-//! What programs print, as the kernel has it: in an instance of its tracing of our own, which has this thread's prints alone.
+//! What programs print, as the kernel has it: in an instance of its tracing of our own, which has
+//! this thread's prints alone.
 
 use std::ffi::CString;
 use std::fs;
@@ -55,7 +56,7 @@ impl Trace {
         }
     }
 
-    /// What is new: texts without the ends of their lines.
+    /// Returns the new lines, without line ends.
     pub fn read(&self) -> Vec<String> {
         let mut text = Vec::new();
         let mut part = [0; 1 << 14];

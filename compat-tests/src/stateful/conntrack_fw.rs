@@ -14,7 +14,7 @@ use crate::traffic::frame::{ACK, FIN, RST, SYN};
 /// An address in words, and a port.
 type Endpoint = ([u32; 4], u16);
 
-/// What is known of a connection.
+/// State of a connection.
 #[derive(Debug, Clone)]
 enum State {
     /// By this end.

@@ -16,7 +16,7 @@ pub struct FlowStats {
     flows: HashMap<(IpAddr, IpAddr, u16, u16, u8), Flow>,
 }
 
-/// What is known of a flow.
+/// Statistics of a flow.
 #[derive(Debug)]
 pub struct Flow {
     packets: u32,

@@ -50,7 +50,7 @@ impl GtpuDecap {
     }
 }
 
-/// What is behind the header and its extensions; nothing where they make no sense.
+/// Returns the bytes after the header and its extensions; `None` if they are malformed.
 fn user_packet(message: &[u8]) -> Option<&[u8]> {
     let [e, s, pn] = [4, 2, 1].map(|bit| message[0] & bit != 0);
     if !(e || s || pn) {

@@ -7,9 +7,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 pub struct Ip<'a> {
     /// Where its header begins.
     pub at: usize,
-    /// Its source.
+    /// Source address.
     pub source: IpAddr,
-    /// Its destination.
+    /// Destination address.
     pub destination: IpAddr,
     /// The protocol, or the next header of IPv6.
     pub protocol: u8,
@@ -19,7 +19,7 @@ pub struct Ip<'a> {
     pub is_fragment: bool,
     /// Some came before.
     pub is_later_fragment: bool,
-    /// What is behind the header with its options; nothing where those are cut off.
+    /// Bytes after the header and its options; empty if the options are truncated.
     pub payload: &'a [u8],
 }
 
@@ -87,8 +87,8 @@ impl Ip<'_> {
     }
 }
 
-/// An address's bits in words, highest first; an IPv4 address is the IPv6 address that stands for it (RFC 4291, section
-/// 2.5.5.2).
+/// An address's bits in words, highest first; an IPv4 address is the IPv6 address that stands for
+/// it (RFC 4291, section 2.5.5.2).
 pub fn words(address: IpAddr) -> [u32; 4] {
     let bits = u128::from(match address {
         IpAddr::V4(address) => address.to_ipv6_mapped(),

@@ -27,7 +27,7 @@ impl Prefixes {
         self.0.iter_mut().filter(fits).max_by_key(|(key, _)| key.last().copied()).map(|(_, value)| value)
     }
 
-    /// What is in the map.
+    /// Returns the contents as map rows.
     pub fn rows(&self) -> BTreeMap<Vec<u32>, Vec<u32>> {
         self.0.iter().map(|(key, value)| (key.clone(), vec![*value])).collect()
     }

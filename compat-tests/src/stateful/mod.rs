@@ -1,8 +1,10 @@
-//! The stock filters with maps, each beside a model of it: what it must do with each packet, and what its maps must hold
-//! in the end. The models are written from the filters' descriptions and the specifications that those name, in plain Rust.
+//! The stock filters with maps, each beside a model of it: what it must do with each packet, and
+//! what its maps must hold in the end. The models are written from the filters' descriptions and
+//! the specifications that those name, in plain Rust.
 //!
-//! A run is of phases: before each the host writes into maps, then packets are filtered. However the packets are cut
-//! into batches, on every device, verdicts, bytes and maps are those of the model.
+//! A run is of phases: before each the host writes into maps, then packets are filtered. However
+//! the packets are cut into batches, on every device, verdicts, bytes and maps are those of the
+//! model.
 
 pub mod blacklist;
 pub mod conntrack_fw;
@@ -40,13 +42,13 @@ pub type Maps = BTreeMap<String, BTreeMap<Vec<u32>, Vec<u32>>>;
 
 /// What a filter must do.
 pub trait Model {
-    /// What it makes of a packet.
+    /// Filters a packet.
     fn filter(&mut self, packet: &Packet) -> Outcome;
 
     /// What the host writes.
     fn set(&mut self, map: &str, key: &[u32], value: &[u32]);
 
-    /// What is in its maps, but for entries by number whose words are all zero.
+    /// Returns the maps' contents, without indexed entries whose words are all zero.
     fn maps(&self) -> Maps;
 }
 
@@ -56,13 +58,13 @@ pub type Writes = Vec<(&'static str, Vec<u32>, Vec<u32>)>;
 /// What the host writes, and the packets that follow.
 #[derive(Debug, Clone)]
 pub struct Phase {
-    /// What is written first.
+    /// Map writes before the packets.
     pub writes: Writes,
-    /// What is filtered then.
+    /// Packets to filter.
     pub packets: Vec<Packet>,
 }
 
-/// What came of a run.
+/// Results of a run.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Outcomes {
     /// What became of each packet.
@@ -81,7 +83,8 @@ pub fn expected(model: &mut dyn Model, phases: &[Phase]) -> Outcomes {
     Outcomes { packets, maps: model.maps() }
 }
 
-/// A stock filter in both languages, with parameters that WGSL names; in OpenCL C they have capital letters.
+/// A stock filter in both languages, with parameters that WGSL names; in OpenCL C they have capital
+/// letters.
 pub fn programs(name: &str, parameters: &[(&str, &str)]) -> Vec<Arc<Program>> {
     let find = |texts: &'static [(&'static str, &'static str)]| {
         texts.iter().find(|(known, _)| *known == name).unwrap_or_else(|| panic!("there is no filter {name}")).1
@@ -98,7 +101,8 @@ pub fn programs(name: &str, parameters: &[(&str, &str)]) -> Vec<Arc<Program>> {
     [in_wgsl, in_c].map(|program| Arc::new(program.unwrap_or_else(|errors| panic!("{}", errors.render())))).into()
 }
 
-/// The text with room for some prefixes in place of the internet's: each run clears all and reads all.
+/// The text with room for some prefixes in place of the internet's: each run clears all and reads
+/// all.
 fn with_small_tables(text: &str) -> String {
     let line = |line: &str| match line.split_once("entries=") {
         Some((map, _)) if map.starts_with("//! map ") && map.contains(": lpm ") => format!("{map}entries=3000\n"),

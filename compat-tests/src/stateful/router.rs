@@ -121,7 +121,8 @@ pub fn writes(is_v6: bool, seed: u64) -> Writes {
     writes
 }
 
-/// Packets of which most go to addresses around those of the routes, and a few to where no router sends any.
+/// Packets of which most go to addresses around those of the routes, and a few to where no router
+/// sends any.
 pub fn routed(packets: &[Packet], is_v6: bool, seed: u64) -> Vec<Packet> {
     let mut random = Random::new(seed, 1812);
     packets.iter().map(|packet| altered(packet, is_v6, &mut random)).collect()

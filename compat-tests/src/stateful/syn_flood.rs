@@ -23,7 +23,7 @@ pub struct SynFlood {
     dropped: HashMap<u32, u64>,
 }
 
-/// What is known of a group: when its window began, what it has counted, and what the one before had.
+/// Counters of a group: start of the current window, its count, and the previous window's count.
 #[derive(Debug)]
 struct Group {
     begun: u64,

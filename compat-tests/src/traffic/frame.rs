@@ -32,7 +32,7 @@ pub struct Frame {
     pub options: u8,
     /// The protocol, or IPv6's next header.
     pub protocol: u8,
-    /// What is behind the IP header.
+    /// Bytes after the IP header.
     pub payload: Vec<u8>,
 }
 
@@ -69,7 +69,7 @@ impl Frame {
         Frame::new(source.ip(), destination.ip(), 17, datagram)
     }
 
-    /// The same in fragments of `size` bytes, a multiple of 8; IPv4 only.
+    /// Splits the frame into fragments of `size` bytes, a multiple of 8; IPv4 only.
     pub fn fragments(&self, size: usize) -> Vec<Frame> {
         let pieces = self.payload.chunks(size);
         let last = pieces.len() - 1;
@@ -135,8 +135,8 @@ pub fn ones_complement(bytes: &[u8]) -> u16 {
     sum as u16
 }
 
-/// The checksum of a segment or datagram whose checksum field is zero (RFC 9293, section 3.1; RFC 8200, section 8.1).
-/// Where the field holds the right checksum, this is 0.
+/// The checksum of a segment or datagram whose checksum field is zero (RFC 9293, section 3.1; RFC
+/// 8200, section 8.1). Where the field holds the right checksum, this is 0.
 pub fn transport_checksum(source: IpAddr, destination: IpAddr, protocol: u8, segment: &[u8]) -> u16 {
     let mut all = Vec::new();
     for address in [source, destination] {

@@ -1,6 +1,7 @@
-//! Traffic as networks have it, made from a seed: TCP connections that begin, talk and end in both directions, many at
-//! a time, with losses and repetitions; floods of SYNs; datagrams and their fragments; strays that belong to nothing;
-//! and now and then a packet that was cut off or damaged. Time goes on from packet to packet.
+//! Traffic as networks have it, made from a seed: TCP connections that begin, talk and end in both
+//! directions, many at a time, with losses and repetitions; floods of SYNs; datagrams and their
+//! fragments; strays that belong to nothing; and now and then a packet that was cut off or damaged.
+//! Time goes on from packet to packet.
 
 mod connection;
 pub mod frame;
@@ -17,7 +18,7 @@ use portcullis_core::packet::Metadata;
 /// What traffic shall be like.
 #[derive(Debug, Clone)]
 pub struct Spec {
-    /// The same one gives the same packets.
+    /// Seed; equal seeds give equal packets.
     pub seed: u64,
     /// How many packets.
     pub packets: usize,
@@ -41,9 +42,11 @@ impl Default for Spec {
     }
 }
 
-/// The packets, in order of their arrival. What comes from clients has ingress port 0, what comes from servers 1.
+/// The packets, in order of their arrival. What comes from clients has ingress port 0, what comes
+/// from servers 1.
 pub fn traffic(spec: &Spec) -> Vec<Packet> {
-    let mut maker = Maker { random: Random::new(spec.seed, 31), spec, flood: None, waiting: Vec::new(), last: None };
+    let mut maker =
+        TrafficGenerator { random: Random::new(spec.seed, 31), spec, flood: None, waiting: Vec::new(), last: None };
     let mut connections: Vec<Connection> = Vec::new();
     let (mut packets, mut now) = (Vec::with_capacity(spec.packets), spec.start);
     while packets.len() < spec.packets {
@@ -77,7 +80,7 @@ pub fn traffic(spec: &Spec) -> Vec<Packet> {
     packets
 }
 
-struct Maker<'a> {
+struct TrafficGenerator<'a> {
     random: Random,
     spec: &'a Spec,
     /// The victim of a flood, its source network, and how many packets are still to come.
@@ -88,7 +91,7 @@ struct Maker<'a> {
     last: Option<(SocketAddr, SocketAddr)>,
 }
 
-impl Maker<'_> {
+impl TrafficGenerator<'_> {
     fn client(&mut self) -> SocketAddr {
         let (host, port) = (self.random.below(self.spec.clients), 40_000 + self.random.below(8) as u16);
         let ip: IpAddr = match host % 4 {
@@ -126,7 +129,7 @@ impl Maker<'_> {
         (client, server)
     }
 
-    /// What is no connection's, though it may be between the ends of one.
+    /// Generates a frame that belongs to no connection, though it may have the addresses of one.
     fn other(&mut self, kind: u32, ends: Option<(SocketAddr, SocketAddr)>) -> Frame {
         if let Some(fragment) = self.waiting.pop() {
             return fragment;

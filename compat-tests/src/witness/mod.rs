@@ -1,5 +1,5 @@
-//! Other compilers of OpenCL C and C: what they make of the same text is what it means, as far as their
-//! languages and ours are the same.
+//! Other compilers of OpenCL C and C: what they make of the same text is what it means, as far as
+//! their languages and ours are the same.
 
 pub mod native;
 pub mod opencl;
@@ -7,7 +7,7 @@ pub mod opencl;
 /// What a filter made of a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
-    /// What it returned.
+    /// Return value.
     pub value: u32,
     /// The packet as it left it.
     pub packet: Vec<u8>,
@@ -18,7 +18,7 @@ pub struct Answer {
 pub enum Unavailable {
     /// There is no such compiler here.
     Missing(String),
-    /// It does not take the text, or the program broke down.
+    /// The compiler rejected the text, or the program crashed.
     Failed(String),
 }
 

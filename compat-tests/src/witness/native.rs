@@ -100,7 +100,8 @@ fn failed(what: impl std::fmt::Display) -> Unavailable {
     Unavailable::Failed(what.to_string())
 }
 
-/// Packets come in on standard input; every filter's answer to each goes out, what it returned and the packet.
+/// Packets come in on standard input; every filter's answer to each goes out, what it returned and
+/// the packet.
 fn main(filters: usize, length: usize) -> String {
     let mut text = String::from("#include <stdio.h>\n#include <string.h>\n");
     for i in 0..filters {

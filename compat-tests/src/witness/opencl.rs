@@ -21,7 +21,7 @@ const TOGETHER: usize = 25;
 /// A packet to be filtered, and what lies around it in memory.
 #[derive(Debug, Clone, Copy)]
 pub struct Packet<'a> {
-    /// Its bytes.
+    /// Packet bytes.
     pub bytes: &'a [u8],
     /// See [`Metadata`].
     pub metadata: Metadata,
@@ -65,8 +65,8 @@ pub struct Compiled {
 }
 
 impl Compiled {
-    /// Compiles filters for packets of up to `longest` bytes. They may look at as many as `behind` bytes from a
-    /// packet's end on.
+    /// Compiles filters for packets of up to `longest` bytes. They may look at as many as `behind`
+    /// bytes from a packet's end on.
     ///
     /// # Errors
     /// See [`Unavailable`].

@@ -1,8 +1,9 @@
 //! The reference interpreter: slow, obvious, and the definition of the correct result.
 //!
-//! It runs [`Program::module`] as the validator left it, including the prelude's function bodies,
-//! and shares no code with any backend, nor with the passes and facts that backends rely on. If
-//! another device's result differs from the interpreter's, the other device is wrong.
+//! The interpreter runs [`Program::module`] as the validator left it, including the prelude's
+//! function bodies, and shares no code with any backend, nor with the passes and facts that
+//! backends rely on. If another device's result differs from the interpreter's, the other device is
+//! wrong.
 //!
 //! Design:
 //! - A value is a flat list of typed scalars (`value`); `layout` locates the parts of a type in it.

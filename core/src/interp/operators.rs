@@ -1,5 +1,5 @@
-//! Unary and binary operators, as WGSL defines them; `docs/reference/semantics.md` settles what it leaves
-//! open.
+//! Unary and binary operators, as WGSL defines them; `docs/reference/semantics.md` settles what it
+//! leaves open.
 
 use naga::{BinaryOperator, TypeInner, UnaryOperator, VectorSize};
 

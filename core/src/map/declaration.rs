@@ -110,7 +110,7 @@ pub struct Declaration {
     pub typed: Option<Arc<TypeInfo>>,
     /// Annotations of the entries of a map by index.
     pub annotations: Option<Arc<Annotations>>,
-    /// Whether the map is a ring of event records ([`portcullis_xdp::events`]). Only readers of
+    /// Whether the map is a ring of event records (`portcullis_xdp::events`). Only readers of
     /// events can interpret its entries.
     pub is_ring: bool,
 }

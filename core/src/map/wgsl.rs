@@ -1,6 +1,6 @@
 //! WGSL functions by which filters access their maps. This source is part of the prelude of a
-//! filter that declares maps, and defines their semantics on every device (`docs/guide/maps.md` explains
-//! it).
+//! filter that declares maps, and defines their semantics on every device (`docs/guide/maps.md`
+//! explains it).
 //!
 //! Insertion is wait-free, because lanes may run in lockstep, atomics are relaxed, and waiting for
 //! another lane may deadlock. A slot is claimed by writing its key word by word, each by

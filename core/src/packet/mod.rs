@@ -1,6 +1,6 @@
 //! Packet memory and batches: an [`Arena`] of bytes, [`Descriptor`]s that locate packets in it, a
-//! [`Batch`] of those, and the [`Verdicts`] that a device returns. `docs/reference/abi.md` specifies the
-//! layout in memory.
+//! [`Batch`] of those, and the [`Verdicts`] that a device returns. `docs/reference/abi.md`
+//! specifies the layout in memory.
 
 mod arena;
 mod batch;

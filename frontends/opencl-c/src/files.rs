@@ -47,8 +47,8 @@ impl Span {
 pub trait Includes {
     /// Reads a file. `path` is relative to the filter's folder and consists of plain names, without
     /// `..` or a root. Of a file of more than
-    /// [`MAX_SOURCE_BYTES`](portcullis_core::diagnostics::MAX_SOURCE_BYTES) bytes, the reader need not return
-    /// more than one byte beyond the limit.
+    /// [`MAX_SOURCE_BYTES`](portcullis_core::diagnostics::MAX_SOURCE_BYTES) bytes, the reader need
+    /// not return more than one byte beyond the limit.
     ///
     /// # Errors
     /// The reason why the file cannot be read, as text for the user.

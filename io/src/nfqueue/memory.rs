@@ -43,7 +43,8 @@ pub(super) fn arena(len: usize) -> Result<Arena, ArenaError> {
         return Err(ArenaError::OutOfMemory { requested: len });
     }
     let start = NonNull::new(start.cast::<u8>()).ok_or(ArenaError::OutOfMemory { requested: len })?;
-    // SAFETY: `allocated` bytes, zero and ours, at a page's beginning, until the mapping is dropped.
+    // SAFETY: `allocated` bytes, zero and ours, at a page's beginning, until the mapping is
+    // dropped.
     unsafe { Arena::from_raw_parts(start, len, allocated, Box::new(Mapping { start, len: allocated })) }
 }
 

@@ -1,9 +1,9 @@
 //! Netfilter queues (nfnetlink_queue): the kernel sends packets to a process and waits for
 //! verdicts.
 //!
-//! A firewall rule sends packets here (`-j NFQUEUE --queue-num 0`, see docs/guide/nfqueue.md), and each
-//! waits in the kernel until it gets a verdict. [`open`] binds a queue and returns the two halves
-//! of its lane, for two threads:
+//! A firewall rule sends packets here (`-j NFQUEUE --queue-num 0`, see docs/guide/nfqueue.md), and
+//! each waits in the kernel until it gets a verdict. [`open`] binds a queue and returns the two
+//! halves of its lane, for two threads:
 //!
 //! - [`QueueReceiver`] receives many messages per system call, directly into an arena. Packets are
 //!   filtered where they were received; an Ethernet header for the filter overwrites the bytes of

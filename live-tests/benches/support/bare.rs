@@ -12,8 +12,8 @@ use xsk_rs::umem::{Umem, frame::FrameDesc};
 /// Frames that are received at a time.
 const BURST: usize = 64;
 
-/// Runs the loop at queue 0 of an interface of this thread's namespace, on the second processor, while `measure` measures what
-/// it is given: how many frames were received.
+/// Runs the loop at queue 0 of an interface of this thread's namespace, on the second processor,
+/// while `measure` measures what it is given: how many frames were received.
 pub fn bare(interface: &str, frames: u32, measure: impl FnOnce(&mut dyn FnMut() -> u64) -> f64) -> f64 {
     let umem = UmemConfig::builder()
         .frame_size(2048.try_into().unwrap())

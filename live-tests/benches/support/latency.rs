@@ -21,11 +21,13 @@ const MARK: [u8; 4] = *b"port";
 /// How long the last frames may take.
 const LAST: Duration = Duration::from_millis(100);
 
-/// Sends frames at an even rate out of an end of a link, whose other end sends them back as they are or with addresses swapped,
-/// and gives how long each was away, in nanoseconds, ascending; and how many were sent.
+/// Sends frames at an even rate out of an end of a link, whose other end sends them back as they
+/// are or with addresses swapped, and gives how long each was away, in nanoseconds, ascending; and
+/// how many were sent.
 ///
-/// A frame bears the time just before it was sent. That of its return is the kernel's (`SO_TIMESTAMPNS`), so that it does not
-/// count how long nobody looked. The calling thread stays on the first processor for that time.
+/// A frame bears the time just before it was sent. That of its return is the kernel's
+/// (`SO_TIMESTAMPNS`), so that it does not count how long nobody looked. The calling thread stays
+/// on the first processor for that time.
 pub fn round_trips(end: &End, frame: &[u8], rate: f64, time: Duration) -> (Vec<u64>, u64) {
     end.namespace().run(|| {
         on_processor(0);
@@ -44,7 +46,8 @@ pub fn round_trips(end: &End, frame: &[u8], rate: f64, time: Duration) -> (Vec<u
                 return (times, sent);
             }
             if before >= next && before < begun + time.as_nanos() as u64 {
-                // Where this thread was held up, what was missed is not sent at once: that would be another load.
+                // Where this thread was held up, what was missed is not sent at once: that would be
+                // another load.
                 next = (next + interval).max(before);
                 frame[STAMP..STAMP + 8].copy_from_slice(&now().to_be_bytes());
                 sent += u64::from(socket.send(&frame));
@@ -74,7 +77,8 @@ impl Socket {
     fn open(interface: &str) -> Socket {
         let protocol = (libc::ETH_P_IP as u16).to_be();
         let name = CString::new(interface).expect("a name");
-        // SAFETY: values that outlive the calls, with their lengths; the descriptor is new, and nobody else's.
+        // SAFETY: values that outlive the calls, with their lengths; the descriptor is new, and
+        // nobody else's.
         unsafe {
             let socket = libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_NONBLOCK, protocol.into());
             assert!(socket >= 0, "a packet socket: {}", Error::last_os_error());
@@ -107,8 +111,9 @@ impl Socket {
         let mut frame = [0_u8; LENGTH];
         let mut control = MaybeUninit::<[u64; 16]>::zeroed();
         let mut piece = libc::iovec { iov_base: frame.as_mut_ptr().cast(), iov_len: frame.len() };
-        // SAFETY: all bytes zero are a header without an address; then it has one piece and room for control data, both of
-        // which outlive the call, and control data are walked as its macros do.
+        // SAFETY: all bytes zero are a header without an address; then it has one piece and room
+        // for control data, both of which outlive the call, and control data are walked as its
+        // macros do.
         unsafe {
             let mut header: libc::msghdr = zeroed();
             header.msg_iov = &raw mut piece;

@@ -1,4 +1,5 @@
-//! What the benches have in common: sides that take turns, and the program's own pipeline as one of them.
+//! What the benches have in common: sides that take turns, and the program's own pipeline as one of
+//! them.
 #![allow(dead_code, reason = "each bench has its own needs")]
 
 pub mod bare;
@@ -23,9 +24,9 @@ use portcullis::program::{Program, ProgramOptions};
 /// Whether somebody wants an end.
 static OVER: AtomicBool = AtomicBool::new(false);
 
-/// Whether there is to be measured anything. Ctrl-C ends it from now on between two rounds, so that what was made is removed;
-/// and threads and programs that are started have their processors before all that is not in real time: a machine's other work
-/// would hold up one side more than the other.
+/// Whether there is to be measured anything. Ctrl-C ends it from now on between two rounds, so that
+/// what was made is removed; and threads and programs that are started have their processors before
+/// all that is not in real time: a machine's other work would hold up one side more than the other.
 pub fn begin() -> bool {
     if std::env::args().any(|argument| argument == "--test") {
         return false;
@@ -87,8 +88,9 @@ impl<'a> Side<'a> {
     }
 }
 
-/// Measures all sides in turn, and prints medians: of the rates, and of their ratios to those that the first sides (`bases` of
-/// them) had in the same round, with the least and the most. Gives the rates' medians; `None` where somebody wants an end.
+/// Measures all sides in turn, and prints medians: of the rates, and of their ratios to those that
+/// the first sides (`bases` of them) had in the same round, with the least and the most. Gives the
+/// rates' medians; `None` where somebody wants an end.
 pub fn compare(what: &str, rounds: usize, bases: usize, sides: &mut [Side<'_>]) -> Option<Vec<f64>> {
     let mut rates = vec![Vec::new(); sides.len()];
     for _ in 0..rounds {

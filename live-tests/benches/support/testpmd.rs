@@ -12,7 +12,7 @@ use portcullis_live_tests::End;
 pub struct Testpmd {
     child: Child,
     output: BufReader<ChildStdout>,
-    /// What it has its run-time files under.
+    /// Prefix of DPDK's run-time files.
     prefix: String,
 }
 

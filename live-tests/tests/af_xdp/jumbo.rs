@@ -1,4 +1,5 @@
-//! Packets that no single frame has room for: they come in several, are put together, and go out in several again.
+//! Packets that no single frame has room for: they come in several, are put together, and go out in
+//! several again.
 
 use portcullis_core::packet::{Action, Batch};
 use portcullis_io::af_xdp::Options;
@@ -9,14 +10,15 @@ use portcullis_live_tests::{Frame, Namespace, PacketSocket, Veth, lane_options, 
 
 use crate::{SOON, begin, redirect};
 
-/// Around what one frame has room for (4,096 bytes, less 256), with room to grow (128) and without, what two have, and as long
-/// as the link takes.
+/// Around what one frame has room for (4,096 bytes, less 256), with room to grow (128) and without,
+/// what two have, and as long as the link takes.
 const LENGTHS: [usize; 10] = [3500, 3712, 3713, 3840, 3841, 5000, 7680, 7681, 9000, 9014];
 
 /// How many of these stay in their frame, as it has room for what they may become.
 const IN_PLACE: usize = 2;
 
-/// What the filter makes of a packet with this number, in its bytes from the experiment's number on. Its ends may be moved.
+/// What the filter makes of a packet with this number, in its bytes from the experiment's number
+/// on. Its ends may be moved.
 fn rewrite(packet: &mut [u8]) {
     let last = packet.len() - 1;
     for at in [18, 3000, 3490, last] {

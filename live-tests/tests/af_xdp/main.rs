@@ -1,5 +1,5 @@
-//! AF_XDP sockets in namespaces, with a function as the filter: verdicts seen from the other side of the link, and what a
-//! lane does with the packets that there are.
+//! AF_XDP sockets in namespaces, with a function as the filter: verdicts seen from the other side
+//! of the link, and what a lane does with the packets that there are.
 #![cfg(all(target_os = "linux", feature = "af-xdp"))]
 
 mod jumbo;
@@ -23,7 +23,7 @@ fn redirect(target: u32) -> u32 {
     Action::Redirect as u32 | target << 8
 }
 
-/// The same verdict on all packets.
+/// Returns a filter that gives every packet this verdict.
 fn all(action: Action) -> impl Fn(&mut Batch) -> Vec<u32> + Sync {
     move |batch| vec![action as u32; batch.len()]
 }

@@ -24,7 +24,8 @@ fn packets_that_pass_are_answered_by_the_stack() {
     ] {
         let (left, right) = (Namespace::new(), Namespace::new());
         let veth = Veth::between(&left, &right).queues(2).make();
-        // In native mode the kernel sees to it itself. Checksums are left to a card that is not there.
+        // In native mode the kernel sees to it itself. Checksums are left to a card that is not
+        // there.
         veth.left.ethtool(&["-K", "tso off gso off"]);
         let addresses: [IpAddr; 2] = [veth.right.ipv4().into(), veth.right.ipv6().into()];
         let options = Options {

@@ -12,7 +12,8 @@ use portcullis_live_tests::{Namespace, PacketSocket, Veth, lane_options, run_lan
 
 use crate::{SOON, all, begin};
 
-/// A link deals packets to its queues by their flows. Each queue has its own, and each packet goes back out of its queue.
+/// A link deals packets to its queues by their flows. Each queue has its own, and each packet goes
+/// back out of its queue.
 #[test]
 fn every_queue_has_its_share_of_the_traffic() {
     let Some(_suite) = begin("AF_XDP queues") else { return };
@@ -60,7 +61,8 @@ fn every_queue_has_its_share_of_the_traffic() {
     }
 }
 
-/// Packets that were sent into an end of a link and found no room at the other, as the link counts them.
+/// Packets that were sent into an end of a link and found no room at the other, as the link counts
+/// them.
 fn refused_by_the_link(veth: &Veth) -> u64 {
     let says = veth.left.namespace().ip(&["-statistics", "-oneline", "link", "show", "dev", veth.left.name()]);
     // `... \ TX: bytes packets errors dropped carrier collsns \ 1 2 3 4 5 6`
@@ -68,8 +70,9 @@ fn refused_by_the_link(veth: &Veth) -> u64 {
     numbers.split_whitespace().nth(3).and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{says}"))
 }
 
-/// A filter that is slower than its packets come loses some, of which every one is counted once: those that the socket has no
-/// room for by the kernel, and those that do not even get there by the link.
+/// A filter that is slower than its packets come loses some, of which every one is counted once:
+/// those that the socket has no room for by the kernel, and those that do not even get there by the
+/// link.
 #[test]
 fn what_a_full_queue_loses_is_counted() {
     let Some(_suite) = begin("AF_XDP queues") else { return };

@@ -19,7 +19,8 @@ fn a_verdict_of_tx_sends_a_frame_back_as_the_filter_has_left_it() {
     // Their kernels keep silent.
     let veth = Veth::between(&left, &right).without_ipv4().without_ipv6().make();
     let mut peer = PacketSocket::at(&veth.left);
-    // Each frame goes back with its addresses swapped, cut at its front, at its end, or grown on both.
+    // Each frame goes back with its addresses swapped, cut at its front, at its end, or grown on
+    // both.
     let filter = |batch: &mut Batch| {
         for index in 0..batch.len() {
             let (to, from) = batch.packet_mut(index).split_at_mut(6);
@@ -103,7 +104,8 @@ fn frames_are_redirected_to_other_ports_dropped_or_lost_for_a_reason() {
     assert_eq!((lost, losses.all()), ([500, 500, 500], 1500));
 }
 
-/// A redirect's target goes down, comes back, and is deleted; what has nothing to do with it goes on.
+/// A redirect's target goes down, comes back, and is deleted; what has nothing to do with it goes
+/// on.
 #[test]
 fn a_target_that_is_down_or_gone_keeps_nobody_else_waiting() {
     let Some(_suite) = begin("AF_XDP verdicts: a target that is down") else { return };
@@ -143,7 +145,8 @@ fn a_target_that_is_down_or_gone_keeps_nobody_else_waiting() {
         (MANY + 2..=2 * MANY).for_each(|number| pair(&mut peer, number));
     });
     assert_eq!(ended.of(Action::Tx), u64::from(2 * MANY + 1));
-    // The first after each end was in the ring before anybody knew, perhaps with another that came with it.
+    // The first after each end was in the ring before anybody knew, perhaps with another that came
+    // with it.
     let (down, all) = (ended.lost(|it| it.of(Loss::Down)), ended.lost(|it| it.all()));
     let lost = u64::from(2 * MANY - 1);
     assert!((lost - 4..lost).contains(&down), "{down} of {lost}");

@@ -42,8 +42,8 @@ impl Link {
         Link { left, right, veth }
     }
 
-    /// One whose datagrams go to queue 0, where they leave (`OUTPUT`, on the left) or where they come in (`INPUT`, on the
-    /// right), and datagrams over it.
+    /// One whose datagrams go to queue 0, where they leave (`OUTPUT`, on the left) or where they
+    /// come in (`INPUT`, on the right), and datagrams over it.
     pub fn queued(chain: &str, ipv6: bool) -> (Link, Numbered) {
         let link = Link::new();
         rule(link.end(chain), &format!("{chain} -p udp -j NFQUEUE --queue-num 0"));
@@ -146,7 +146,7 @@ pub fn done(batch: Batch, actions: Vec<u8>) -> Completion {
     Completion { batch, verdicts: Verdicts::new(actions, Vec::new()), times: StageTimes::default() }
 }
 
-/// The same verdict on all packets.
+/// Returns a filter that gives every packet this verdict.
 pub fn all(action: Action) -> impl FnMut(&mut Batch) -> Vec<u8> + Send + 'static {
     move |batch| vec![action as u8; batch.len()]
 }
@@ -225,7 +225,7 @@ impl Numbered {
         })
     }
 
-    /// Those that arrive until these do, or nothing more comes for a while.
+    /// Returns the marks that arrive until all wanted ones have, or none arrives for a while.
     pub fn arrived(&self, wanted: &BTreeSet<u32>) -> BTreeSet<u32> {
         let mut arrived = BTreeSet::new();
         let mut bytes = [0; 2048];

@@ -42,7 +42,8 @@ fn options_that_make_no_sense_are_refused() {
 /// CAP_NET_ADMIN of linux/capability.h.
 const CAP_NET_ADMIN: u32 = 12;
 
-/// `struct __user_cap_header_struct`, of version 3, and two of `struct __user_cap_data_struct`: linux/capability.h.
+/// `struct __user_cap_header_struct`, of version 3, and two of `struct __user_cap_data_struct`:
+/// linux/capability.h.
 #[repr(C)]
 struct Header {
     version: u32,

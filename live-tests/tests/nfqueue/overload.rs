@@ -152,8 +152,8 @@ fn a_queue_may_be_taken_while_packets_come() {
             assert!(outcome.received.packets > 0 && outcome.fallen_back == 0);
             let wanted = (first..=last).collect();
             let missing = &wanted - &numbered.arrived(&wanted);
-            // Between the queue's beginning and its being set up, which are one message, the kernel drops packets; later
-            // only where the queue is full, and counts them.
+            // Between the queue's beginning and its being set up, which are one message, the kernel
+            // drops packets; later only where the queue is full, and counts them.
             let at_once = missing.iter().zip(missing.first().copied().unwrap_or(0)..).take_while(|(a, b)| **a == *b);
             let later = missing.len() - at_once.count();
             let dropped = outcome.received.dropped_by_kernel;
@@ -173,7 +173,8 @@ fn handed_over(namespace: &Namespace) -> u32 {
     queue_0(namespace, 7)
 }
 
-/// A field of what the kernel says of queue 0 (`seq_show`, `net/netfilter/nfnetlink_queue.c`), 0 where nobody has it.
+/// A field of what the kernel says of queue 0 (`seq_show`, `net/netfilter/nfnetlink_queue.c`), 0
+/// where nobody has it.
 fn queue_0(namespace: &Namespace, field: usize) -> u32 {
     let table = namespace.run(|| std::fs::read_to_string("/proc/thread-self/net/netfilter/nfnetlink_queue").unwrap());
     table.split_whitespace().nth(field).map_or(0, |number| number.parse().unwrap())
@@ -211,7 +212,8 @@ fn packets_of_an_interface_that_went_down_are_gone() {
     assert_eq!(numbered.arrived(&wanted), wanted);
 }
 
-/// Counters that only grow, and come out right in the end, though the kernel's refusals are seen late.
+/// Counters that only grow, and come out right in the end, though the kernel's refusals are seen
+/// late.
 #[test]
 fn an_accepted_packet_that_was_counted_is_not_taken_back() {
     let Some(_suite) = begin("nfqueue: refusals that are seen late") else { return };

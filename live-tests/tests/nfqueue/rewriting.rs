@@ -125,8 +125,8 @@ fn packets_may_become_longer_and_shorter() {
                         resize(batch, index, 0, -4);
                         finish(batch.packet_mut(index));
                     }
-                    // A header with an option of 4 bytes: No Operation, RFC 791. On the way in the kernel knows already
-                    // where the header ends.
+                    // A header with an option of 4 bytes: No Operation, RFC 791. On the way in the
+                    // kernel knows already where the header ends.
                     3 if !ipv6 && chain == "OUTPUT" => {
                         resize(batch, index, 4, 0);
                         let packet = batch.packet_mut(index);

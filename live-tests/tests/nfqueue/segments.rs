@@ -87,8 +87,8 @@ fn replace(packet: &mut [u8], at: usize, checksum: usize, new: u16) {
     packet[checksum..checksum + 2].copy_from_slice(&(!sum as u16).to_be_bytes());
 }
 
-/// Lets a client that connects to port 7001 reach port 7000, as an XDP program would. `checksum`: where it is, behind the
-/// ports.
+/// Lets a client that connects to port 7001 reach port 7000, as an XDP program would. `checksum`:
+/// where it is, behind the ports.
 fn translate(batch: &mut Batch, checksum: usize) -> Vec<u8> {
     for index in 0..batch.len() {
         let packet = batch.packet_mut(index);

@@ -1,4 +1,5 @@
-//! The programs that decide which frames come to user space, and that hand frames back, in a real kernel.
+//! The programs that decide which frames come to user space, and that hand frames back, in a real
+//! kernel.
 #![cfg(all(target_os = "linux", feature = "af-xdp"))]
 #![allow(unsafe_code)]
 
@@ -135,7 +136,8 @@ fn a_program_without_the_right_is_refused_with_the_capability_that_is_missing() 
 
 /// Gives up this thread's capabilities: capset(2), of which libc has no structures.
 fn drop_capabilities() {
-    // `struct __user_cap_header_struct` with _LINUX_CAPABILITY_VERSION_3, and twice `struct __user_cap_data_struct`.
+    // `struct __user_cap_header_struct` with _LINUX_CAPABILITY_VERSION_3, and twice `struct
+    // __user_cap_data_struct`.
     let (header, data) = ([0x2008_0522u32, 0], [0u32; 6]);
     // SAFETY: both are as long as that version has them.
     let result = unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), data.as_ptr()) };

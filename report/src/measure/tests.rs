@@ -8,44 +8,44 @@ use crate::traffic::Packets;
 use portcullis_conformance::filters;
 
 /// A device that does to batches what it is told to, behind one that is right.
-struct Bent {
+struct FaultyDevice {
     device: Arc<dyn Device>,
-    bend: Bend,
+    bend: Fault,
     /// Batches so far, in all of its sessions.
     batches: Arc<Mutex<usize>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Bend {
+enum Fault {
     Nothing,
     /// The last verdict of a batch is another, from batch N on.
     Verdict(usize),
     /// The last byte of a packet is another.
     Byte,
-    /// Its maps have nothing in them.
+    /// Returns empty maps.
     Maps,
-    /// It is lost at batch N.
+    /// Fails at batch N as a lost device does.
     Lost(usize),
 }
 
-struct BentSession {
+struct FaultySession {
     session: Box<dyn Session>,
-    bend: Bend,
+    bend: Fault,
     batches: Arc<Mutex<usize>>,
 }
 
-impl Device for Bent {
+impl Device for FaultyDevice {
     fn info(&self) -> &DeviceInfo {
         self.device.info()
     }
 
     fn load(&self, program: &Arc<Program>, options: &LoadOptions) -> Result<Box<dyn Session>, DeviceError> {
         let session = self.device.load(program, options)?;
-        Ok(Box::new(BentSession { session, bend: self.bend, batches: self.batches.clone() }))
+        Ok(Box::new(FaultySession { session, bend: self.bend, batches: self.batches.clone() }))
     }
 }
 
-impl Session for BentSession {
+impl Session for FaultySession {
     fn import(&mut self, span: &Arc<Span>) -> Result<Imported, DeviceError> {
         self.session.import(span)
     }
@@ -59,14 +59,14 @@ impl Session for BentSession {
         let mut batches = self.batches.lock().unwrap();
         *batches += 1;
         match self.bend {
-            Bend::Verdict(from) if *batches > from => {
+            Fault::Verdict(from) if *batches > from => {
                 let mut actions = done.verdicts.actions().to_vec();
                 let last = actions.last_mut().unwrap();
                 *last = 3 - *last;
                 done.verdicts = Verdicts::new(actions, done.verdicts.targets().to_vec());
             }
-            Bend::Byte => *done.batch.packet_mut(5).last_mut().unwrap() ^= 1,
-            Bend::Lost(at) if *batches > at => {
+            Fault::Byte => *done.batch.packet_mut(5).last_mut().unwrap() ^= 1,
+            Fault::Lost(at) if *batches > at => {
                 return Err(DeviceError::Failed { device: "bent".into(), reason: "lost".into() });
             }
             _ => {}
@@ -80,7 +80,7 @@ impl Session for BentSession {
 
     fn map_words(&mut self, map: usize) -> Result<Vec<u32>, DeviceError> {
         let words = self.session.map_words(map)?;
-        Ok(if self.bend == Bend::Maps { vec![0; words.len()] } else { words })
+        Ok(if self.bend == Fault::Maps { vec![0; words.len()] } else { words })
     }
 
     fn in_flight(&self) -> usize {
@@ -92,10 +92,10 @@ impl Session for BentSession {
     }
 }
 
-fn lane(id: &str, bend: Bend) -> Lane {
-    let device = Bent { device: portcullis::devices::open(id).unwrap(), bend, batches: Arc::default() };
+fn lane(id: &str, bend: Fault) -> Lane {
+    let device = FaultyDevice { device: portcullis::devices::open(id).unwrap(), bend, batches: Arc::default() };
     let (transfer, dispatch) = (Transfer::Auto, Dispatch::Pipelined);
-    Lane::new(Way {
+    Lane::new(Contender {
         device: Arc::new(device),
         id: format!("{id} {bend:?}"),
         threads: None,
@@ -118,38 +118,38 @@ fn settings() -> Settings {
 }
 
 /// A stock filter on these devices, over 300 packets in batches of 70.
-fn found(filter: &str, lanes: &mut [Lane], settings: &Settings) -> Vec<Found> {
+fn found(filter: &str, lanes: &mut [Lane], settings: &Settings) -> Vec<CellOutcome> {
     let all = [filters::cases(), filters::stateful()].concat();
     let program = all.iter().find(|case| case.name == filter).unwrap().compile().unwrap();
     let pool = Pool::new(Packets::Bytes(64), 300);
     let expected = Expected::of(&program, &pool, &*portcullis::devices::open("interp").unwrap()).unwrap();
-    let subject = Subject { program: &program, pool: &pool, expected: &expected, around: RING, memory: 1 << 30 };
+    let subject = MeasuredFilter { program: &program, pool: &pool, expected: &expected, around: RING, memory: 1 << 30 };
     measure(lanes, subject, 70, settings, &mut |_| {}).unwrap()
 }
 
 #[test]
 fn a_device_that_is_wrong_has_no_speed() {
     let mut lanes = [
-        lane("cpu", Bend::Nothing),
-        lane("cpu", Bend::Verdict(0)),
-        lane("cpu", Bend::Byte),
-        lane("noop", Bend::Nothing),
+        lane("cpu", Fault::Nothing),
+        lane("cpu", Fault::Verdict(0)),
+        lane("cpu", Fault::Byte),
+        lane("noop", Fault::Nothing),
     ];
     let all = found("port_filter", &mut lanes, &settings());
-    let Found::Figures(figures) = &all[0] else { panic!("{:?}", all[0]) };
+    let CellOutcome::Figures(figures) = &all[0] else { panic!("{:?}", all[0]) };
     assert!(figures.compared >= 2 * 70 * 936 && figures.repetitions >= 6, "{figures:?}");
     assert!(figures.packet.low > 0.0 && figures.latency.1 >= LEAST_LATENCIES);
     assert_eq!(figures.loads.len(), LOADS.len());
-    let Found::Wrong(detail) = &all[1] else { panic!("{:?}", all[1]) };
+    let CellOutcome::Wrong(detail) = &all[1] else { panic!("{:?}", all[1]) };
     assert!(detail.starts_with("packet 69 of a batch of 70: "), "{detail}");
     // What a filter does not write is not looked at.
-    assert!(matches!(all[2], Found::Figures(_)), "{:?}", all[2]);
-    assert!(matches!(all[3], Found::Wrong(_)), "{:?}", all[3]);
+    assert!(matches!(all[2], CellOutcome::Figures(_)), "{:?}", all[2]);
+    assert!(matches!(all[3], CellOutcome::Wrong(_)), "{:?}", all[3]);
 
-    let mut lanes = [lane("cpu", Bend::Nothing), lane("cpu", Bend::Byte)];
+    let mut lanes = [lane("cpu", Fault::Nothing), lane("cpu", Fault::Byte)];
     let all = found("mac_swap", &mut lanes, &settings());
-    assert!(matches!(all[0], Found::Figures(_)), "{:?}", all[0]);
-    let Found::Wrong(detail) = &all[1] else { panic!("{:?}", all[1]) };
+    assert!(matches!(all[0], CellOutcome::Figures(_)), "{:?}", all[0]);
+    let CellOutcome::Wrong(detail) = &all[1] else { panic!("{:?}", all[1]) };
     assert!(detail.starts_with("packet 5 of a batch of 70, byte 63: 0x"), "{detail}");
 }
 
@@ -157,34 +157,34 @@ fn a_device_that_is_wrong_has_no_speed() {
 fn a_device_that_becomes_wrong_while_it_is_measured_is_found_out() {
     // The first comparison has each of the batches once.
     let batches = (1 << 16) / 70;
-    let all = found("port_filter", &mut [lane("cpu", Bend::Verdict(batches + 100))], &settings());
-    assert!(matches!(all[0], Found::Wrong(_)), "{:?}", all[0]);
+    let all = found("port_filter", &mut [lane("cpu", Fault::Verdict(batches + 100))], &settings());
+    assert!(matches!(all[0], CellOutcome::Wrong(_)), "{:?}", all[0]);
 }
 
 #[test]
 fn a_device_that_is_lost_takes_no_other_with_it() {
     for at in [3, (1 << 16) / 70 + 100] {
-        let mut lanes = [lane("cpu", Bend::Lost(at)), lane("cpu", Bend::Nothing)];
+        let mut lanes = [lane("cpu", Fault::Lost(at)), lane("cpu", Fault::Nothing)];
         let all = found("simple_filter", &mut lanes, &settings());
-        assert!(matches!(&all[0], Found::Failed(reason) if reason == "bent: lost"), "{:?}", all[0]);
-        assert!(matches!(all[1], Found::Figures(_)), "{:?}", all[1]);
+        assert!(matches!(&all[0], CellOutcome::Failed(reason) if reason == "bent: lost"), "{:?}", all[0]);
+        assert!(matches!(all[1], CellOutcome::Figures(_)), "{:?}", all[1]);
     }
 }
 
 #[test]
 fn filters_with_maps_begin_with_empty_ones() {
-    let mut lanes = [lane("cpu", Bend::Nothing), lane("noop", Bend::Nothing)];
+    let mut lanes = [lane("cpu", Fault::Nothing), lane("noop", Fault::Nothing)];
     // Its verdicts depend on what it has seen.
     let all = found("conntrack_fw", &mut lanes[..1], &settings());
-    assert!(matches!(all[0], Found::Figures(_)), "{:?}", all[0]);
+    assert!(matches!(all[0], CellOutcome::Figures(_)), "{:?}", all[0]);
 }
 
 #[test]
 fn a_device_whose_maps_are_wrong_has_no_speed() {
-    let mut lanes = [lane("cpu", Bend::Nothing), lane("cpu", Bend::Maps)];
+    let mut lanes = [lane("cpu", Fault::Nothing), lane("cpu", Fault::Maps)];
     let all = found("flow_stats", &mut lanes, &settings());
-    assert!(matches!(all[0], Found::Figures(_)), "{:?}", all[0]);
-    let Found::Wrong(detail) = &all[1] else { panic!("{:?}", all[1]) };
+    assert!(matches!(all[0], CellOutcome::Figures(_)), "{:?}", all[0]);
+    let CellOutcome::Wrong(detail) = &all[1] else { panic!("{:?}", all[1]) };
     assert!(detail.starts_with("map `flows`, 0 entries for "), "{detail}");
 }
 
@@ -192,14 +192,14 @@ fn a_device_whose_maps_are_wrong_has_no_speed() {
 fn whoever_interrupts_gets_what_there_is() {
     let settings = settings();
     settings.stop.cancel();
-    let all = found("simple_filter", &mut [lane("cpu", Bend::Nothing)], &settings);
-    assert!(matches!(all[0], Found::Dropped), "{:?}", all[0]);
+    let all = found("simple_filter", &mut [lane("cpu", Fault::Nothing)], &settings);
+    assert!(matches!(all[0], CellOutcome::Dropped), "{:?}", all[0]);
 }
 
 #[test]
 fn ways_that_a_device_lacks_are_no_failures() {
-    let mut lanes = [lane("cpu", Bend::Nothing)];
+    let mut lanes = [lane("cpu", Fault::Nothing)];
     lanes[0].way.transfer = Transfer::Window;
     let all = found("simple_filter", &mut lanes, &settings());
-    assert!(matches!(&all[0], Found::Absent(why) if why.contains("window")), "{:?}", all[0]);
+    assert!(matches!(&all[0], CellOutcome::Absent(why) if why.contains("window")), "{:?}", all[0]);
 }

@@ -1,4 +1,4 @@
-//! What was measured, on what, and how.
+//! The report's section on the run: what was measured, the machine, and the method.
 
 use maud::{Markup, html};
 

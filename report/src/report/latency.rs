@@ -7,7 +7,7 @@ use super::parts::{Cell, Column, details, figure, numbers, table, words};
 use super::plot::{Axis, Plot, Point, Series, placeable, room};
 use super::tables::{LONGEST, longest};
 use super::throughput::{SIZE, key, rows, section as kinds_of};
-use super::view::{Shown, View, packets_in_words};
+use super::view::{DeviceView, View, packets_in_words};
 use crate::number::{digits, grouped, tick_time, time, trimmed};
 use crate::results::{self, Latency, Measured};
 
@@ -93,7 +93,7 @@ impl Group<'_> {
 }
 
 /// Each device's, where there are any.
-fn series(view: &View<'_>, points: impl Fn(&Shown) -> Vec<(f64, Latency)>) -> Vec<Series> {
+fn series(view: &View<'_>, points: impl Fn(&DeviceView) -> Vec<(f64, Latency)>) -> Vec<Series> {
     let series = view.devices.iter().map(|shown| {
         let points = points(shown).into_iter().filter_map(|(mpps, latency)| {
             let point = Point { x: mpps, y: latency.p99, low: latency.p50, high: latency.p999 };
@@ -105,7 +105,7 @@ fn series(view: &View<'_>, points: impl Fn(&Shown) -> Vec<(f64, Latency)>) -> Ve
 }
 
 /// By batch size.
-fn sizes(view: &View<'_>, filter: &str, packets: &str, shown: &Shown) -> Vec<(f64, Latency)> {
+fn sizes(view: &View<'_>, filter: &str, packets: &str, shown: &DeviceView) -> Vec<(f64, Latency)> {
     let best = view.best(filter, packets, &shown.id);
     best.into_iter().map(|(_, measured)| (measured.mpps.median, measured.latency)).collect()
 }
@@ -115,13 +115,13 @@ fn loaded<'a>(
     view: &View<'a>,
     filter: &str,
     packets: &str,
-    shown: &Shown,
+    shown: &DeviceView,
 ) -> Option<(&'a results::Cell, &'a Measured)> {
     let best = view.best(filter, packets, &shown.id).into_iter().filter(|(_, measured)| !measured.loads.is_empty());
     best.max_by(|(_, a), (_, b)| a.mpps.median.total_cmp(&b.mpps.median))
 }
 
-fn loads(view: &View<'_>, filter: &str, packets: &str, shown: &Shown) -> Vec<(f64, Latency)> {
+fn loads(view: &View<'_>, filter: &str, packets: &str, shown: &DeviceView) -> Vec<(f64, Latency)> {
     let loaded = loaded(view, filter, packets, shown);
     loaded
         .map(|(_, measured)| measured.loads.iter().map(|load| (load.mpps, load.latency)).collect())

@@ -1,7 +1,8 @@
 //! A benchmark's report as one HTML file, which needs no network, no script and no second file.
 //!
-//! Plots are plotters' SVG in the page, coloured by its style sheet (`theme`), so that one drawing serves light and dark screens and
-//! paper. All text goes through maud, which escapes it: names of devices and drivers are anybody's.
+//! Plots are plotters' SVG in the page, coloured by its style sheet (`theme`), so that one drawing
+//! serves light and dark screens and paper. All text goes through maud, which escapes it: names of
+//! devices and drivers are anybody's.
 
 mod about;
 mod latency;
@@ -33,7 +34,8 @@ use self::parts::count;
 use self::view::View;
 use super::results::{Outcome, Results};
 
-/// A plot that could not be drawn: a fault of this program, as what goes into plots is looked at before.
+/// A plot that could not be drawn: a fault of this program, as what goes into plots is looked at
+/// before.
 #[derive(Debug, thiserror::Error)]
 #[error("a plot of the report cannot be drawn: {0}")]
 pub struct ReportError(String);
@@ -60,7 +62,8 @@ pub fn html(results: &Results) -> Result<String, ReportError> {
         (about::machine(results))
         (about::method(results))
     };
-    // Texts of drivers or commands may hold an address. Spelled so it reads the same, and nothing that looks for one finds it.
+    // Texts of drivers or commands may hold an address. Spelled so it reads the same, and nothing
+    // that looks for one finds it.
     Ok(page(results, &body).into_string().replace("://", ":&#47;/").replace("www.", "www&#46;"))
 }
 

@@ -32,7 +32,7 @@ pub const fn tight(name: &'static str) -> Column {
 pub enum Cell {
     /// This.
     Text(String),
-    /// What was computed is not what must be computed.
+    /// The device computed wrong results.
     Wrong,
     /// This, over so many columns.
     Over(usize, String),
@@ -113,7 +113,7 @@ pub fn facts(caption: &str, rows: &[(&str, String)]) -> Markup {
     }
 }
 
-/// What is there for those who want it.
+/// A collapsed section with details.
 pub fn details(summary: &str, inner: &Markup) -> Markup {
     html! { details { summary { (summary) } (inner) } }
 }

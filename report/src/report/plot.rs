@@ -1,5 +1,5 @@
-//! Plots: lines over two logarithmic axes, drawn by plotters as SVG that takes its colours and its dashes from the page
-//! ([`super::theme`]).
+//! Plots: lines over two logarithmic axes, drawn by plotters as SVG that takes its colours and its
+//! dashes from the page ([`super::theme`]).
 
 use std::ops::Range;
 
@@ -14,7 +14,8 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 use super::ReportError;
 use super::theme::{AXIS, BAD, CEILING, Colour, GRID, MUTED, SERIES};
 
-/// The library places by whole pixels; ten of them to each of the page's let lines and markers stand where they belong.
+/// The library places by whole pixels; ten of them to each of the page's let lines and markers
+/// stand where they belong.
 const SCALE: f64 = 10.0;
 
 /// What the library's size of a text is to the size of the letters.
@@ -25,10 +26,11 @@ pub fn px(size: f64) -> i32 {
     (size * SCALE).round() as i32
 }
 
-/// What is drawn on.
+/// Drawing area of a plot.
 pub type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-/// Draws a picture of this size, in the page's pixels, for which `says` stands where it cannot be seen.
+/// Draws a picture of this size, in the page's pixels, for which `says` stands where it cannot be
+/// seen.
 pub fn picture(
     (width, height): (u32, u32),
     says: &str,
@@ -41,7 +43,8 @@ pub fn picture(
         draw(&area)?;
         area.present()?;
     }
-    // Its own opening tag has a fixed size and the name of a namespace, neither of which a picture inside a page wants.
+    // Its own opening tag has a fixed size and the name of a namespace, neither of which a picture
+    // inside a page wants.
     let inner = text.split_once('>').map_or("", |(_, rest)| rest);
     let view = format!("0 0 {} {}", px(width.into()), px(height.into()));
     let width = format!("max-width:{}px", width * 3 / 2);
@@ -70,17 +73,19 @@ pub fn looks<'m, 'a, 'b, X: Ranged, Y: Ranged, DB: DrawingBackend>(
         .axis_desc_style(small())
 }
 
-/// How wide a text will be about, in the page's pixels. Fonts are the reader's, so this has to be generous.
+/// How wide a text will be about, in the page's pixels. Fonts are the reader's, so this has to be
+/// generous.
 pub fn text_width(text: &str, size: f64) -> f64 {
     text.chars().map(|c| if c.is_ascii_uppercase() || !c.is_ascii() { 0.68 } else { 0.56 }).sum::<f64>() * size
 }
 
-/// A device's, by its place in the order of devices: its colour, its dashes and its marker go together everywhere.
+/// A device's, by its place in the order of devices: its colour, its dashes and its marker go
+/// together everywhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Slot(pub usize);
 
 impl Slot {
-    /// Its colour.
+    /// Colour of the series.
     pub fn colour(self) -> Colour {
         SERIES[self.0 % SERIES.len()]
     }
@@ -95,8 +100,8 @@ pub struct Axis {
 }
 
 impl Axis {
-    /// Over these values, with room on both sides, and on whole 1, 2 or 5 where there is more than one decade. Nothing where no
-    /// value can be placed.
+    /// Over these values, with room on both sides, and on whole 1, 2 or 5 where there is more than
+    /// one decade. Nothing where no value can be placed.
     pub fn over(values: impl IntoIterator<Item = f64>, format: fn(f64) -> String) -> Option<Axis> {
         let (mut low, mut high) = (f64::INFINITY, 0.0f64);
         for value in values.into_iter().filter(|v| placeable(*v)) {
@@ -137,7 +142,8 @@ pub fn placeable(value: f64) -> bool {
     value.is_finite() && value > 1e-12 && value < 1e15
 }
 
-/// Round numbers inside a range: every decade, every second or third where there are many, 1, 2 and 5 where there are few.
+/// Round numbers inside a range: every decade, every second or third where there are many, 1, 2 and
+/// 5 where there are few.
 fn ticks(range: &Range<f64>) -> Vec<f64> {
     let (first, last) = (range.start.log10().floor() as i32, range.end.log10().ceil() as i32);
     let decades = (range.end / range.start).log10();
@@ -161,7 +167,7 @@ pub struct Point {
     pub y: f64,
     /// The interval's lower end.
     pub low: f64,
-    /// Its upper end.
+    /// Upper end of the interval.
     pub high: f64,
 }
 
@@ -185,7 +191,7 @@ pub struct Series {
 pub struct Ceiling {
     /// What stands at it.
     pub label: String,
-    /// Its ends.
+    /// Both end points.
     pub ends: [(f64, f64); 2],
 }
 
@@ -198,15 +204,16 @@ pub struct Plot<'a> {
     pub says: &'a str,
     /// Along.
     pub x: &'a Axis,
-    /// What is along, with its unit.
+    /// Name of the x axis, with its unit.
     pub x_name: &'a str,
     /// Up.
     pub y: &'a Axis,
-    /// What is up, with its unit.
+    /// Name of the y axis, with its unit.
     pub y_name: &'a str,
-    /// Room for what stands at the lines' ends, in the page's pixels; one for plots that are looked at side by side.
+    /// Room for what stands at the lines' ends, in the page's pixels; one for plots that are looked
+    /// at side by side.
     pub room: f64,
-    /// What was measured.
+    /// Measured series.
     pub series: &'a [Series],
     /// What limits it.
     pub ceilings: &'a [Ceiling],
@@ -263,7 +270,8 @@ impl Plot<'_> {
         let Some([from, to]) = clipped(ceiling.ends, self.x, self.y) else { return Ok(()) };
         let style = CEILING.rgb().stroke_width(px(1.2) as u32);
         chart.draw_series(LineSeries::new([from, to], style))?;
-        // Above the line where it comes in from the left; below where that is at the top, or where another's stands.
+        // Above the line where it comes in from the left; below where that is at the top, or where
+        // another's stands.
         let (x, y) = chart.backend_coord(&from);
         let (_, top) = chart.backend_coord(&(from.0, self.y.range.end));
         let above = (VPos::Bottom, y - px(2.0), y - px(8.0));
@@ -350,7 +358,8 @@ pub fn room<'a>(labels: impl IntoIterator<Item = &'a str>) -> f64 {
     labels.into_iter().map(|label| text_width(label, SMALL) + 12.0).fold(8.0, f64::max).min(110.0)
 }
 
-/// Places near those that are wanted, which rise, that are this far apart and inside a range as far as there is room.
+/// Places near those that are wanted, which rise, that are this far apart and inside a range as far
+/// as there is room.
 fn apart(wanted: &[i32], distance: i32, inside: Range<i32>) -> Vec<i32> {
     let mut places: Vec<i32> = Vec::with_capacity(wanted.len());
     for place in wanted {

@@ -1,14 +1,14 @@
 //! Which device is the fastest at which batch, from curves that were measured at some batches only.
 
 use super::plot::{Point, Slot};
-use super::strips::Reign;
+use super::strips::FastestRange;
 
 /// A device's throughput against batch sizes, which rise.
 #[derive(Debug, Clone)]
 pub struct Curve {
     /// Whose.
     pub slot: Slot,
-    /// Its id.
+    /// Device id.
     pub name: String,
     /// Packets in a batch, and millions of packets a second.
     pub points: Vec<Point>,
@@ -20,10 +20,11 @@ impl Curve {
     }
 }
 
-/// Who is the fastest where. A device stays so while no other is faster by more than the noise, and of those that are within it
-/// when one is looked for, that is taken which will stay so the longest: noise alone changes nobody's mind. Between two batches one
-/// takes over where their lines cross.
-pub fn reigns(curves: &[Curve]) -> Vec<Reign> {
+/// Who is the fastest where. A device stays so while no other is faster by more than the noise, and
+/// of those that are within it when one is looked for, that is taken which will stay so the
+/// longest: noise alone changes nobody's mind. Between two batches one takes over where their lines
+/// cross.
+pub fn reigns(curves: &[Curve]) -> Vec<FastestRange> {
     let mut batches: Vec<f64> = curves.iter().flat_map(|c| c.points.iter().map(|p| p.x)).collect();
     batches.sort_by(f64::total_cmp);
     batches.dedup();
@@ -33,7 +34,7 @@ pub fn reigns(curves: &[Curve]) -> Vec<Reign> {
     // Those that are the fastest within the noise, the fastest first.
     let leaders: Vec<Vec<&Curve>> = batches.iter().map(|batch| leaders(curves, *batch)).collect();
 
-    let mut reigns: Vec<Reign> = Vec::new();
+    let mut reigns: Vec<FastestRange> = Vec::new();
     let mut before: Option<(f64, &Curve)> = None;
     for (place, batch) in batches.iter().copied().enumerate() {
         let stays = before.map(|(_, curve)| curve).filter(|old| leaders[place].iter().any(|c| c.slot == old.slot));
@@ -52,7 +53,7 @@ pub fn reigns(curves: &[Curve]) -> Vec<Reign> {
             if let Some(reign) = reigns.last_mut() {
                 reign.to = from;
             }
-            reigns.push(Reign { slot: best.slot, name: best.name.clone(), from, to: last * room, close });
+            reigns.push(FastestRange { slot: best.slot, name: best.name.clone(), from, to: last * room, close });
         }
         before = Some((batch, best));
     }
@@ -72,8 +73,8 @@ fn leaders(curves: &[Curve], batch: f64) -> Vec<&Curve> {
         .collect()
 }
 
-/// Where a device overtakes another between two batches, by straight lines over logarithmic axes; half way where one of the
-/// two was not measured at both.
+/// Where a device overtakes another between two batches, by straight lines over logarithmic axes;
+/// half way where one of the two was not measured at both.
 fn crossing(slower: &Curve, faster: &Curve, from: f64, to: f64) -> f64 {
     let lead = |batch: f64| Some((slower.at(batch)?.y / faster.at(batch)?.y).ln());
     match (lead(from), lead(to)) {
@@ -119,7 +120,8 @@ mod tests {
         let a = curve(0, 0.1, &[(100.0, 10.0), (1_000.0, 20.0), (10_000.0, 30.0)]);
         let b = curve(1, 0.1, &[(100.0, 10.5), (1_000.0, 19.0), (10_000.0, 20.0)]);
         let c = curve(2, 0.1, &[(100.0, 11.0), (1_000.0, 1.0), (10_000.0, 1.0)]);
-        // The second and the third are a little faster at first, and the first is faster in the end.
+        // The second and the third are a little faster at first, and the first is faster in the
+        // end.
         let reigns = reigns(&[a, b, c]);
         assert_eq!(reigns.iter().map(|r| (r.slot.0, r.close)).collect::<Vec<_>>(), [(0, true), (0, false)]);
     }

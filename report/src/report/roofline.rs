@@ -11,23 +11,23 @@ use crate::results::{self, Measured, Outcome};
 
 /// What moves bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Roof {
+enum BandwidthLimit {
     Memory,
     Bus,
 }
 
-impl Roof {
+impl BandwidthLimit {
     fn name(self) -> &'static str {
         match self {
-            Roof::Memory => "memory",
-            Roof::Bus => "bus",
+            BandwidthLimit::Memory => "memory",
+            BandwidthLimit::Bus => "bus",
         }
     }
 
     fn bytes(self, measured: &Measured) -> Option<f64> {
         match self {
-            Roof::Memory => measured.memory_bytes,
-            Roof::Bus => measured.bus_bytes,
+            BandwidthLimit::Memory => measured.memory_bytes,
+            BandwidthLimit::Bus => measured.bus_bytes,
         }
         .filter(|bytes| placeable(*bytes))
     }
@@ -35,13 +35,13 @@ impl Roof {
     /// Whether a ceiling is one for this, and of a device that is shown.
     fn has(self, ceiling: &results::Ceiling, view: &View<'_>) -> bool {
         let shown = ceiling.device.as_deref().is_none_or(|id| view.devices.iter().any(|shown| shown.id == id));
-        shown && ceiling.name.contains("bus") == (self == Roof::Bus)
+        shown && ceiling.name.contains("bus") == (self == BandwidthLimit::Bus)
     }
 }
 
 /// The section; nothing where bytes were not counted.
 pub fn section(view: &View<'_>) -> Result<Option<Markup>, ReportError> {
-    let roofs = [group(view, Roof::Memory)?, group(view, Roof::Bus)?];
+    let roofs = [group(view, BandwidthLimit::Memory)?, group(view, BandwidthLimit::Bus)?];
     let key = legend(&view.devices.iter().map(|d| (d.slot, d.id.clone(), d.name.clone())).collect::<Vec<_>>())?;
     Ok(roofs.iter().any(Option::is_some).then(|| html! {
         section #roofline {
@@ -57,7 +57,7 @@ pub fn section(view: &View<'_>) -> Result<Option<Markup>, ReportError> {
 }
 
 /// What goes over memory, or over the bus.
-fn group(view: &View<'_>, roof: Roof) -> Result<Option<Markup>, ReportError> {
+fn group(view: &View<'_>, roof: BandwidthLimit) -> Result<Option<Markup>, ReportError> {
     let plots: Vec<_> = view.filters.iter().map(|filter| (*filter, largest(view, filter, roof))).collect();
     let moved = || plots.iter().flat_map(|(_, largest)| largest);
     let (least, most) = moved().fold((f64::INFINITY, 0.0f64), |(low, high), (.., b)| (low.min(*b), high.max(*b)));
@@ -79,7 +79,7 @@ fn group(view: &View<'_>, roof: Roof) -> Result<Option<Markup>, ReportError> {
     let columns: Vec<_> = names.into_iter().chain(values).collect();
     let caption = format!("Bytes over the {} for each packet, and throughput", roof.name());
     Ok(Some(html! {
-        h3 { @match roof { Roof::Memory => "Memory", Roof::Bus => "Bus" } }
+        h3 { @match roof { BandwidthLimit::Memory => "Memory", BandwidthLimit::Bus => "Bus" } }
         div.grid { @for figure in &figures { (figure) } }
         (details("The numbers", &table(&caption, &columns, &rows)))
     }))
@@ -88,7 +88,7 @@ fn group(view: &View<'_>, roof: Roof) -> Result<Option<Markup>, ReportError> {
 type Moved<'a> = (&'a results::Cell, &'a Measured, f64);
 
 /// The largest batch of each device, kind of packets and transfer, by its fastest dispatch.
-fn largest<'a>(view: &View<'a>, filter: &str, roof: Roof) -> Vec<Moved<'a>> {
+fn largest<'a>(view: &View<'a>, filter: &str, roof: BandwidthLimit) -> Vec<Moved<'a>> {
     let mut largest: Vec<Moved<'_>> = Vec::new();
     for cell in view.results.cells.iter().filter(|c| c.filter == filter) {
         let Outcome::Measured(measured) = &cell.outcome else { continue };
@@ -117,7 +117,7 @@ fn line(ceiling: &results::Ceiling) -> Option<Ceiling> {
 fn draw(
     view: &View<'_>,
     filter: &str,
-    roof: Roof,
+    roof: BandwidthLimit,
     largest: &[Moved<'_>],
     (x, y): (&Axis, &Axis),
     ceilings: &[Ceiling],

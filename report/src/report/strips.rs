@@ -12,10 +12,10 @@ const NAME: f64 = 12.5;
 
 /// Where one device is the fastest.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Reign {
+pub struct FastestRange {
     /// Whose.
     pub slot: Slot,
-    /// Its id.
+    /// Device id.
     pub name: String,
     /// From this batch on, in packets.
     pub from: f64,
@@ -27,17 +27,18 @@ pub struct Reign {
 
 /// Which device is the fastest, a row for each filter.
 #[derive(Debug)]
-pub struct Reigns<'a> {
+pub struct FastestChart<'a> {
     /// What stands for the picture where it cannot be seen.
     pub says: &'a str,
     /// Batches, in packets.
     pub x: &'a Axis,
     /// Filters and who is the fastest where.
-    pub rows: &'a [(String, Vec<Reign>)],
+    pub rows: &'a [(String, Vec<FastestRange>)],
 }
 
-impl Reigns<'_> {
-    /// Draws it, so wide in the page's pixels; names stand beside the rows where there is room, and above them where not.
+impl FastestChart<'_> {
+    /// Draws it, so wide in the page's pixels; names stand beside the rows where there is room, and
+    /// above them where not.
     pub fn draw(&self, width: u32) -> Result<Markup, ReportError> {
         let names = self.rows.iter().map(|(name, _)| text_width(name, NAME)).fold(0.0, f64::max) + 14.0;
         let beside = names * 3.5 < f64::from(width);
@@ -112,7 +113,7 @@ pub struct Stack<'a> {
     pub width: u32,
     /// What stands for the picture where it cannot be seen.
     pub says: &'a str,
-    /// What is along, with its unit.
+    /// Name of the x axis, with its unit.
     pub x_name: &'a str,
     /// Devices.
     pub rows: &'a [Parts],

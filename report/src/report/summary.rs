@@ -1,4 +1,5 @@
-//! The summary: which device to use from which batch on, in one picture and a sentence for each filter.
+//! The summary: which device to use from which batch on, in one picture and a sentence for each
+//! filter.
 
 use maud::{Markup, html};
 
@@ -6,7 +7,7 @@ use super::ReportError;
 use super::parts::details;
 use super::plot::Axis;
 use super::reigns::{Curve, reigns};
-use super::strips::{Reign, Reigns};
+use super::strips::{FastestChart, FastestRange};
 use super::view::{View, packets_in_words};
 use crate::number::{digits, short};
 
@@ -52,7 +53,7 @@ fn kind(view: &View<'_>, packets: &str) -> Result<Option<Markup>, ReportError> {
     };
     let says =
         sentences.iter().map(|(filter, sentence)| format!("{filter}: {sentence}.")).collect::<Vec<_>>().join(" ");
-    let picture = Reigns { says: &says, x: &axis, rows: &rows };
+    let picture = FastestChart { says: &says, x: &axis, rows: &rows };
     let (wide, narrow) = (picture.draw(860)?, picture.draw(340)?);
     let both = html! { div.wide { (wide) } div.narrow { (narrow) } };
     Ok(Some(html! {
@@ -64,9 +65,9 @@ fn kind(view: &View<'_>, packets: &str) -> Result<Option<Markup>, ReportError> {
 }
 
 /// Who is the fastest where, in words, and how fast in the end.
-fn sentence(reigns: &[Reign], curves: &[Curve]) -> String {
+fn sentence(reigns: &[FastestRange], curves: &[Curve]) -> String {
     // Whether the next is close changes nothing about who leads.
-    let mut leads: Vec<&Reign> = Vec::new();
+    let mut leads: Vec<&FastestRange> = Vec::new();
     for reign in reigns {
         match leads.last_mut() {
             Some(lead) if lead.slot == reign.slot => *lead = reign,

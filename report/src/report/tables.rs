@@ -5,7 +5,7 @@ use maud::{Markup, html};
 use super::parts::{Cell, count, details, numbers, stacked, table, tight, words};
 use super::view::View;
 use crate::number::{digits, grouped, time};
-use crate::results::{Bar, Ended, Measured, Outcome, Results};
+use crate::results::{Bar, Measured, Outcome, Results, StopReason};
 use crate::seeds::InWords;
 
 /// The share of the ceiling that counts, with that ceiling's name.
@@ -29,9 +29,9 @@ pub fn longest(measured: &Measured) -> String {
 fn repetitions(measured: &Measured) -> String {
     let count = grouped(measured.repetitions as i64);
     match measured.ended {
-        Ended::Narrow => count,
-        Ended::Time => format!("{count}, time was up"),
-        Ended::Interrupted => format!("{count}, interrupted"),
+        StopReason::Narrow => count,
+        StopReason::Time => format!("{count}, time was up"),
+        StopReason::Interrupted => format!("{count}, interrupted"),
     }
 }
 
@@ -94,7 +94,7 @@ fn row(cell: &crate::results::Cell) -> Vec<Cell> {
     row
 }
 
-/// What is demanded, and what was measured; nothing where no demand was looked at.
+/// Table of targets and measured values; `None` if the run checked no target.
 pub fn bars(results: &Results) -> Option<Markup> {
     let verdict = |bar: &Bar| match bar.met {
         Some(true) => html! { span.hit { "met" } },

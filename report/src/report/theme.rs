@@ -1,7 +1,7 @@
 //! The report's colours, each once, and the style sheet made of them.
 //!
-//! The plots carry the light colours as they were drawn. Rules that select by those put a custom property in their place, so
-//! one drawing serves a light page, a dark one and paper.
+//! The plots carry the light colours as they were drawn. Rules that select by those put a custom
+//! property in their place, so one drawing serves a light page, a dark one and paper.
 
 use std::fmt::Write;
 
@@ -22,7 +22,7 @@ impl Colour {
         RGBColor(r, g, b)
     }
 
-    /// Its custom property, for what is styled on the page itself.
+    /// CSS custom property of the colour, for elements styled on the page itself.
     pub fn var(self) -> String {
         format!("var(--{})", self.name)
     }
@@ -51,8 +51,8 @@ pub const GOOD: Colour = colour("good", 0x1E7A3C, 0x6FD08C);
 /// A little raised: rows, boxes.
 pub const RAISED: Colour = colour("raised", 0xF4F6F8, 0x1A2129);
 
-/// Devices, in order. They differ for readers who see no red or no green, and in lightness where hues come near; marker and
-/// dashes tell them apart as well.
+/// Devices, in order. They differ for readers who see no red or no green, and in lightness where
+/// hues come near; marker and dashes tell them apart as well.
 pub const SERIES: [Colour; 8] = [
     colour("s0", 0x0B63B0, 0x62B2F5),
     colour("s1", 0xC24D08, 0xFF9257),

@@ -41,7 +41,8 @@ pub fn throughput(view: &View<'_>) -> Result<Markup, ReportError> {
 /// A filter with its lines and what they cannot pass.
 pub type Plotted<'a> = (&'a str, Vec<Series>, Vec<Ceiling>);
 
-/// A plot for each filter with these packets, all with the same axes; `None` where there is nothing to show.
+/// A plot for each filter with these packets, all with the same axes; `None` where there is nothing
+/// to show.
 pub fn figures_of(packets: &str, plots: &[Plotted<'_>]) -> Result<Option<Vec<Markup>>, ReportError> {
     let all = || plots.iter().flat_map(|(_, series, _)| series);
     let batches = all().flat_map(|s| s.points.iter().map(|p| p.x).chain(s.wrong.iter().copied()));

@@ -8,12 +8,12 @@ use crate::results::{Cell, Device, Measured, Outcome, Results};
 
 /// A device in the order of devices.
 #[derive(Debug, Clone)]
-pub struct Shown {
-    /// Its place.
+pub struct DeviceView {
+    /// Colour slot of the device.
     pub slot: Slot,
-    /// Its id.
+    /// Device id.
     pub id: String,
-    /// What it calls itself.
+    /// Name that the device reports.
     pub name: String,
 }
 
@@ -23,7 +23,7 @@ pub struct View<'a> {
     /// All of them.
     pub results: &'a Results,
     /// Devices in the order in which they are listed.
-    pub devices: Vec<Shown>,
+    pub devices: Vec<DeviceView>,
     /// Filters in the order in which they were measured.
     pub filters: Vec<&'a str>,
     /// Kinds of packets, the smallest first.
@@ -35,11 +35,11 @@ pub struct View<'a> {
 impl<'a> View<'a> {
     /// Of these results.
     pub fn new(results: &'a Results) -> View<'a> {
-        let mut devices: Vec<Shown> = Vec::new();
+        let mut devices: Vec<DeviceView> = Vec::new();
         let listed = results.devices.iter().map(|Device { id, name, .. }| (id, name));
         for (id, name) in listed.chain(results.cells.iter().map(|cell| (&cell.device, &cell.device))) {
             if devices.iter().all(|shown| shown.id != *id) {
-                devices.push(Shown { slot: Slot(devices.len()), id: id.clone(), name: name.clone() });
+                devices.push(DeviceView { slot: Slot(devices.len()), id: id.clone(), name: name.clone() });
             }
         }
         let mut filters: Vec<&str> = Vec::new();
@@ -66,13 +66,14 @@ impl<'a> View<'a> {
         self.results.cells.iter().filter(move |cell| cell.filter == filter && cell.packets == packets)
     }
 
-    /// The fastest way of a device at each batch, whatever the transfer and the dispatch, from packets in the host's memory: others
-    /// are not there unless they were brought there.
+    /// The fastest way of a device at each batch, whatever the transfer and the dispatch, from
+    /// packets in the host's memory: others are not there unless they were brought there.
     pub fn best(&self, filter: &str, packets: &str, device: &str) -> Vec<(&'a Cell, &'a Measured)> {
         self.best_of(filter, packets, device, &|cell| !cell.is_resident())
     }
 
-    /// The same for packets that are in the device's memory: where that is the host's, those in the host's.
+    /// Returns the fastest measurement for packets already in the device's memory; if that is host
+    /// memory, for packets in host memory.
     pub fn best_resident(&self, filter: &str, packets: &str, device: &str) -> Vec<(&'a Cell, &'a Measured)> {
         self.best_of(filter, packets, device, &|cell| cell.is_resident() || cell.transfer == "in place")
     }
@@ -97,11 +98,11 @@ impl<'a> View<'a> {
     }
 
     /// A device's throughput against the batch.
-    pub fn curve(&self, filter: &str, packets: &str, shown: &Shown) -> Curve {
+    pub fn curve(&self, filter: &str, packets: &str, shown: &DeviceView) -> Curve {
         Curve { slot: shown.slot, name: shown.id.clone(), points: points(self.best(filter, packets, &shown.id)) }
     }
 
-    /// The same for each device, as a plot's lines.
+    /// Throughput of each device over the batch size, as series of a plot.
     pub fn throughput(&self, filter: &str, packets: &str) -> Vec<Series> {
         let series = self.devices.iter().map(|shown| Series {
             slot: shown.slot,
@@ -133,7 +134,8 @@ impl<'a> View<'a> {
         series.filter(|s| !s.points.is_empty() || !s.wrong.is_empty()).collect()
     }
 
-    /// What throughput cannot pass, by each measured ceiling's name: where several of a device's ways have one, the highest.
+    /// What throughput cannot pass, by each measured ceiling's name: where several of a device's
+    /// ways have one, the highest.
     pub fn ceilings(&self, filter: &str, packets: &str) -> Vec<Ceiling> {
         let mut highest: BTreeMap<&str, f64> = BTreeMap::new();
         for cell in self.cells(filter, packets).filter(|c| !c.is_resident()) {

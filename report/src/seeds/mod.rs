@@ -1,9 +1,9 @@
-//! The workloads of XDP-on-GPU, by which this project is measured beside it: its way, which is records that the host has
-//! parsed, 40 bytes to the device and 40 back for each packet; its loop over them on one thread; and ours, from raw
-//! packets. What it publishes stands beside.
+//! The workloads of XDP-on-GPU, by which this project is measured beside it: its way, which is
+//! records that the host has parsed, 40 bytes to the device and 40 back for each packet; its loop
+//! over them on one thread; and ours, from raw packets. What it publishes stands beside.
 //!
-//! All sides of a column take turns, so that whatever else the machine does hits each of them alike; and all verdicts are held to the
-//! rule before anything is timed.
+//! All sides of a column take turns, so that whatever else the machine does hits each of them
+//! alike; and all verdicts are held to the rule before anything is timed.
 
 pub mod ours;
 pub mod published;

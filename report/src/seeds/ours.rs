@@ -1,4 +1,5 @@
-//! The same workloads our way: raw packets of 64 bytes, filtered by a session from end to end.
+//! The workloads of XDP-on-GPU on Portcullis: raw packets of 64 bytes, filtered end to end by a
+//! session.
 
 use std::sync::Arc;
 
@@ -11,8 +12,8 @@ use portcullis_wgsl as wgsl;
 use super::records::{Fields, traffic};
 use super::workloads::Workload;
 
-/// Bytes of a packet: the shortest Ethernet frame, its checksum left out by those who capture it and its place taken here by
-/// payload. The worst case for packets a second.
+/// Bytes of a packet: the shortest Ethernet frame, its checksum left out by those who capture it
+/// and its place taken here by payload. The worst case for packets a second.
 pub const LENGTH: usize = 64;
 
 /// Packets of a batch at most: more go as several, of which some are in flight at once.
@@ -32,12 +33,12 @@ pub fn program(workload: &Workload) -> Arc<Program> {
 }
 
 /// A session, and the batches that it filters again and again.
-pub struct Ours {
+pub struct PacketRunner {
     session: Box<dyn Session>,
     batches: Vec<Batch>,
 }
 
-impl Ours {
+impl PacketRunner {
     /// Loads the filter, with packets of the workload's traffic, `batch` of them at a time.
     ///
     /// # Errors
@@ -49,7 +50,7 @@ impl Ours {
         count: usize,
         batch: usize,
         options: &LoadOptions,
-    ) -> Result<Ours, DeviceError> {
+    ) -> Result<PacketRunner, DeviceError> {
         let session = device.load(program, &LoadOptions { depth: DEPTH, ..options.clone() })?;
         let fields: Vec<Fields> = traffic(workload.traffic, count).collect();
         let no_memory = |reason: String| DeviceError::Failed { device: device.info().id.clone(), reason };
@@ -65,7 +66,7 @@ impl Ours {
                 carved.map_err(|error| no_memory(error.to_string()))
             })
             .collect::<Result<_, _>>()?;
-        Ok(Ours { session, batches })
+        Ok(PacketRunner { session, batches })
     }
 
     /// All packets once, until every verdict is here; `look` sees those of each batch.

@@ -1,11 +1,12 @@
-//! What XDP-on-GPU publishes of itself: `doc/benchmark_results_20250718_153209` of its repository, means of 100 calls on a
-//! GPU and a processor that it does not name. Figures that time something else than a whole call are left out: its
-//! asynchronous rows end when the work is queued, and its unified-memory rows move no data.
+//! What XDP-on-GPU publishes of itself: `doc/benchmark_results_20250718_153209` of its repository,
+//! means of 100 calls on a GPU and a processor that it does not name. Figures that time something
+//! else than a whole call are left out: its asynchronous rows end when the work is queued, and its
+//! unified-memory rows move no data.
 
 /// Nanoseconds that a call took over so many records.
 pub type Published = (usize, f64);
 
-/// What it has of one workload.
+/// Published figures for one workload.
 #[derive(Debug)]
 pub struct OfWorkload {
     /// As in [`super::workloads::Workload::name`].
@@ -19,7 +20,7 @@ pub struct OfWorkload {
 const US: f64 = 1e3;
 const MS: f64 = 1e6;
 
-/// Its table of devices against a processor.
+/// Published table of devices against the CPU.
 pub const WORKLOADS: [OfWorkload; 6] = [
     OfWorkload {
         workload: "simple filter",

@@ -1,8 +1,9 @@
-//! What XDP-on-GPU sends to a device in a packet's place: a record of 40 bytes that its host has parsed.
+//! What XDP-on-GPU sends to a device in a packet's place: a record of 40 bytes that its host has
+//! parsed.
 //!
-//! The layout is that of its `NetworkEvent` (little-endian; padding between the fields, as a C compiler puts it there):
-//! packet pointer 0–7, length 8–11, time 16–23, source address 24–27, destination address 28–31, source port 32–33,
-//! destination port 34–35, protocol 36, action 37.
+//! The layout is that of its `NetworkEvent` (little-endian; padding between the fields, as a C
+//! compiler puts it there): packet pointer 0–7, length 8–11, time 16–23, source address 24–27,
+//! destination address 28–31, source port 32–33, destination port 34–35, protocol 36, action 37.
 
 /// Bytes of a record.
 pub const SIZE: usize = 40;
@@ -59,7 +60,8 @@ impl Fields {
         record
     }
 
-    /// A packet that this is said of: Ethernet, IPv4 without options, ports, and zeros up to its length.
+    /// A packet that this is said of: Ethernet, IPv4 without options, ports, and zeros up to its
+    /// length.
     pub fn write_packet(self, packet: &mut [u8]) {
         packet.fill(0);
         packet[..14].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x08, 0x00]);
@@ -78,9 +80,11 @@ impl Fields {
 /// The traffic of XDP-on-GPU's benchmarks, without its clock: the same in every run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Traffic {
-    /// Of its filters: 64 to 1,463 bytes from 192.168.0.0/24 to 8.8.8.8, ports 80 and 443, TCP and UDP, at random.
+    /// Of its filters: 64 to 1,463 bytes from 192.168.0.0/24 to 8.8.8.8, ports 80 and 443, TCP and
+    /// UDP, at random.
     Filters,
-    /// Of its load balancers: addresses and source ports that count up, ports 80, 443 and 8080 in turn.
+    /// Of its load balancers: addresses and source ports that count up, ports 80, 443 and 8080 in
+    /// turn.
     Balancers,
 }
 

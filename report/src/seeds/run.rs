@@ -8,7 +8,7 @@ use portcullis_core::device::record_kernel::{HostMemory, RecordKernel};
 use portcullis_core::device::{CancelToken, Device, DeviceError, LoadOptions};
 use portcullis_core::program::Program;
 
-use super::ours::{self, Ours};
+use super::ours::{self, PacketRunner};
 use super::published;
 use super::records::{ACTION, Fields, Record, SIZE, traffic};
 use super::tables::{Cell, Row, Source, Table};
@@ -33,7 +33,8 @@ const LATE: &str = "the time was used up; give it more with --time";
 /// No side of a column gains by more.
 const ENOUGH: Duration = Duration::from_secs(2);
 
-/// How records are driven on a device: opens a kernel of [`KERNELS`] by its name, for so many records in chunks.
+/// How records are driven on a device: opens a kernel of [`KERNELS`] by its name, for so many
+/// records in chunks.
 pub type OpenRecords =
     dyn Fn(&Workload, HostMemory, usize, usize) -> Result<Box<dyn RecordKernel>, DeviceError> + Send + Sync;
 
@@ -41,7 +42,8 @@ pub type OpenRecords =
 pub struct Side {
     /// Ours on it.
     pub device: Arc<dyn Device>,
-    /// Its way on the same device, where that has a language for it: [`open_records`].
+    /// XDP-on-GPU's method on the same device, if the device has a language for it:
+    /// [`open_records`].
     pub records: Option<Box<OpenRecords>>,
 }
 
@@ -53,12 +55,13 @@ impl Side {
     }
 }
 
-/// What is measured.
+/// Options of the comparison.
 pub struct Options {
     /// Packets of a call, in ascending order.
     pub sizes: Vec<usize>,
-    /// For all of it, about: what it leaves for each side of a column is used, but for at least seven rounds. A column
-    /// that is not begun soon after that is left out, as cells of other tables are.
+    /// For all of it, about: what it leaves for each side of a column is used, but for at least
+    /// seven rounds. A column that is not begun soon after that is left out, as cells of other
+    /// tables are.
     pub time: Duration,
     /// Of intervals, as 0.95.
     pub confidence: f64,
@@ -80,8 +83,8 @@ impl Options {
     }
 }
 
-/// Measures every table on every device; what there is, where it is cancelled. A device that fails has its reason in its
-/// cells. `progress` is called after each column.
+/// Measures every table on every device; what there is, where it is cancelled. A device that fails
+/// has its reason in its cells. `progress` is called after each column.
 pub fn run(sides: &[Side], options: &Options, progress: &mut dyn FnMut(&str)) -> Vec<Table> {
     let mut run = Run { options, began: Instant::now(), left: options.columns(), progress };
     let mut tables: Vec<Table> = WORKLOADS.iter().map(|workload| of_workload(workload, sides, &mut run)).collect();
@@ -112,12 +115,13 @@ impl Run<'_> {
         self.options.cancel.is_cancelled()
     }
 
-    /// Whether it is too late for another column.
+    /// Whether too little time is left for another column.
     fn is_late(&self) -> bool {
         self.began.elapsed() > self.options.time + OVERTIME
     }
 
-    /// What is left of the time for the rounds of so many sides of this column: getting them ready takes about as long again.
+    /// Returns the time left for measuring this many sides of the column; preparing them takes
+    /// about as long again.
     fn budget(&self, sides: usize) -> Duration {
         let left = self.options.time.saturating_sub(self.began.elapsed()) / self.left.max(1) as u32;
         (left / 2).min(ENOUGH * sides as u32)
@@ -150,15 +154,15 @@ struct Runner<'a> {
 }
 
 /// A table as it is filled.
-struct Filling {
+struct TableBuilder {
     table: Table,
 }
 
-impl Filling {
-    fn new(title: String, note: &str, across: &str, columns: impl IntoIterator<Item = usize>) -> Filling {
+impl TableBuilder {
+    fn new(title: String, note: &str, across: &str, columns: impl IntoIterator<Item = usize>) -> TableBuilder {
         let columns = columns.into_iter().map(|column| column as u64).collect();
         let (note, across) = (note.to_owned(), across.to_owned());
-        Filling { table: Table { title, note, across, columns, rows: Vec::new() } }
+        TableBuilder { table: Table { title, note, across, columns, rows: Vec::new() } }
     }
 
     /// The row of a side, new where there is none yet.
@@ -253,7 +257,7 @@ impl Filling {
     }
 }
 
-/// Its way: opened, filled, and held to the rule.
+/// Opens XDP-on-GPU's method, fills its records and checks one result against the rule.
 fn its_way<'a>(
     open: &OpenRecords,
     workload: &'a Workload,
@@ -292,7 +296,7 @@ fn first_wrong(host: &[u8], workload: &Workload, count: usize) -> Option<String>
     Some(format!("record {wrong} got {given:#x} where {:#x} is right", (workload.rule)(fields)))
 }
 
-/// Its loop over records.
+/// Opens XDP-on-GPU's loop over records on one CPU thread.
 fn its_loop<'a>(workload: &'a Workload, count: usize) -> Opened<'a> {
     let mut records: Vec<Record> =
         traffic(workload.traffic, count).zip(0..).map(|(fields, time)| fields.to_record(time)).collect();
@@ -311,7 +315,7 @@ fn our_way<'a>(
     batch: usize,
     options: &LoadOptions,
 ) -> Opened<'a> {
-    let mut ours = Ours::open(device, program, workload, count, batch, options).map_err(failed)?;
+    let mut ours = PacketRunner::open(device, program, workload, count, batch, options).map_err(failed)?;
     let mut expected = traffic(workload.traffic, count).map(|fields| ours::expected(workload, fields)).enumerate();
     let mut wrong = None;
     ours.run(|verdicts| {
@@ -342,7 +346,7 @@ fn name(device: &dyn Device, extra: &str) -> String {
 
 fn of_workload(workload: &Workload, sides: &[Side], run: &mut Run<'_>) -> Table {
     let options = run.options;
-    let mut filling = Filling::new(
+    let mut filling = TableBuilder::new(
         workload.name.to_owned(),
         "Its way: records of 40 bytes in pinned memory to the device and back, 100,000 at a time. Ours: raw packets of 64 bytes, from the call to the last verdict.",
         "packets",
@@ -385,7 +389,7 @@ fn by_memory(sides: &[Side], run: &mut Run<'_>) -> Table {
     let title = "where the host has its records (simple filter)";
     let workload = &WORKLOADS[0];
     let options = run.options;
-    let mut filling = Filling::new(
+    let mut filling = TableBuilder::new(
         title.to_owned(),
         "Its way, 100,000 records at a time. Imported is what it calls zero-copy: kernels reach the host's memory.",
         "packets",
@@ -416,7 +420,7 @@ fn by_chunk(sides: &[Side], run: &mut Run<'_>) -> Table {
     let workload = &WORKLOADS[0];
     let program = ours::program(workload);
     let sizes = || published::CHUNKS.iter().map(|&(size, _)| size);
-    let mut filling = Filling::new(
+    let mut filling = TableBuilder::new(
         title.to_owned(),
         "Its way from pinned memory, chunks in flight on four queues; ours with four batches in flight. Both are timed until the last verdict is back, not until the work is queued.",
         "packets at a time",
@@ -448,7 +452,7 @@ fn single_calls(sides: &[Side], run: &mut Run<'_>) -> Table {
     let program = ours::program(workload);
     let (calls, _) = published::SINGLE_CALLS;
     let note = "A thousand calls of one packet each, every one waited for.";
-    let mut filling = Filling::new(title.to_owned(), note, "calls", [calls]);
+    let mut filling = TableBuilder::new(title.to_owned(), note, "calls", [calls]);
     let mut runners = Vec::new();
     for side in sides {
         if let Some(open) = &side.records {

@@ -7,7 +7,7 @@ use crate::number::{digits, grouped};
 /// Rows of calls, in columns by one thing that differs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Table {
-    /// What it is about.
+    /// Title of the table.
     pub title: String,
     /// How it was measured, in a sentence or two.
     pub note: String,
@@ -15,14 +15,14 @@ pub struct Table {
     pub across: String,
     /// The columns, by that.
     pub columns: Vec<u64>,
-    /// What is compared.
+    /// Rows to compare.
     pub rows: Vec<Row>,
 }
 
 /// One side of a comparison.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// What it is of, where a table has several: a workload.
+    /// Workload of the row, if the table has several.
     pub of: String,
     /// Who does it, and how: `records, opencl:0, pinned`.
     pub side: String,
@@ -36,9 +36,9 @@ pub struct Row {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Source {
-    /// Its way, measured here: records of 40 bytes to the device and back.
+    /// XDP-on-GPU's method measured here: records of 40 bytes to the device and back.
     LikeForLike,
-    /// Its loop over records, measured here, on one thread.
+    /// XDP-on-GPU's loop over records measured here, on one thread.
     Loop,
     /// Ours, from raw packets, measured here.
     Ours,
@@ -70,7 +70,7 @@ pub enum Cell {
         median_ns: f64,
         /// Where the median lies, with the confidence that the run's results state: its lower end.
         low_ns: f64,
-        /// Its upper end.
+        /// Upper end of the interval, in nanoseconds.
         high_ns: f64,
         /// How often it was measured.
         samples: u64,
@@ -122,7 +122,7 @@ pub struct InWords {
 /// A column of such a table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Column {
-    /// Its name, with the unit.
+    /// Name of the column, with its unit.
     pub name: String,
     /// Whether its values were published by others and not measured here.
     pub published: bool,
@@ -134,8 +134,8 @@ impl Table {
         self.rows.iter().flat_map(|row| &row.cells).any(|cell| matches!(cell, Cell::Wrong { .. }))
     }
 
-    /// The table as people read it: a row for each number of packets, a column for each side, in millions of packets a
-    /// second.
+    /// The table as people read it: a row for each number of packets, a column for each side, in
+    /// millions of packets a second.
     pub fn in_words(&self) -> InWords {
         let mut columns = vec![Column { name: self.across.clone(), published: false }];
         columns.extend(self.rows.iter().map(|row| {

@@ -1,17 +1,19 @@
-//! XDP-on-GPU's six workloads: over records on a processor and on devices, and as filters over packets.
+//! XDP-on-GPU's six workloads: over records on a processor and on devices, and as filters over
+//! packets.
 
 use super::records::{ACTION, Fields, Record, Traffic};
 
 /// One of its workloads.
 #[derive(Debug)]
 pub struct Workload {
-    /// What it is called in its tables.
+    /// Name in XDP-on-GPU's tables.
     pub name: &'static str,
-    /// What it runs over there.
+    /// Traffic that XDP-on-GPU generates for it.
     pub traffic: Traffic,
     /// The rule, over one record; the result is its action.
     pub rule: fn(Fields) -> u8,
-    /// The same in a loop over records, which keep their actions: what its tables call the processor.
+    /// The workload as a loop over records that sets their actions: the CPU baseline of
+    /// XDP-on-GPU's tables.
     pub on_processor: fn(&mut [Record]),
     /// The kernel that does it, in [`KERNELS`].
     pub kernel: &'static str,
@@ -22,8 +24,8 @@ pub struct Workload {
 }
 
 impl Workload {
-    /// What its filter over packets returns for an action: of filters 1 is PASS and 0 is DROP, of balancers the lowest three
-    /// bits are the port that the packet is redirected to.
+    /// What its filter over packets returns for an action: of filters 1 is PASS and 0 is DROP, of
+    /// balancers the lowest three bits are the port that the packet is redirected to.
     pub fn returns(&self, action: u8) -> u32 {
         match self.traffic {
             Traffic::Filters => u32::from(action) + 1,
@@ -32,10 +34,12 @@ impl Workload {
     }
 }
 
-/// The kernels over records, in OpenCL C and in CUDA C++: what differs between them is defined before it.
+/// The kernels over records, in OpenCL C and in CUDA C++: what differs between them is defined
+/// before it.
 pub const KERNELS: &str = include_str!("kernels.c");
 
-/// A workload by its rule, which is the kernel's name as well. Each has a loop of its own, so that the rule can be inlined.
+/// A workload by its rule, which is the kernel's name as well. Each has a loop of its own, so that
+/// the rule can be inlined.
 macro_rules! workload {
     ($name:literal, $traffic:ident, $rule:ident, $records_per_item:literal, $text:literal) => {
         Workload {
@@ -85,8 +89,8 @@ fn minimal(_: Fields) -> u8 {
     1
 }
 
-/// Drops lengths below 64 and above 1500, ICMP, and what comes from three private networks to a port below 1024 other
-/// than 80 and 443.
+/// Drops lengths below 64 and above 1500, ICMP, and what comes from three private networks to a
+/// port below 1024 other than 80 and 443.
 #[inline(always)]
 fn complex(fields: Fields) -> u8 {
     let private = matches!(fields.source >> 16, 0x0a00 | 0xac10 | 0xc0a8);

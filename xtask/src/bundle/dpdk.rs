@@ -1,4 +1,5 @@
-//! DPDK in a bundle: libraries that the program takes which has it, and drivers of devices that need no hardware, for a machine without DPDK.
+//! DPDK in a bundle: libraries that the program takes which has it, and drivers of devices that
+//! need no hardware, for a machine without DPDK.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -13,7 +14,8 @@ const DRIVERS: [&str; 4] = ["mempool_ring", "bus_vdev", "net_null", "net_pcap"];
 const OF_THE_SYSTEM: [&str; 8] =
     ["ld-linux", "libc.so", "libm.so", "libgcc_s", "libpthread", "libdl", "librt.so", "linux-vdso"];
 
-/// Puts in what a program needs of DPDK: libraries and drivers into `lib/dpdk`, and the licences of all of them.
+/// Puts in what a program needs of DPDK: libraries and drivers into `lib/dpdk`, and the licences of
+/// all of them.
 pub fn put_in(program: &Path, bundle: &Path) -> Result<(), String> {
     let folder = bundle.join("lib/dpdk");
     std::fs::create_dir_all(&folder).map_err(|e| at(&folder, &e))?;
@@ -41,7 +43,8 @@ fn find(driver: &str) -> Result<PathBuf, String> {
     let output = Command::new("pkg-config").args(["--variable=libdir", "libdpdk"]).output();
     let output = output.map_err(|error| format!("pkg-config does not start: {error}"))?;
     let folder = Path::new(String::from_utf8_lossy(&output.stdout).trim()).join("dpdk");
-    // By the name that others are linked to: `librte_net_null.so.23`, and not `librte_net_null.so.23.0`, which is the same.
+    // By the name that others are linked to: `librte_net_null.so.23`, and not
+    // `librte_net_null.so.23.0`, which is the same.
     let start = format!("librte_{driver}.so.");
     let entries = |folder: &Path| std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
     let mut found: Vec<PathBuf> = entries(&folder)
@@ -53,7 +56,8 @@ fn find(driver: &str) -> Result<PathBuf, String> {
     found.into_iter().next().ok_or_else(|| format!("{}: no driver {driver} of DPDK is there", folder.display()))
 }
 
-/// Libraries that a program or a library is linked to, and those that they are, but for the system's.
+/// Libraries that a program or a library is linked to, and those that they are, but for the
+/// system's.
 fn needs(file: &Path) -> Result<Vec<PathBuf>, String> {
     let output = Command::new("ldd").arg(file).output().map_err(|error| format!("ldd does not start: {error}"))?;
     listed(&String::from_utf8_lossy(&output.stdout)).map_err(|missing| format!("{}: {missing}", file.display()))
@@ -78,7 +82,8 @@ fn listed(text: &str) -> Result<Vec<PathBuf>, String> {
 
 /// Debian's packages that have these files.
 fn packages(files: &BTreeSet<PathBuf>) -> Result<BTreeSet<String>, String> {
-    // By name: what is in /lib is in /usr/lib as well, and packages have it in the one or the other.
+    // By name: what is in /lib is in /usr/lib as well, and packages have it in the one or the
+    // other.
     let names = files.iter().map(|file| format!("*/{}", file.file_name().unwrap_or_default().to_string_lossy()));
     let output = Command::new("dpkg").arg("-S").args(names).output();
     let output = output.map_err(|error| format!("dpkg does not start: {error}"))?;

@@ -1,4 +1,5 @@
-//! `cargo xtask gpu-bundle`: one folder with all that it takes to try Portcullis on another machine's GPU.
+//! `cargo xtask gpu-bundle`: one folder with all that it takes to try Portcullis on another
+//! machine's GPU.
 
 mod dpdk;
 
@@ -17,7 +18,8 @@ const SCRIPT: &str = include_str!("gpu-check.sh");
 /// Benches of devices; those that there are.
 const BENCHES: [&str; 3] = ["cuda", "wgpu", "opencl"];
 
-/// What headless servers often lack: the library, and the Debian package whose licence goes with it.
+/// What headless servers often lack: the library, and the Debian package whose licence goes with
+/// it.
 const LOADERS: [(&str, &str); 2] = [("libvulkan.so.1", "libvulkan1"), ("libOpenCL.so.1", "ocl-icd-libopencl1")];
 
 const README: &str = "\
@@ -121,7 +123,8 @@ fn executables(root: &Path) -> Result<Vec<(String, PathBuf)>, String> {
     }
 }
 
-/// The program with DPDK, built for use with CUDA, and without the devices that the other program is for: a bundle is small.
+/// The program with DPDK, built for use with CUDA, and without the devices that the other program
+/// is for: a bundle is small.
 fn with_dpdk(root: &Path) -> Result<PathBuf, String> {
     let mut arguments = vec!["build", "--release", "--package", "portcullis-cli", "--bin", "portcullis"];
     arguments.extend(["--no-default-features", "--features", "cpu,cuda,dpdk"]);
@@ -190,7 +193,8 @@ fn version(table: &str) -> Vec<u32> {
     numbers.max().unwrap_or_default()
 }
 
-/// The commit that the bundle is made of; with a remark where the tree has changes that are in no commit.
+/// The commit that the bundle is made of; with a remark where the tree has changes that are in no
+/// commit.
 fn commit(root: &Path) -> Result<String, String> {
     let git = |arguments: &[&str]| {
         let output = Command::new("git").args(arguments).current_dir(root).stdin(Stdio::null()).output();

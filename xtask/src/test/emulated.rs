@@ -1,5 +1,5 @@
-//! The suites of filters on a CUDA device that is emulated: every way of handing batches over, on a machine without
-//! a GPU.
+//! The suites of filters on a CUDA device that is emulated: every way of handing batches over, on a
+//! machine without a GPU.
 
 use portcullis_cuda_emulator::{Unavailable, build};
 
@@ -26,7 +26,8 @@ pub const NAME: &str = "emulated-cuda";
 /// Of the tests of live runs those that ask which devices there are.
 const LIVE: &str = "every_device";
 
-/// Runs them, of what is built with these features, unless this machine cannot have the emulation and nobody requires it.
+/// Runs them, of what is built with these features, unless this machine cannot have the emulation
+/// and nobody requires it.
 pub fn run(suite: &mut Suite<'_>, built: &[Executable], features: &live::Features, require: &[String]) {
     let is_required = |name: &str| require.iter().any(|required| required == name);
     let folder = match build(&suite.root.join("target"), &[]) {

@@ -1,5 +1,5 @@
-//! What tests said when they failed, kept for the end: of a long log often only the end is kept, and a test that fails
-//! once in twenty runs must say then what was wrong.
+//! What tests said when they failed, kept for the end: of a long log often only the end is kept,
+//! and a test that fails once in twenty runs must say then what was wrong.
 
 use std::collections::VecDeque;
 
@@ -9,11 +9,11 @@ const LINES_OF_A_TEST: usize = 30;
 /// Of one suite's failed tests, as many.
 const TESTS: usize = 10;
 
-/// What is said of a suite that began, and of which no result came.
+/// Message for a suite that began and printed no result.
 const WITHOUT_RESULT: &str = "a suite ended without a result: its program died, or was ended";
 
-/// What libtest prints of tests that failed: between `failures:` and `test result: FAILED`, for each a line
-/// `---- NAME stdout ----` and then what it printed.
+/// What libtest prints of tests that failed: between `failures:` and `test result: FAILED`, for
+/// each a line `---- NAME stdout ----` and then what it printed.
 #[derive(Debug, Default)]
 pub struct Failures {
     tests: Vec<Test>,

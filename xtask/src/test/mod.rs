@@ -108,7 +108,8 @@ pub fn run(options: &Options) -> Result<(), String> {
     let root = crate::root();
     system::prepare();
     let records = root.join("target/test-records");
-    // What compilers made for an earlier run, of the same filters maybe, would hide what they make now.
+    // What compilers made for an earlier run, of the same filters maybe, would hide what they make
+    // now.
     for folder in [&records, &root.join("target/cache")] {
         let _ = std::fs::remove_dir_all(folder);
     }
@@ -149,8 +150,9 @@ pub fn run(options: &Options) -> Result<(), String> {
     let report = root.join("target/selftest.json");
     let _ = std::fs::remove_file(&report);
     let file = report.to_str().ok_or("the repository's path is not UTF-8")?;
-    // With the whole program, so that the libraries beneath have the same features and are not built again. Not
-    // by `--test "*"`, which fails where a test needs a feature that is off, as the one of live runs.
+    // With the whole program, so that the libraries beneath have the same features and are not
+    // built again. Not by `--test "*"`, which fails where a test needs a feature that is off, as
+    // the one of live runs.
     let packages = [
         "--release",
         "--package",
@@ -271,7 +273,8 @@ impl Suite<'_> {
         self.end(name, counted("cargo test", command), started);
     }
 
-    /// Builds what `cargo test` runs with these arguments, the program among it, so that it can be run in other ways as well.
+    /// Builds what `cargo test` runs with these arguments, the program among it, so that it can be
+    /// run in other ways as well.
     fn build(&mut self, name: &str, what: &[&str]) -> Vec<Executable> {
         let arguments = [&["test", "--no-run"], what].concat();
         println!("\n== {name}: cargo {}", arguments.join(" "));
@@ -281,8 +284,8 @@ impl Suite<'_> {
         built.unwrap_or_default()
     }
 
-    /// Suites that are built of a crate's folder, but of their tests those alone whose names have `only` in them, with these
-    /// variables beside those that every step has.
+    /// Suites that are built of a crate's folder, but of their tests those alone whose names have
+    /// `only` in them, with these variables beside those that every step has.
     fn built_tests(
         &mut self,
         name: &str,
@@ -320,7 +323,7 @@ impl Suite<'_> {
         self.end(name, Tally::one(passed), started);
     }
 
-    /// What is built, where and with what cargo would run it.
+    /// Returns the command that runs an executable as cargo would.
     fn command(&self, built: &Executable, environment: &[(&str, &str)]) -> Command {
         let mut command = Command::new(&built.path);
         command.current_dir(if built.is_test { &built.folder } else { self.root }).stdin(Stdio::null());

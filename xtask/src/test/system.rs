@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 /// Something that tests need and that packages have.
 struct Need {
     what: &'static str,
-    /// What is left out without it.
+    /// Consequence if it is missing.
     without: &'static str,
     /// Debian's packages; `{release}` is the running kernel's.
     packages: &'static [&'static str],
@@ -104,8 +104,8 @@ const NEEDS: [Need; 14] = [
     },
 ];
 
-/// Installs what is missing where it may. What it does, or why it does nothing, is printed: the tests
-/// then run with what is there.
+/// Installs what is missing where it may. What it does, or why it does nothing, is printed: the
+/// tests then run with what is there.
 pub fn prepare() {
     if !cfg!(target_os = "linux") {
         return;
@@ -170,7 +170,8 @@ pub fn can_build_af_xdp() -> bool {
     compilers && quiet("pkg-config", &["--exists", "libelf", "zlib"])
 }
 
-/// Whether there is what builds the declarations of DPDK and the C for what is inline there (`io/dpdk-sys`).
+/// Whether there is what builds the declarations of DPDK and the C for what is inline there
+/// (`io/dpdk-sys`).
 pub fn can_build_dpdk() -> bool {
     let begins = |entry: &std::fs::DirEntry, start: &str| entry.file_name().to_string_lossy().starts_with(start);
     let entries = |folder: &Path| std::fs::read_dir(folder).into_iter().flatten().flatten();
@@ -212,7 +213,8 @@ fn has_driver(variables: &[&str], folders: &[&str], ending: &str) -> bool {
         })
 }
 
-/// Where the Vulkan loader looks for manifests (LoaderDriverInterface.md, "Driver Discovery on Linux").
+/// Where the Vulkan loader looks for manifests (LoaderDriverInterface.md, "Driver Discovery on
+/// Linux").
 fn has_vulkan_driver() -> bool {
     let folders = ["/usr/share/vulkan/icd.d", "/etc/vulkan/icd.d", "/usr/local/share/vulkan/icd.d"];
     has_driver(&["VK_DRIVER_FILES", "VK_ICD_FILENAMES"], &folders, "json")

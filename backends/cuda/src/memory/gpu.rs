@@ -125,7 +125,7 @@ impl Gpu {
     /// KiB; [`READABLE_PAST_END`] bytes past the end are readable.
     ///
     /// If kernels are resident on the device, waits until they have left, at most
-    /// [`LAUNCH_TIMEOUT`](portcullis_core::device::offload::SILENCE).
+    /// [`LAUNCH_TIMEOUT`](portcullis_core::device::offload::LAUNCH_TIMEOUT).
     ///
     /// # Errors
     /// [`DeviceError::Refused`] if `bytes` is 0 or `alignment` is not a power of two;
@@ -167,7 +167,7 @@ impl Gpu {
     /// process, for as long as the returned value exists.
     ///
     /// If kernels are resident on the device, waits until they have left, at most
-    /// [`LAUNCH_TIMEOUT`](portcullis_core::device::offload::SILENCE).
+    /// [`LAUNCH_TIMEOUT`](portcullis_core::device::offload::LAUNCH_TIMEOUT).
     ///
     /// # Errors
     /// [`DeviceError::Failed`] if the driver refuses: a part is registered already, or the system's
@@ -417,8 +417,8 @@ impl HostRegistration {
     ///
     /// # Errors
     /// [`DeviceError::Failed`] if resident kernels do not leave the device within
-    /// [`LAUNCH_TIMEOUT`](portcullis_core::device::offload::SILENCE), or the driver fails: then the
-    /// memory must stay allocated.
+    /// [`LAUNCH_TIMEOUT`](portcullis_core::device::offload::LAUNCH_TIMEOUT), or the driver fails:
+    /// then the memory must stay allocated.
     pub fn unregister(mut self) -> Result<(), DeviceError> {
         let gpu = self.gpu.0.gpu.clone();
         let failed = |code| gpu.error("unregistering host memory failed", code);

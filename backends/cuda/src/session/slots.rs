@@ -142,8 +142,8 @@ impl DeviceArena {
     ///
     /// Packets in host memory go through the slot even if the device can access them: a kernel's
     /// reads of a packet depend on each other, and each is a round trip over the bus, which takes
-    /// longer than the host needs to gather a small batch (about 10 ns a packet, docs/design.md,
-    /// section 7). A gathered batch is read all at once.
+    /// longer than the host needs to gather a small batch (about 10 ns a packet). A gathered batch
+    /// is read all at once.
     pub fn batch_memory(batch: &Batch, device: &str) -> BatchMemory<DeviceArena> {
         // Kernels use word loads, except for filters that move packets.
         let own = SpanAddress::of_span(batch.span(), device).filter(|view| view.is_on_device);

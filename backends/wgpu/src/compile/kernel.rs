@@ -29,8 +29,8 @@
 //!     }
 //! ```
 //!
-//! Bindings 0 to 2 are the prelude's (`docs/reference/abi.md`); a kernel has those that its filter uses. The
-//! grid has two dimensions because one is limited to 65,535 groups.
+//! Bindings 0 to 2 are the prelude's (`docs/reference/abi.md`); a kernel has those that its filter
+//! uses. The grid has two dimensions because one is limited to 65,535 groups.
 
 use naga::compact::{KeepUnused, compact};
 use naga::proc::{BoundsCheckPolicies, BoundsCheckPolicy};

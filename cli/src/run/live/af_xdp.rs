@@ -5,7 +5,7 @@ use portcullis::io::af_xdp::{self, AfXdp, BusyPoll, CopyMode, FrameCounts, LaneL
 use portcullis::io::live::link::{Interface, StackDevice};
 use portcullis::packet::ResizeRoom;
 
-use super::Needs;
+use super::CaptureRequirements;
 use super::drive::{self, Prepared};
 use super::privileges::Admin;
 use super::report::Balance;
@@ -71,7 +71,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         known_by_interface(&mut options, args.maps.kernel_routes.is_some())?;
     }
     let _run = prepared.span.clone().entered();
-    let needs = Needs::of(&prepared.program, live.control.is_some());
+    let needs = CaptureRequirements::of(&prepared.program, live.control.is_some());
     (options.room, options.metadata, options.rewrites) = (needs.room, needs.metadata, needs.rewrites());
     options.lanes = if super::one_lane(args, &prepared.program)? { LaneLayout::Shared } else { LaneLayout::PerQueue };
     let mut run = af_xdp::open(&options).map_err(|error| Failure::Wrong(error.to_string()))?;
@@ -84,8 +84,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     ended.report(args, Some(balance(run.frame_audit.frames())))
 }
 
-/// Has the interfaces of a run, and those that `--redirect` names, be targets by the kernel's numbers for them, too; what `--redirect`
-/// says of a number goes before that, unless routes are the kernel's, which have its numbers.
+/// Has the interfaces of a run, and those that `--redirect` names, be targets by the kernel's
+/// numbers for them, too; what `--redirect` says of a number goes before that, unless routes are
+/// the kernel's, which have its numbers.
 fn known_by_interface(options: &mut Options, has_routes: bool) -> Result<(), Failure> {
     let ports = options.ports.iter().map(|port| &port.interface);
     let names: Vec<String> = ports.chain(options.redirect.iter().map(|(_, interface)| interface)).cloned().collect();

@@ -7,7 +7,7 @@ use portcullis::io::dpdk::{
     self, Dpdk, DpdkError, HeaderSplit, MbufCounts, Mempool, Options, PassTarget, PortSpec, WrittenCaptures,
 };
 
-use super::Needs;
+use super::CaptureRequirements;
 use super::drive::{self, Prepared};
 use super::privileges::Admin;
 use super::report::Balance;
@@ -15,7 +15,8 @@ use crate::failure::{Failure, WRONG};
 use crate::out;
 use crate::run::Args;
 
-/// How long nothing may have come of captures before they are taken to be over: DPDK does not say that they are.
+/// How long nothing may have come of captures before they are taken to be over: DPDK does not say
+/// that they are.
 const OVER: Duration = Duration::from_secs(1);
 
 /// Runs a filter on what ports receive.
@@ -33,7 +34,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     super::refuse_copies("--dpdk", &prepared.program)?;
     prepared.idle_exit = live.idle_exit.or(over(&options.ports));
     let _run = prepared.span.clone().entered();
-    let needs = Needs::of(&prepared.program, live.control.is_some());
+    let needs = CaptureRequirements::of(&prepared.program, live.control.is_some());
     (options.room, options.metadata, options.rewrites) = (needs.room, needs.metadata, needs.rewrites());
     live.mempool.apply(&mut options, &prepared.program, prepared.device(), live.control.is_some())?;
     options.one_lane = super::one_lane(args, &prepared.program)?;
@@ -56,7 +57,7 @@ pub fn tell_of_damage(options: &Options) {
         .for_each(|find_damaged_captures| out::warn(&find_damaged_captures.to_string()));
 }
 
-/// What it means that ports cannot be had.
+/// Maps an error of opening ports to an exit code and message.
 pub fn failure(error: DpdkError) -> Failure {
     match error {
         DpdkError::Argument { .. } => usage("--eal", &error),

@@ -25,17 +25,17 @@ use portcullis::reason;
 use rustix::thread::{CpuSet, sched_getaffinity};
 use tracing::Span;
 
-use super::control::{self, Held, Live};
+use super::control::{self, LaneStatus, Live};
 use super::privileges::{self, Admin};
-use super::report::{Balance, Besides};
+use super::report::{Balance, ExtraReport};
 use super::stats::{Form, Source, Stats};
 use super::{log, report};
 use crate::chosen::Chosen;
 use crate::failure::{Failure, INTERRUPTED, WRONG};
 use crate::run::interrupt::Interrupt;
-use crate::run::maps::{Maps, Told};
+use crate::run::maps::{MapNotice, Maps};
 use crate::run::places;
-use crate::run::traps::{Board, Place, Scribe, Trapped};
+use crate::run::traps::{Board, Place, TrapRecorder, Trapped};
 use crate::run::{Args, BatchSize};
 use crate::{explain, out};
 
@@ -62,7 +62,7 @@ pub struct Prepared {
 }
 
 /// A run that is over.
-pub struct Ended {
+pub struct FinishedRun {
     device: Arc<dyn Device>,
     summary: RunSummary,
     error: Option<LaneError>,
@@ -72,7 +72,7 @@ pub struct Ended {
     /// Packets that a device had which failed, or waited for it.
     given_up: u64,
     /// What only some filters have to say.
-    besides: Besides,
+    besides: ExtraReport,
 }
 
 impl Prepared {
@@ -84,11 +84,12 @@ impl Prepared {
         check_processors(&args.live.pin)?;
         let program = Arc::new(args.filter.load()?);
         let interrupt = Interrupt::default();
-        // Of a netfilter queue's packets the kernel has whoever gives the verdict do the rest of its work, for which a
-        // second thread pays (docs/performance.md, "Live packets").
+        // Of a netfilter queue's packets the kernel has whoever gives the verdict do the rest of
+        // its work, for which a second thread pays (docs/performance.md, "Live packets").
         let is_alone = std::thread::available_parallelism().is_ok_and(|processors| processors.get() == 1);
         let inline = (args.live.nfqueue.is_empty() || is_alone).then_some(Dispatch::Inline);
-        // Where packets are in a GPU's memory, or the CPU is to relieve a GPU, it is that GPU's filter alone.
+        // Where packets are in a GPU's memory, or the CPU is to relieve a GPU, it is that GPU's
+        // filter alone.
         let chosen = match args.live.mempool.mempool == "gpu" || args.live.overload == "cpu" {
             true if args.device == Selector::Auto => Chosen::first()?,
             _ => {
@@ -107,8 +108,8 @@ impl Prepared {
             cancel: interrupt.give_up.clone(),
             ..LoadOptions::default()
         };
-        // That the device takes the filter is seen before anything of the network is touched; and what it costs is measured
-        // before, too, if it is not known.
+        // That the device takes the filter is seen before anything of the network is touched; and
+        // what it costs is measured before, too, if it is not known.
         let loaded = device.load(&program, &load);
         chosen.warn();
         let mut session = loaded?;
@@ -121,8 +122,8 @@ impl Prepared {
             device = relieved(device, &load)?;
             session = device.load(&program, &load)?;
         }
-        // So is what is in files, and what others may have taken. This session does not stay: its threads have all the
-        // capabilities that this one has yet.
+        // So is what is in files, and what others may have taken. This session does not stay: its
+        // threads have all the capabilities that this one has yet.
         let mut maps = Maps::load(&args.maps, &program, &mut *session)?;
         places::check(args)?;
         maps.open_outputs(&interrupt.stop)?;
@@ -190,8 +191,8 @@ fn relieved(device: Arc<dyn Device>, load: &LoadOptions) -> Result<Arc<dyn Devic
     Ok(Arc::new(WithFallback::new(device, devices::open("cpu")?)))
 }
 
-/// Drives lanes until somebody wants an end; `at_stop` has no more packets come then. What `beside` begins goes on until then, by
-/// threads that may no more than those of the lanes.
+/// Drives lanes until somebody wants an end; `at_stop` has no more packets come then. What `beside`
+/// begins goes on until then, by threads that may no more than those of the lanes.
 pub fn drive<T>(
     args: &Args,
     prepared: Prepared,
@@ -199,9 +200,10 @@ pub fn drive<T>(
     admin: Admin,
     beside: impl FnOnce() -> T + Send,
     at_stop: impl FnOnce() + Send,
-) -> Result<Ended, Failure> {
+) -> Result<FinishedRun, Failure> {
     privileges::give_up(args, admin)?;
-    // What is kept for the end, this thread keeps alone: all others are started by one that is without.
+    // What is kept for the end, this thread keeps alone: all others are started by one that is
+    // without.
     thread::scope(|scope| {
         let span = prepared.span.clone();
         let run = thread::Builder::new().name("run".into()).spawn_scoped(scope, || {
@@ -220,7 +222,12 @@ pub fn drive<T>(
 }
 
 /// The run itself.
-fn go(args: &Args, prepared: Prepared, lanes: Vec<Lane>, at_stop: impl FnOnce() + Send) -> Result<Ended, Failure> {
+fn go(
+    args: &Args,
+    prepared: Prepared,
+    lanes: Vec<Lane>,
+    at_stop: impl FnOnce() + Send,
+) -> Result<FinishedRun, Failure> {
     let Prepared { program, device, options, dispatch, maps, words, interrupt, metrics, control, idle_exit, .. } =
         prepared;
     let load = |lane| {
@@ -276,7 +283,8 @@ fn go(args: &Args, prepared: Prepared, lanes: Vec<Lane>, at_stop: impl FnOnce() 
     };
     let source = Source { run: run.clone(), aborted: board.clone() };
     let shown = args.live.stats.map(|every| Stats::start(every, source, form, interrupt.stop.clone())).transpose()?;
-    let held = lanes.iter().map(|lane| Held { commands: lane.commands.clone(), memory: lane.lane.memory.clone() });
+    let held =
+        lanes.iter().map(|lane| LaneStatus { commands: lane.commands.clone(), memory: lane.lane.memory.clone() });
     let live_run = Live {
         args: args.maps.clone(),
         program: program.clone(),
@@ -289,15 +297,16 @@ fn go(args: &Args, prepared: Prepared, lanes: Vec<Lane>, at_stop: impl FnOnce() 
     let server = control.map(|socket| control::Server::start(socket, live_run)).transpose()?;
     // A filter that takes over may tell of events where this one does not.
     let follows = args.maps.follows() || args.live.control.is_some() || lock(&maps).events().is_some();
-    let scribe = is_shown.then(|| (Scribe::new(board), run.clone()));
+    let scribe = is_shown.then(|| (TrapRecorder::new(board), run.clone()));
     let follows = follows || scribe.is_some() && lock(&maps).traps.may_abort();
-    let mut onlooker = Onlooker { maps: maps.clone(), follows, scribe };
+    let mut onlooker = MapWatchObserver { maps: maps.clone(), follows, scribe };
     let (lanes, error) = run_live(lanes, &stats, &live, &interrupt.stop, at_stop, &mut onlooker);
-    // A queue's packets that nobody takes any more wait until it is given up: all of a lane goes now but its session, which
-    // has the maps.
+    // A queue's packets that nobody takes any more wait until it is given up: all of a lane goes
+    // now but its session, which has the maps.
     let mut sessions: Vec<_> = lanes.into_iter().map(|lane| lane.session).collect();
     if let Some(LaneError::Device(_)) = &error {
-        // What was in flight is lost with a device that failed, and so is what it has done to the maps.
+        // What was in flight is lost with a device that failed, and so is what it has done to the
+        // maps.
         sessions.clear();
     }
     drop(server);
@@ -313,13 +322,13 @@ fn go(args: &Args, prepared: Prepared, lanes: Vec<Lane>, at_stop: impl FnOnce() 
     let traps = sessions.first_mut().map_or(Ok(Vec::new()), |session| maps.traps.read(&mut **session));
     let (traps, failed) = traps.map_or_else(|error| (Vec::new(), Err(error)), |traps| (traps, Ok(())));
     let summary = run.summary(&reading);
-    let besides = Besides::of(&summary, maps.events(), (&maps.traps, traps));
+    let besides = ExtraReport::of(&summary, maps.events(), (&maps.traps, traps));
     let saved = saved.and(failed.map_err(Failure::from));
     let maps_are_gone = sessions.is_empty() && maps.writes();
     drop(sessions);
     interrupt.end();
     let given_up = given_up(error.as_ref(), &run);
-    Ok(Ended { summary, device, error, saved, maps_are_gone, given_up, besides })
+    Ok(FinishedRun { summary, device, error, saved, maps_are_gone, given_up, besides })
 }
 
 /// Packets that a device may still have after a run: those that were under way where it failed.
@@ -330,8 +339,9 @@ pub fn given_up(error: Option<&LaneError>, run: &RunStats) -> u64 {
     }
 }
 
-/// Wants an end once nothing has come for this time and nothing was under way: a lane that waits for its device receives nothing, whatever
-/// is there to be received. Until somebody else wants one. Says whether it was this.
+/// Wants an end once nothing has come for this time and nothing was under way: a lane that waits
+/// for its device receives nothing, whatever is there to be received. Until somebody else wants
+/// one. Says whether it was this.
 pub fn end_when_idle(idle: Duration, run: &RunStats, stop: &CancelToken) -> bool {
     let received = || run.read().lanes.iter().map(|(_, lane)| lane.received.packets).sum::<u64>();
     let every = (idle / 4).clamp(Duration::from_millis(1), Duration::from_millis(250));
@@ -372,15 +382,15 @@ fn serve(door: MetricsListener, run: &Arc<RunStats>, board: &Board) -> Result<Se
 }
 
 /// Has maps follow their files.
-struct Onlooker {
+struct MapWatchObserver {
     maps: Arc<Mutex<Maps>>,
     /// Whether there is anything to be done.
     follows: bool,
     /// Who tells others where packets are aborted, and what says how many are.
-    scribe: Option<(Scribe, Arc<RunStats>)>,
+    scribe: Option<(TrapRecorder, Arc<RunStats>)>,
 }
 
-impl Observer for Onlooker {
+impl Observer for MapWatchObserver {
     fn on_event(&mut self, _: Event<'_>) {}
 
     fn on_batch_boundary(&mut self, session: &mut dyn Session, packets: usize) -> Result<(), DeviceError> {
@@ -391,8 +401,8 @@ impl Observer for Onlooker {
             }
             for told in maps.follow(session, packets)? {
                 match &told {
-                    Told::Warning(warning) => out::warn(warning),
-                    Told::Note(note) => out::note(note),
+                    MapNotice::Warning(warning) => out::warn(warning),
+                    MapNotice::Note(note) => out::note(note),
                 }
             }
         }
@@ -436,15 +446,17 @@ pub fn import<'a>(
     Ok(copied)
 }
 
-/// Says that packets are copied, where they are. Where they are reached there is nothing to be said: that is as it should be.
+/// Says that packets are copied, where they are. Where they are reached there is nothing to be
+/// said: that is as it should be.
 pub fn show_copies(copied: bool, device: &DeviceInfo) {
     if copied {
         out::note(&format!("{}: gets a copy of what the filter needs of each packet", device.id));
     }
 }
 
-/// Has a session filter a packet that nobody sent: drivers put much off until the first batch (PoCL compiles then, for a
-/// tenth of a second and more), which the first packets would wait for. What maps have would change, so with maps they do wait.
+/// Has a session filter a packet that nobody sent: drivers put much off until the first batch (PoCL
+/// compiles then, for a tenth of a second and more), which the first packets would wait for. What
+/// maps have would change, so with maps they do wait.
 pub fn warm_up(session: &mut dyn Session, program: &Program) -> Result<(), DeviceError> {
     if !program.maps().is_empty() {
         return Ok(());
@@ -453,10 +465,10 @@ pub fn warm_up(session: &mut dyn Session, program: &Program) -> Result<(), Devic
     session.run(batch).map(drop)
 }
 
-impl Ended {
+impl FinishedRun {
     /// Prints what came of it, and says how it ended. Frames are those of memory that the run had.
     pub fn report(self, args: &Args, frames: Option<Balance>) -> Result<(), Failure> {
-        let Ended { device, summary, error, saved, maps_are_gone, given_up, besides } = self;
+        let FinishedRun { device, summary, error, saved, maps_are_gone, given_up, besides } = self;
         let frames = frames.map(|frames| frames.given_up(given_up));
         let text = match args.json {
             true => report::json(&summary, frames, &besides),

@@ -1,7 +1,8 @@
 //! The log of a live run, on standard error.
 //!
-//! What the program itself has to say is said in plain lines, and the library's events are shown beside them from warnings on. With
-//! `--log` all of it is one log, a line each, for those who read logs.
+//! What the program itself has to say is said in plain lines, and the library's events are shown
+//! beside them from warnings on. With `--log` all of it is one log, a line each, for those who read
+//! logs.
 
 use std::fmt;
 
@@ -18,7 +19,7 @@ use super::LiveArgs;
 use crate::failure::Failure;
 use crate::out::live::{self, LogWriter};
 
-/// What is shown, where `--log-level` does not say.
+/// Environment variable with the log levels, used if `--log-level` is absent.
 const VARIABLE: &str = "PORTCULLIS_LOG";
 
 /// Shows events from now on.
@@ -49,7 +50,8 @@ pub fn start(args: &LiveArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Which events are shown. A word alone is a level, and never a part of the program all of which is shown.
+/// Which events are shown. A word alone is a level, and never a part of the program all of which is
+/// shown.
 fn targets(text: &str) -> Option<Targets> {
     // An empty word counts as one to the library.
     let level = |text: &str| text.parse::<LevelFilter>().ok().filter(|_| !text.is_empty());

@@ -48,7 +48,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 
 /// How packets are to come.
 #[cfg(all(target_os = "linux", feature = "live"))]
-pub struct Needs {
+pub struct CaptureRequirements {
     pub room: ResizeRoom,
     pub metadata: bool,
     /// What of a packet may be written to.
@@ -56,11 +56,11 @@ pub struct Needs {
 }
 
 #[cfg(all(target_os = "linux", feature = "live"))]
-impl Needs {
+impl CaptureRequirements {
     /// As a filter needs them, and as `any` would that may take over from it.
-    pub fn of(program: &Program, any: bool) -> Needs {
+    pub fn of(program: &Program, any: bool) -> CaptureRequirements {
         let facts = program.facts();
-        Needs {
+        CaptureRequirements {
             room: if any || facts.changes_length { ResizeRoom::Both } else { ResizeRoom::None },
             metadata: any || facts.uses_metadata || Broadcasts::needs_ingress_port(program),
             writes: if any { Window::WholePacket } else { facts.writes },
@@ -74,7 +74,8 @@ impl Needs {
     }
 }
 
-/// Whether one lane is to have all queues: what packets share is in one place, and so they all go through one session then.
+/// Whether one lane is to have all queues: what packets share is in one place, and so they all go
+/// through one session then.
 #[cfg(all(target_os = "linux", any(feature = "af-xdp", feature = "dpdk")))]
 fn one_lane(args: &Args, program: &Program) -> Result<bool, Failure> {
     match (args.live.lanes.as_deref(), program.maps().is_empty()) {

@@ -3,7 +3,7 @@
 use portcullis::io::live::Lane;
 use portcullis::io::nfqueue::{self, QueueOptions};
 
-use super::Needs;
+use super::CaptureRequirements;
 use super::drive::{self, Prepared};
 use super::privileges::Admin;
 use crate::failure::Failure;
@@ -21,7 +21,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let prepared = Prepared::new(args)?;
     super::refuse_copies("--nfqueue", &prepared.program)?;
     let _run = prepared.span.clone().entered();
-    let Needs { room, metadata, writes } = Needs::of(&prepared.program, args.live.control.is_some());
+    let CaptureRequirements { room, metadata, writes } =
+        CaptureRequirements::of(&prepared.program, args.live.control.is_some());
     if queues.len() > 1 && !prepared.program.maps().is_empty() {
         let what = "a filter with maps takes one queue, in which all packets share its maps; have one rule send all packets to it";
         return Err(Failure::Usage(format!("--nfqueue: {what}")));

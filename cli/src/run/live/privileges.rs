@@ -1,7 +1,7 @@
 //! What this process may do that others may not: given up once what needs it is done.
 //!
-//! Capabilities are a thread's, and those that it starts have what it has then. So this is done before there are threads that
-//! see a packet or a request.
+//! Capabilities are a thread's, and those that it starts have what it has then. So this is done
+//! before there are threads that see a packet or a request.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -61,7 +61,7 @@ fn keep(kept: CapabilitySet) -> rustix::io::Result<()> {
     set_capabilities(None, CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() })
 }
 
-/// What was kept, and what for.
+/// Describes the capabilities that were kept, and their purpose.
 fn told(kept: CapabilitySet, admin: Admin) -> String {
     let network = match admin {
         Admin::AtEnd => "to remove the interfaces that were made",
@@ -103,7 +103,7 @@ fn needed(args: &Args) -> CapabilitySet {
     needed
 }
 
-/// What it takes to write a file anew, in the place of one that may be there.
+/// Returns the capabilities needed to replace or create a file.
 fn to_replace(path: &Path) -> CapabilitySet {
     let folder = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),

@@ -1,4 +1,4 @@
-//! What came of a live run, for people and for programs.
+//! Results of a live run as a table and as JSON.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use portcullis::pipeline::live::{LaneSummary, Latency, RunSummary, SizingSummary
 use serde::{Deserialize, Serialize};
 
 use crate::out;
-use crate::run::report::{Told, events_row};
+use crate::run::report::{EventTotals, events_row};
 use crate::run::traps::{self, OutOfFuel, Trapped, Traps};
 
 /// Lanes whose batches the table has; the JSON line has all.
@@ -21,26 +21,27 @@ const SHOWN_LANES: usize = 16;
 pub struct Balance {
     /// In all.
     pub all: usize,
-    /// That nobody needs.
+    /// Frames in no use.
     pub free: usize,
-    /// That the kernel has to receive into.
+    /// Frames in the kernel's fill and RX rings.
     pub receiving: usize,
-    /// That the kernel has to send.
+    /// Frames in the kernel's TX and completion rings.
     pub sending: usize,
-    /// That a device has which was given up.
+    /// Frames held by a device that was abandoned.
     pub with_device: usize,
-    /// That are nowhere.
+    /// Frames that are in no list; any but zero is a bug.
     pub missing: isize,
 }
 
 impl Balance {
-    /// Where a device was given up that had so many packets at most: those of them that it has not given back.
+    /// Where a device was given up that had so many packets at most: those of them that it has not
+    /// given back.
     pub fn given_up(self, packets: u64) -> Balance {
         let with_device = self.missing.clamp(0, packets.try_into().unwrap_or(isize::MAX));
         Balance { with_device: with_device as usize, missing: self.missing - with_device, ..self }
     }
 
-    /// What is wrong where some are nowhere.
+    /// Returns a description of the bug if frames are missing.
     pub fn fault(&self) -> Option<String> {
         let Balance { all, missing, .. } = self;
         let what = || format!("{missing} of {all} buffers are missing (a fault of this program; please report it)");
@@ -64,10 +65,10 @@ impl fmt::Display for Balance {
 
 /// What only some filters have to say.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub struct Besides {
+pub struct ExtraReport {
     /// What the filter told of, if it can.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub events: Option<Told>,
+    pub events: Option<EventTotals>,
     /// Where a program of XDP was aborted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub traps: Vec<Trapped>,
@@ -76,16 +77,16 @@ pub struct Besides {
     pub out_of_fuel: Option<OutOfFuel>,
 }
 
-impl Besides {
+impl ExtraReport {
     /// Of a run with these numbers: its events, and what was read of where packets were aborted.
-    pub fn of(run: &RunSummary, events: Option<EventCounts>, (traps, read): (&Traps, Vec<Trapped>)) -> Besides {
+    pub fn of(run: &RunSummary, events: Option<EventCounts>, (traps, read): (&Traps, Vec<Trapped>)) -> ExtraReport {
         let out_of_fuel = traps.out_of_fuel(run.numbers.sum.verdicts(Action::Aborted), &read);
-        Besides { events: events.map(Told::from), traps: read, out_of_fuel }
+        ExtraReport { events: events.map(EventTotals::from), traps: read, out_of_fuel }
     }
 }
 
 /// One line of JSON, its end included.
-pub fn json(run: &RunSummary, frames: Option<Balance>, besides: &Besides) -> String {
+pub fn json(run: &RunSummary, frames: Option<Balance>, besides: &ExtraReport) -> String {
     #[derive(Serialize)]
     struct Line<'a> {
         #[serde(flatten)]
@@ -93,13 +94,13 @@ pub fn json(run: &RunSummary, frames: Option<Balance>, besides: &Besides) -> Str
         #[serde(skip_serializing_if = "Option::is_none")]
         frames: Option<Balance>,
         #[serde(flatten)]
-        besides: &'a Besides,
+        besides: &'a ExtraReport,
     }
     serde_json::to_string(&Line { run, frames, besides }).expect("numbers and texts, with texts for keys") + "\n"
 }
 
 /// A small table. `device` is the device in words.
-pub fn table(run: &RunSummary, device: &str, frames: Option<Balance>, besides: &Besides) -> String {
+pub fn table(run: &RunSummary, device: &str, frames: Option<Balance>, besides: &ExtraReport) -> String {
     let sum = &run.numbers.sum;
     let share = |count: u64| match sum.packets {
         0 => String::new(),
@@ -130,7 +131,8 @@ pub fn table(run: &RunSummary, device: &str, frames: Option<Balance>, besides: &
             rows.push(row(name, out::grouped(count), remark.into()));
         }
     }
-    // As counts only grow, nobody takes them back: an interface went down, or is too slow for the time that an end has.
+    // As counts only grow, nobody takes them back: an interface went down, or is too slow for the
+    // time that an end has.
     let unsent = frames.map_or(0, |frames| frames.sending as u64);
     if unsent > 0 {
         let remark = "frames of packets carried out that had not left at the end; an interface may be down";
@@ -178,7 +180,7 @@ mod tests {
         let run = RunSummary { filter: "f.wgsl".into(), device: "cpu".into(), numbers };
         let table = |sending| {
             let frames = Balance { all: 4096, free: 4096 - sending, sending, ..Balance::default() };
-            super::table(&run, "CPU", Some(frames), &Besides::default())
+            super::table(&run, "CPU", Some(frames), &ExtraReport::default())
         };
         let line = |text: &str| text.lines().find(|line| line.starts_with("not sent")).map(str::to_owned);
         assert_eq!(line(&table(0)), None);

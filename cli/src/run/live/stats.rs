@@ -25,7 +25,7 @@ pub enum Form {
     Line,
     /// A line of JSON each time, on standard output unless that is taken.
     Json {
-        /// Whether it is.
+        /// Whether standard output is in use for captures or JSON.
         stdout_taken: bool,
     },
 }
@@ -157,7 +157,8 @@ fn a_second(count: u64, sum: &Summary) -> u64 {
     if sum.elapsed_s > 0.0 { (count as f64 / sum.elapsed_s).round() as u64 } else { 0 }
 }
 
-/// A table of at most so many lines: what the last interval brought, and all before it where that is a count.
+/// A table of at most so many lines: what the last interval brought, and all before it where that
+/// is a count.
 fn table(interval: &LanesSummary, total: &RunSummary, aborted: &Aborted, height: usize) -> String {
     let all = &total.numbers.sum;
     let row = |name: &str, count: u64, all: u64| {

@@ -131,8 +131,8 @@ impl<'a, I> ChunkView<'a, I> {
         self.base(self.lanes())
     }
 
-    /// The descriptors as the kernel reads them (`docs/reference/abi.md`): packets in the kernel's order,
-    /// then runs.
+    /// The descriptors as the kernel reads them (`docs/reference/abi.md`): packets in the kernel's
+    /// order, then runs.
     pub fn descriptor_bytes(&self) -> impl Iterator<Item = [u8; size_of::<Descriptor>()]> + 'a {
         let plain = self.flow_order.is_none().then(|| self.kernel_descriptors());
         let ordered = self.flow_order.map(|order| order.descriptors(self.kernel_descriptors().collect()));
@@ -147,8 +147,8 @@ impl<'a, I> ChunkView<'a, I> {
         (!all.is_empty() && self.flow_order.is_none()).then(|| &all[self.chunk.packets.clone()])
     }
 
-    /// The packets' metadata as the kernel reads it (`docs/reference/abi.md`), in the kernel's order; derived
-    /// from the descriptors if the batch has none.
+    /// The packets' metadata as the kernel reads it (`docs/reference/abi.md`), in the kernel's
+    /// order; derived from the descriptors if the batch has none.
     pub fn metadata_bytes(&self) -> impl Iterator<Item = [u8; size_of::<Metadata>()]> + 'a {
         let (batch, flow_order, first) = (self.batch, self.flow_order, self.chunk.packets.start);
         self.chunk.packets.clone().map(move |index| {

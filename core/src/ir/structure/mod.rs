@@ -11,11 +11,11 @@
 //! - A block with a back edge from a block that it dominates is a loop header; the targets of the
 //!   loop's exits follow the loop.
 //! - A loop with several entries (an irreducible graph) gets a dispatch block in front, which
-//!   branches to the entry in use ([`reducible_graph`]). Only such loops pay for it, with a
+//!   branches to the entry in use (`reducible_graph`). Only such loops pay for it, with a
 //!   variable and a branch per iteration.
 //!
-//! Branches nest at most [`MAX_BRANCH_DEPTH`] deep, loops aside: deeper blocks move outward behind
-//! a flag. A function has at most [`MAX_EARLY_RETURNS`] early returns. Both limits are for devices
+//! Branches nest at most `MAX_BRANCH_DEPTH` deep, loops aside: deeper blocks move outward behind
+//! a flag. A function has at most `MAX_EARLY_RETURNS` early returns. Both limits are for devices
 //! without jumps (`passes/nesting.rs`).
 
 mod dominators;

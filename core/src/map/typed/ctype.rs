@@ -122,7 +122,7 @@ pub struct CMember {
 }
 
 impl CType {
-    /// A type of this name, size in bytes and kind. `None` if it is larger than [`MAX_SIZE`], or if
+    /// A type of this name, size in bytes and kind. `None` if it is larger than `MAX_SIZE`, or if
     /// writing a value of it would take too many parts, too long paths or too much nesting.
     pub fn new(name: String, size: u32, kind: CKind) -> Option<CType> {
         let cost = match &kind {

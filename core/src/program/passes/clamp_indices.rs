@@ -1,4 +1,5 @@
-//! Clamping of dynamic indices (`docs/reference/semantics.md`, "Arithmetic"; `docs/reference/passes.md`, "Indices").
+//! Clamping of dynamic indices (`docs/reference/semantics.md`, "Arithmetic";
+//! `docs/reference/passes.md`, "Indices").
 //!
 //! An index into one of the filter's arrays, vectors or matrices, in function or private memory or
 //! in a value, is taken as unsigned and clamped to the last element. Buffers are left alone,

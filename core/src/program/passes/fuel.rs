@@ -1,4 +1,5 @@
-//! Fuel counter, for devices that cannot leave a filter in the middle (`docs/reference/passes.md`, "Fuel").
+//! Fuel counter, for devices that cannot leave a filter in the middle (`docs/reference/passes.md`,
+//! "Fuel").
 //!
 //! Every loop body of the filter and its helpers starts with
 //!

@@ -1,4 +1,5 @@
-//! Masking of shift counts to the width of the shifted value (`docs/reference/semantics.md`, "Arithmetic").
+//! Masking of shift counts to the width of the shifted value (`docs/reference/semantics.md`,
+//! "Arithmetic").
 //!
 //! WGSL takes a shift count modulo the width of the shifted value. In SPIR-V and in C, a count of
 //! the width or more is undefined, and naga's writers emit it as it is. So this pass masks the

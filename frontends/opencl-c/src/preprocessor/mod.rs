@@ -1,10 +1,10 @@
 //! C preprocessor: turns text into tokens for the parser (C11 6.10, and 5.1.1.2 phases 1 to 5
 //! without the joining of strings).
 //!
-//! It works in one pass. Text comes from a stack of inputs, one for each file being included;
-//! expansions of macros are on a stack of contexts, which is read before the text. A macro is not
-//! expanded while its own context is on the stack, and its name met there is painted: it is never
-//! expanded again (6.10.3.4).
+//! The preprocessor works in one pass. Text comes from a stack of inputs, one for each file being
+//! included; expansions of macros are on a stack of contexts, which is read before the text. A
+//! macro is not expanded while its own context is on the stack, and its name met there is painted:
+//! it is never expanded again (6.10.3.4).
 //!
 //! Where C leaves the behaviour undefined or implementation-defined:
 //! - a directive among a macro's arguments is an error, and the arguments end in the file they

@@ -1,5 +1,5 @@
-//! Results as a benchmark could find them, by a formula and not by measurement: a device has a cost for each batch, one for each
-//! packet, and moves bytes.
+//! Results as a benchmark could find them, by a formula and not by measurement: a device has a cost
+//! for each batch, one for each packet, and moves bytes.
 
 use crate::results::*;
 use crate::seeds::{self, Row, Source, Table};
@@ -11,7 +11,8 @@ pub const BATCHES: [u64; 6] = [64, 1_024, 16_384, 262_144, 1_048_576, 10_000_000
 /// Packets, with their bytes.
 pub const PACKETS: [(&str, f64); 3] = [("64", 64.0), ("1500", 1_500.0), ("imix", 353.8)];
 
-/// Devices: id, name, nanoseconds a batch, share of the processor's time for a packet, whether there is a bus.
+/// Devices: id, name, nanoseconds a batch, share of the processor's time for a packet, whether
+/// there is a bus.
 const DEVICES: [(&str, &str, f64, f64, bool); 4] = [
     ("cpu", "AMD EPYC 9B45", 400.0, 1.0, false),
     ("opencl:0", "pthread-AMD EPYC 9B45", 12_000.0, 0.8, false),
@@ -45,7 +46,7 @@ pub fn cell(filter: usize, device: usize, batch: u64, packets: usize, transfer: 
         mpps: around(mpps, noise),
         gbps: mpps * packet_bytes * 8.0 / 1e3,
         repetitions: (30 + 1_000_000 / batch).min(1_000),
-        ended: if batch < 1_000_000 { Ended::Narrow } else { Ended::Time },
+        ended: if batch < 1_000_000 { StopReason::Narrow } else { StopReason::Time },
         compared: batch,
         latency: Latency { p50: time, p99: time * 1.4, p999: time * 2.6 },
         latencies: (20_000_000 / batch).clamp(10, 20_000),
@@ -151,7 +152,7 @@ pub fn full() -> Results {
     let (wrong, failed) = (place("wgpu:0"), place("cuda:0"));
     results.cells[wrong].outcome = Outcome::Wrong { detail: "packet 17 of mixed traffic: DROP for PASS".into() };
     results.cells[failed].outcome = Outcome::Failed { reason: "the device was lost".into() };
-    results.left_out = vec![LeftOut { what: "unified memory".into(), why: "no transfer is timed there".into() }];
+    results.left_out = vec![SkippedCell { what: "unified memory".into(), why: "no transfer is timed there".into() }];
     let bar = |what: &str, measured: Option<&str>, met, note: Option<&str>| Bar {
         what: what.into(),
         against: "the same filter in hand-written safe Rust, same run".into(),

@@ -229,11 +229,11 @@ fn what_was_cut_short_says_so() {
         }
         sound(&results).replace('\u{a0}', " ")
     };
-    let whole = with(Ended::Narrow, 1_000);
+    let whole = with(StopReason::Narrow, 1_000);
     assert!(whole.contains(">5.00 ms<") && !whole.contains("time was up"));
-    let cut = with(Ended::Time, 999);
+    let cut = with(StopReason::Time, 999);
     assert!(cut.contains(">5.00 ms of 999<") && !cut.contains(">5.00 ms<") && cut.contains(", time was up"));
-    assert!(with(Ended::Interrupted, 1_000).contains(", interrupted<"));
+    assert!(with(StopReason::Interrupted, 1_000).contains(", interrupted<"));
 }
 
 #[test]

@@ -13,11 +13,11 @@ fn options(sizes: &[usize], all: bool) -> Options {
 
 /// The interpreter as a device that gets its seventh packet wrong.
 #[derive(Debug)]
-struct Wrong(InterpDevice);
+struct FaultyInterp(InterpDevice);
 
 struct WrongSession(Box<dyn Session>);
 
-impl Device for Wrong {
+impl Device for FaultyInterp {
     fn info(&self) -> &DeviceInfo {
         self.0.info()
     }
@@ -69,13 +69,13 @@ impl Session for WrongSession {
 }
 
 /// Records that a processor looks at by the rule, and wrongly where it is asked to.
-struct ByHand {
+struct CpuRecords {
     memory: Vec<u8>,
     rule: fn(Fields) -> u8,
     wrong: bool,
 }
 
-impl RecordKernel for ByHand {
+impl RecordKernel for CpuRecords {
     fn host(&mut self) -> &mut [u8] {
         &mut self.memory
     }
@@ -95,7 +95,7 @@ impl RecordKernel for ByHand {
 
 fn by_hand(wrong: bool) -> Box<OpenRecords> {
     Box::new(move |workload: &Workload, _, count, _| {
-        Ok(Box::new(ByHand { memory: vec![0; count * SIZE], rule: workload.rule, wrong }))
+        Ok(Box::new(CpuRecords { memory: vec![0; count * SIZE], rule: workload.rule, wrong }))
     })
 }
 
@@ -124,7 +124,7 @@ fn every_column_has_every_side() {
 
 #[test]
 fn what_is_wrong_has_no_speed() {
-    let side = Side { device: Arc::new(Wrong(InterpDevice::new())), records: Some(by_hand(true)) };
+    let side = Side { device: Arc::new(FaultyInterp(InterpDevice::new())), records: Some(by_hand(true)) };
     let tables = run(&[side], &options(&[100], false), &mut |_| ());
     for row in tables.iter().flat_map(|table| &table.rows) {
         let is_wrong = matches!(row.cells[0], Cell::Wrong { .. });
@@ -179,7 +179,7 @@ fn columns_share_the_time_that_is_left() {
     assert!(run.budget(3) < Duration::from_secs(1) || run.began.elapsed() < Duration::from_secs(99));
 }
 
-/// Its kernels, as this project has written them, on whatever of OpenCL is here.
+/// The kernels written here for XDP-on-GPU's records keep its rules on every OpenCL device.
 #[cfg(feature = "opencl")]
 #[test]
 fn kernels_keep_to_the_rules() {

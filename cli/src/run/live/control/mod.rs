@@ -1,7 +1,8 @@
-//! `--control`: a socket at which others ask a run that goes on for something. The protocol is `portcullis::control`.
+//! `--control`: a socket at which others ask a run that goes on for something. The protocol is
+//! `portcullis::control`.
 
 mod server;
 mod service;
 
 pub use server::Server;
-pub use service::{Held, Live};
+pub use service::{LaneStatus, Live};

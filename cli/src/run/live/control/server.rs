@@ -47,9 +47,9 @@ impl Server {
             }
             loop {
                 match wait(&listener, PollFlags::IN, &ended, None) {
-                    Waited::Ready => {}
-                    Waited::TooLong => continue,
-                    Waited::Ended => return,
+                    WaitOutcome::Ready => {}
+                    WaitOutcome::TooLong => continue,
+                    WaitOutcome::Ended => return,
                 }
                 match listener.accept() {
                     // What becomes of a client is its own affair.
@@ -73,7 +73,7 @@ impl Drop for Server {
     }
 }
 
-enum Waited {
+enum WaitOutcome {
     Ready,
     TooLong,
     /// The run ends.
@@ -81,19 +81,19 @@ enum Waited {
 }
 
 /// Waits until a file is ready, for ever where there is no time until which.
-fn wait(file: &impl AsFd, flags: PollFlags, ended: &UnixStream, until: Option<Instant>) -> Waited {
+fn wait(file: &impl AsFd, flags: PollFlags, ended: &UnixStream, until: Option<Instant>) -> WaitOutcome {
     loop {
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
         if left.is_some_and(|left| left.is_zero()) {
-            return Waited::TooLong;
+            return WaitOutcome::TooLong;
         }
         let timeout = left.and_then(|left| Timespec::try_from(left).ok());
         let mut files = [PollFd::new(file, flags), PollFd::new(ended, PollFlags::IN)];
         match poll(&mut files, timeout.as_ref()) {
             Err(rustix::io::Errno::INTR) | Ok(0) => {}
-            Err(_) => return Waited::Ended,
-            Ok(_) if !files[1].revents().is_empty() => return Waited::Ended,
-            Ok(_) => return Waited::Ready,
+            Err(_) => return WaitOutcome::Ended,
+            Ok(_) if !files[1].revents().is_empty() => return WaitOutcome::Ended,
+            Ok(_) => return WaitOutcome::Ready,
         }
     }
 }
@@ -121,9 +121,9 @@ fn attend(mut client: UnixStream, ended: &UnixStream, service: &mut dyn Service)
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 match wait(&client, PollFlags::IN, ended, Some(until)) {
-                    Waited::Ready => {}
+                    WaitOutcome::Ready => {}
                     // Who has not asked by now keeps others waiting.
-                    Waited::TooLong | Waited::Ended => return Ok(()),
+                    WaitOutcome::TooLong | WaitOutcome::Ended => return Ok(()),
                 }
             }
             Err(error) => return Err(error),
@@ -141,8 +141,8 @@ fn attend(mut client: UnixStream, ended: &UnixStream, service: &mut dyn Service)
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 match wait(&client, PollFlags::OUT, ended, Some(until)) {
-                    Waited::Ready => {}
-                    Waited::TooLong | Waited::Ended => return Ok(()),
+                    WaitOutcome::Ready => {}
+                    WaitOutcome::TooLong | WaitOutcome::Ended => return Ok(()),
                 }
             }
             Err(error) => return Err(error),

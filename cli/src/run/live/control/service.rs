@@ -13,16 +13,16 @@ use portcullis::reason;
 use serde_json::value::RawValue;
 
 use super::super::drive::{import, lock, show_copies, warm_up};
-use super::super::report::{self, Besides};
+use super::super::report::{self, ExtraReport};
 use crate::failure::{self, Failure};
 use crate::filter::FilterArgs;
 use crate::out;
 use crate::run::maps::{MapArgs, Maps};
-use crate::run::takeover::Takeover;
+use crate::run::takeover::PreparedReload;
 
 /// A run that goes on.
 pub struct Live {
-    /// What it was told of maps.
+    /// Map arguments of the run.
     pub args: MapArgs,
     /// The filter that is in force.
     pub program: Arc<Program>,
@@ -30,24 +30,24 @@ pub struct Live {
     pub device: Arc<dyn Device>,
     /// How filters are loaded there.
     pub options: LoadOptions,
-    /// Its numbers.
+    /// Statistics of the run.
     pub stats: Arc<RunStats>,
-    /// Its maps, which the first lane has.
+    /// Maps of the run, owned by the first lane.
     pub maps: Arc<Mutex<Maps>>,
-    /// Its lanes.
-    pub lanes: Vec<Held>,
+    /// Lanes of the run.
+    pub lanes: Vec<LaneStatus>,
 }
 
-/// What is known of a lane that is driven by now.
-pub struct Held {
-    /// What is wanted of it.
+/// State of one lane.
+pub struct LaneStatus {
+    /// Commands to the lane.
     pub commands: Arc<LaneCommands>,
     /// The memory that its packets come into, where it is known.
     pub memory: Option<Arc<Span>>,
 }
 
 /// A session that is swapped, and what came of it.
-type Swapped<T> = (Result<T, Refusal>, Box<dyn Session>);
+type SwappedSession<T> = (Result<T, Refusal>, Box<dyn Session>);
 
 impl Service for Live {
     fn stats(&mut self) -> Result<Box<RawValue>, Refusal> {
@@ -64,7 +64,7 @@ impl Service for Live {
             }
             false => Vec::new(),
         };
-        let besides = Besides::of(&summary, events, (&lock(&self.maps).traps, traps));
+        let besides = ExtraReport::of(&summary, events, (&lock(&self.maps).traps, traps));
         let line = report::json(&summary, None, &besides);
         RawValue::from_string(line.trim_end().to_owned()).map_err(|error| Refusal::failed(error.to_string()))
     }
@@ -124,7 +124,7 @@ impl Live {
         }
         let name = args.name();
         let next = (program.clone(), name.clone());
-        let takeover = Takeover::new(&self.args, &self.program, next, self.device.info()).map_err(refused)?;
+        let takeover = PreparedReload::new(&self.args, &self.program, next, self.device.info()).map_err(refused)?;
         let (sessions, copied) = self.load(&program).map_err(device_failed)?;
         let mut sessions = sessions.into_iter();
 
@@ -147,7 +147,8 @@ impl Live {
         told.ok_or_else(ending)
     }
 
-    /// A session for each lane, as ready for packets as the first one was, and whether one of them gets copies of packets.
+    /// A session for each lane, as ready for packets as the first one was, and whether one of them
+    /// gets copies of packets.
     fn load(&self, program: &Arc<Program>) -> Result<(Vec<Box<dyn Session>>, bool), DeviceError> {
         let sessions = self.lanes.iter().map(|_| self.device.load(program, &self.options));
         let mut sessions = sessions.collect::<Result<Vec<_>, _>>()?;
@@ -156,7 +157,8 @@ impl Live {
         Ok((sessions, copied))
     }
 
-    /// Has something done with the maps between two batches, and waits for it. Filters with maps have one lane.
+    /// Has something done with the maps between two batches, and waits for it. Filters with maps
+    /// have one lane.
     fn ask<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut dyn Session) -> Result<T, DeviceError> + Send + 'static,
@@ -174,13 +176,14 @@ impl Live {
     }
 }
 
-/// Has a lane go on with another session, once it has brought over what it needs of the old one. The one that is of no more use
-/// comes back, so that packets need not wait until it is taken apart.
+/// Has a lane go on with another session, once it has brought over what it needs of the old one.
+/// The one that is of no more use comes back, so that packets need not wait until it is taken
+/// apart.
 fn swap<T: Send + 'static>(
-    lane: &Held,
+    lane: &LaneStatus,
     mut session: Box<dyn Session>,
     bring: impl FnOnce(&mut dyn Session, &mut dyn Session) -> Result<Result<T, Refusal>, DeviceError> + Send + 'static,
-) -> Receiver<Swapped<T>> {
+) -> Receiver<SwappedSession<T>> {
     let (to, from) = sync_channel(1);
     lane.commands.push(LaneCommand::replace_session(move |now| {
         let brought = bring(&mut **now, &mut *session)?;
@@ -193,7 +196,7 @@ fn swap<T: Send + 'static>(
     from
 }
 
-fn result<T>(swapped: &Receiver<Swapped<T>>) -> Result<T, Refusal> {
+fn result<T>(swapped: &Receiver<SwappedSession<T>>) -> Result<T, Refusal> {
     swapped.recv().map_err(|_| ending())?.0
 }
 

@@ -1,8 +1,8 @@
 //! Interpreter of eBPF written from RFC 9669 and, for helpers, linux/bpf.h.
 //!
-//! It knows of every register whether it is a number or a pointer to what. A program that does what
-//! no program can rely on (an address as a number, uninitialised stack, r1 to r5 after a call) ends
-//! with [`Ending::Undefined`].
+//! For every register the interpreter knows whether it holds a number or a pointer, and to what. A
+//! program that relies on the undefined (an address as a number, uninitialised stack, r1 to r5
+//! after a call) ends with [`Ending::Undefined`].
 
 use super::arithmetic::{self, ALU, ALU64, JMP, JMP32};
 use super::{Code, Instruction, MapSpec};
