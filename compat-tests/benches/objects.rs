@@ -68,7 +68,7 @@ mod linux {
         let backend = |id: u8| vec![2, 0, 0, 0, 1, id, 1, 0];
         let backends = (0..16).map(|id| (number(id.into()), backend(id))).collect();
         let mut random = Random::new();
-        // A default route, so that lookups always hit, and prefixes of the most frequent lengths.
+        // A default route, so that only expired TTLs miss, and prefixes of the most frequent lengths.
         let mut routes = vec![([number(0), vec![0; 4]].concat(), number(0))];
         for at in 1..50_000 {
             let length = [16, 20, 22, 24, 24, 24, 32][random.next() as usize % 7];
@@ -195,13 +195,13 @@ mod linux {
     }
 
     /// A Portcullis session over one batch that is submitted repeatedly.
-    struct Ours<'f> {
+    struct ReusedBatch<'f> {
         session: Box<dyn Session>,
         frames: &'f [[u8; LENGTH]],
         batch: Option<Batch>,
     }
 
-    impl Ours<'_> {
+    impl ReusedBatch<'_> {
         /// Restores the packets: an expired TTL would take another path through the program.
         fn prepare(&mut self) {
             self.batch = None;

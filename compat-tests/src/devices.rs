@@ -153,7 +153,6 @@ pub fn share<'a, T>(device: &Arc<dyn Device>, cases: &'a [T], most: usize) -> im
 ///
 /// # Panics
 /// As [`share`].
-/// As [`share`].
 pub fn share_of_all<'a, T>(
     device: &Arc<dyn Device>,
     cases: &'a [T],

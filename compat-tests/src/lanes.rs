@@ -2,8 +2,8 @@
 //! The device shares only the front end with the reference interpreter, so a difference is a bug in
 //! one of the two.
 //!
-//! Filters without maps run four packets at a time in lock step. Filters with maps run one packet at
-//! a time, so that the order of their map updates is defined. A value that the form leaves
+//! Filters without maps run four packets at a time in lock step. Filters with maps run one packet
+//! at a time, so that the order of their map updates is defined. A value that the form leaves
 //! unspecified is a number that changes from group to group.
 
 use std::sync::Arc;
