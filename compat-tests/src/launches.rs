@@ -1,5 +1,5 @@
-//! Sessions for devices of tests, which run a kernel over memory of their own: a batch is copied
-//! there, the kernel launched, and what it left is brought back and looked at.
+//! Sessions for test devices that run a kernel on memory of their own: copy a batch in, launch the
+//! kernel, copy the results back and check them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,39 +11,39 @@ use portcullis_core::map::layout::Layout;
 use portcullis_core::packet::{Batch, Descriptor, READABLE_PAST_END, RESIZE_ROOM, ResizeRoom, Span, Verdicts};
 use portcullis_core::program::Program;
 
-/// What lies where no packet does.
+/// Fill byte outside packets.
 const FILL: u8 = 0xa5;
 
-/// Where packets without bytes are said to lie, which may be anywhere: far outside every arena.
+/// Offset given to packets without bytes, far outside every arena; the ABI allows any.
 const NOWHERE: usize = 0xffff_fff0;
 
-/// All that a kernel is given, and that it leaves behind (`docs/reference/abi.md`).
+/// A kernel's inputs and outputs, as in `docs/reference/abi.md`.
 #[derive(Debug)]
 pub struct Memory {
-    /// The packets' bytes, and those that may be read past their end.
+    /// The packets' bytes, and the padding that may be read past their end.
     pub arena: Vec<u8>,
-    /// Two words a packet: offset and length.
+    /// Two words per packet: offset and length.
     pub descriptors: Vec<u32>,
-    /// Five words a packet.
+    /// Five words per packet.
     pub metadata: Vec<u32>,
-    /// A byte a packet, not zero before.
+    /// One byte per packet, initially non-zero.
     pub verdicts: Vec<u8>,
-    /// A word a packet.
+    /// One word per packet.
     pub targets: Vec<u32>,
-    /// The words of the filter's maps.
+    /// Words of each of the filter's maps.
     pub maps: Vec<Vec<u32>>,
 }
 
-/// Runs the kernel over all packets; an error in words.
+/// Function that runs the kernel over all packets, or returns a description of the failure.
 pub type Launch = Box<dyn FnMut(&mut Memory) -> Result<(), String> + Send>;
 
-/// See the module.
+/// A session that runs a [`Launch`] for each batch.
 pub struct LaunchSession {
     device: String,
     program: Arc<Program>,
-    /// Whether each packet is to begin at a word.
+    /// Set if each packet must start at a multiple of a word.
     aligned: bool,
-    /// Whether packets without bytes are to lie far outside the arena.
+    /// Set if packets without bytes are placed far outside the arena.
     nowhere: bool,
     launch: Launch,
     maps: Vec<Vec<u32>>,
@@ -52,7 +52,7 @@ pub struct LaunchSession {
 }
 
 impl LaunchSession {
-    /// A session of the device of that id.
+    /// Creates a session for the device with this id.
     pub fn new(
         device: &str,
         program: &Arc<Program>,
@@ -66,8 +66,7 @@ impl LaunchSession {
         LaunchSession { device, program, aligned, nowhere: false, launch, maps, queue: VecDeque::new(), depth }
     }
 
-    /// Has packets without bytes lie where nothing does: a kernel may look at no more than their
-    /// length.
+    /// Places packets without bytes outside the arena: a kernel may read nothing but their length.
     #[must_use]
     pub fn with_empty_packets_nowhere(mut self) -> LaunchSession {
         self.nowhere = true;
@@ -79,7 +78,7 @@ impl LaunchSession {
     }
 
     fn run_batch(&mut self, mut batch: Batch) -> Result<Completion, DeviceError> {
-        // The packets in memory of their own, each as far from a word's start as it was.
+        // Give each packet separate memory, and keep its offset within a word.
         let margin = if batch.room() == ResizeRoom::Both { RESIZE_ROOM as usize } else { 0 };
         let (mut arena, mut descriptors, mut owned) = (Vec::new(), Vec::new(), Vec::new());
         for (index, packet) in batch.packets().enumerate() {

@@ -1,6 +1,6 @@
-//! NVIDIA's compilers on a machine without a GPU: NVRTC, which the cuda backend calls, makes PTX of
-//! the backend's own source, and ptxas (in the environment variable [`PTXAS`]) says what a GPU
-//! would need for it.
+//! NVIDIA's compilers on a machine without a GPU: NVRTC, which the CUDA backend uses, compiles the
+//! backend's source to PTX, and ptxas (in the environment variable [`PTXAS`]) reports the resources
+//! that it needs.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -8,28 +8,28 @@ use std::process::{Command, Stdio};
 /// Compute capabilities 7.5, 9.0 and 10.0: Turing, Hopper, Blackwell.
 pub const ARCHITECTURES: [u32; 3] = [75, 90, 100];
 
-/// Names the program ptxas.
+/// Environment variable with the path of ptxas.
 pub const PTXAS: &str = "PORTCULLIS_PTXAS";
 
-/// What a kernel takes of a GPU, in ptxas's words.
+/// A kernel's resource usage, as ptxas reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Usage {
-    /// Registers of a thread.
+    /// Registers per thread.
     pub registers: u32,
-    /// Bytes of a thread's stack.
+    /// Stack bytes per thread.
     pub stack: u32,
-    /// Bytes that are written to memory because there are not enough registers, and read back.
+    /// Bytes spilled to memory for lack of registers.
     pub spills: u32,
 }
 
-/// Assembles PTX for an architecture, 90 for compute capability 9.0.
+/// Assembles PTX for an architecture (90 is compute capability 9.0).
 ///
 /// # Errors
-/// What ptxas says.
+/// ptxas's output.
 pub fn assemble(ptxas: &Path, ptx: &[u8], arch: u32) -> Result<Usage, String> {
     let text = |error: std::io::Error| error.to_string();
     let folder = tempfile::tempdir().map_err(text)?;
-    // NVRTC ends its text with a zero.
+    // NVRTC's output ends with a NUL byte.
     std::fs::write(folder.path().join("kernel.ptx"), ptx.strip_suffix(b"\0").unwrap_or(ptx)).map_err(text)?;
     let mut command = Command::new(ptxas);
     command.args(["--verbose", "--warn-on-spills", &format!("--gpu-name=sm_{arch}"), "--output-file=kernel.cubin"]);
@@ -41,7 +41,7 @@ pub fn assemble(ptxas: &Path, ptx: &[u8], arch: u32) -> Result<Usage, String> {
     }
 }
 
-/// Reads what `ptxas --verbose` says, of several functions the worst.
+/// Parses the output of `ptxas --verbose` and returns the maximum over all functions.
 fn usage(said: &str) -> Option<Usage> {
     let mut usage = None::<Usage>;
     for line in said.lines() {
@@ -65,7 +65,7 @@ mod tests {
 
     #[test]
     fn ptxas_is_understood() {
-        // What ptxas 12.9 prints.
+        // Output of ptxas 12.9.
         let said = "ptxas info    : 40 bytes gmem, 80 bytes cmem[4]
 ptxas info    : Compiling entry function 'xdp_kernel' for 'sm_75'
 ptxas info    : Function properties for xdp_kernel

@@ -1,4 +1,5 @@
-//! The programs of XDP in `compat-tests/xdp`, compiled by clang, and what they are run over.
+//! The XDP programs in `compat-tests/xdp`, compiled by clang, and the initial contents of their
+//! maps.
 
 use std::path::{Path, PathBuf};
 
@@ -9,25 +10,25 @@ use portcullis_xdp::MapDefinition;
 use crate::clang;
 use crate::kernel::Entries;
 
-/// How clang makes objects: for which processor (v1 and v2 have no 32-bit jumps or arithmetic, v3
-/// has both, and atomics that give what was there), and at what level. The last is what people do.
+/// Instruction sets and optimisation levels to compile with. v1 and v2 have no 32-bit jumps or
+/// arithmetic; v3 has both, and fetching atomics. The last is the usual choice.
 pub const FORMS: [(&str, &str); 3] = [("v1", "-O3"), ("v2", "-O1"), ("v3", "-O2")];
 
-/// The folder of the sources.
+/// Returns the folder of the sources.
 pub fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("xdp")
 }
 
-/// The folder of those that ask where packets go, which needs a network to be asked about.
+/// Returns the folder of the sources that look up routes, which need a network namespace.
 pub fn folder_of_routes() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("xdp-routes")
 }
 
-/// The sources, in order of their names; where `PORTCULLIS_XDP_SOURCES` names some, with commas
-/// between, those alone.
+/// Returns the sources in order of their names, or only those that `PORTCULLIS_XDP_SOURCES` names,
+/// separated by commas.
 ///
 /// # Panics
-/// When there are none.
+/// If there are none.
 pub fn sources() -> Vec<PathBuf> {
     let files = std::fs::read_dir(folder()).expect("the folder of the sources");
     let mut files: Vec<PathBuf> = files.map(|file| file.expect("a file").path()).collect();
@@ -40,10 +41,10 @@ pub fn sources() -> Vec<PathBuf> {
     files
 }
 
-/// All sources, those that ask where packets go included.
+/// Returns all sources, including those that look up routes.
 ///
 /// # Panics
-/// There is no such folder.
+/// If a folder is missing.
 pub fn all_sources() -> Vec<PathBuf> {
     let of = |folder: PathBuf| std::fs::read_dir(folder).expect("the folder of the sources");
     let files = [folder(), folder_of_routes()].into_iter().flat_map(of).map(|file| file.expect("a file").path());
@@ -52,14 +53,14 @@ pub fn all_sources() -> Vec<PathBuf> {
     files
 }
 
-/// The program `gateway` with as many rules and options as make 2,500 instructions of it: more than
-/// the kernel's verifier follows, and what devices and their compilers are to take.
+/// Compiles the program `gateway` with enough rules and options for 2,500 instructions, more than
+/// the kernel's verifier explores, to test the limits of devices and their compilers.
 ///
 /// # Errors
 /// As [`compile`].
 ///
 /// # Panics
-/// Where no file can be made.
+/// If the file cannot be written.
 pub fn large() -> Result<Vec<u8>, String> {
     let folder = tempfile::tempdir().expect("a folder for the source");
     let (source, inner) = (folder.path().join("large.c"), self::folder().join("gateway.c"));
@@ -68,7 +69,7 @@ pub fn large() -> Result<Vec<u8>, String> {
     compile(&source, "v3")
 }
 
-/// Why nothing can be compiled; `None` where it can.
+/// Returns why sources cannot be compiled, or `None` if they can.
 pub fn missing() -> Option<String> {
     let folder = tempfile::tempdir().ok()?;
     let source = folder.path().join("probe.c");
@@ -78,10 +79,10 @@ pub fn missing() -> Option<String> {
     Some(format!("clang and libbpf's headers make no programs for BPF: {}", said.lines().next().unwrap_or_default()))
 }
 
-/// The object that clang makes of a source.
+/// Compiles a source with clang.
 ///
 /// # Errors
-/// There is no clang, or what it says: some sources need a later processor.
+/// If clang is missing, or its output: some sources need a newer instruction set.
 pub fn compile(source: &Path, processor: &str) -> Result<Vec<u8>, String> {
     compile_with(source, processor, &[])
 }
@@ -96,11 +97,11 @@ pub fn compile_with(source: &Path, processor: &str, options: &[String]) -> Resul
     clang::object(source, &options)
 }
 
-/// What a source's maps hold before the first packet, by `compat-tests/xdp/presets.json`: maps,
-/// keys, values.
+/// Returns the initial map contents of a source from `compat-tests/xdp/presets.json`: map, key and
+/// value.
 ///
 /// # Panics
-/// The file is not what it should be.
+/// If the file is malformed.
 pub fn presets(source: &str) -> Vec<(String, Vec<u8>, Vec<u8>)> {
     let text = std::fs::read(folder().join("presets.json")).expect("the file of presets");
     let all: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
@@ -118,7 +119,7 @@ pub fn presets(source: &str) -> Vec<(String, Vec<u8>, Vec<u8>)> {
     entries.map(|(map, entry)| (map.clone(), bytes(entry, "key"), bytes(entry, "value"))).collect()
 }
 
-/// Contents of one of our maps in the kernel's form: bytes in place of words.
+/// Converts a map's contents to the kernel's layout, with bytes in place of words.
 pub fn entries(map: &Declaration, definition: &MapDefinition, table: &Table) -> Entries {
     let bytes = |words: &[u32], length: u32| -> Vec<u8> {
         let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
@@ -128,7 +129,7 @@ pub fn entries(map: &Declaration, definition: &MapDefinition, table: &Table) -> 
     let rows = table.rows().into_iter();
     rows.map(|row| {
         let key = match map.kind {
-            // The length first; the address's bytes in the order of the network.
+            // The prefix length comes first, then the address in network byte order.
             MapKind::Lpm => {
                 let (length, address) = row.key.split_last().expect("a prefix has a length");
                 let address = address.iter().flat_map(|word| word.to_be_bytes());
@@ -138,12 +139,12 @@ pub fn entries(map: &Declaration, definition: &MapDefinition, table: &Table) -> 
         };
         (key, bytes(&row.value, definition.value_size))
     })
-    // Where nothing was put in there is no entry.
+    // A redirect map has no entry for a slot that is zero.
     .filter(|(_, value)| !definition.ty.holds_redirect_targets() || value.iter().any(|byte| *byte != 0))
     .collect()
 }
 
-/// A key of the kernel's in our words.
+/// Converts a key from the kernel's layout to words.
 pub fn key(map: &Declaration, key: &[u8]) -> Vec<u32> {
     let words = words(key);
     match map.kind {
@@ -152,19 +153,19 @@ pub fn key(map: &Declaration, key: &[u8]) -> Vec<u32> {
     }
 }
 
-/// Bytes in words, filled up with zeros.
+/// Packs bytes into words, padded with zeros.
 pub fn words(bytes: &[u8]) -> Vec<u32> {
     let word = |bytes: &[u8]| bytes.iter().rev().fold(0, |word, &byte| word << 8 | u32::from(byte));
     bytes.chunks(4).map(word).collect()
 }
 
-/// What a verdict is for the kernel: where a packet goes is not part of it, and what is no verdict
-/// is XDP_ABORTED.
+/// Converts a program's return value to the kernel's verdict: redirect targets are not part of it,
+/// and an invalid value counts as XDP_ABORTED.
 pub fn of_kernel(returned: u32) -> u8 {
     if returned <= 4 { returned as u8 } else { 0 }
 }
 
-/// Returns the kernel's number of one of our verdicts.
+/// Returns the kernel's number of a Portcullis verdict.
 pub fn of_ours(verdict: Verdict) -> u8 {
     (verdict.to_return() & 0xff) as u8
 }

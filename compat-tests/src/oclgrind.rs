@@ -1,7 +1,7 @@
-//! The C writer's OpenCL C run by Oclgrind, which interprets a kernel and reports every access
-//! outside a buffer and every pair of work items that race. Its program for single kernels is used,
-//! and not its OpenCL: with that (21.10) nothing runs before somebody waits for a queue, and
-//! sessions never do.
+//! Runs the C writer's OpenCL C under Oclgrind, which interprets a kernel and reports accesses out
+//! of bounds and data races between work items. The tests use its runner for single kernels: its
+//! OpenCL implementation (21.10) runs nothing before somebody waits for a queue, which sessions
+//! never do.
 
 use std::fmt::Write;
 use std::process::{Command, Stdio};
@@ -15,13 +15,13 @@ use crate::launches::{LaunchSession, Memory};
 
 const COMMAND: &str = "oclgrind-kernel";
 
-/// Work items in a group: few, so that a batch has many groups.
+/// Work items per group; small, so that a batch has many groups.
 const GROUP: usize = 8;
 
-/// Changes a kernel's text before it is run.
+/// Function that changes a kernel's source before it runs.
 pub type Edit = fn(&str) -> String;
 
-/// Oclgrind.
+/// The Oclgrind device.
 #[derive(Debug)]
 pub struct Oclgrind {
     info: DeviceInfo,
@@ -30,7 +30,7 @@ pub struct Oclgrind {
 }
 
 impl Oclgrind {
-    /// `None` where it is not installed.
+    /// Returns the device, or `None` if Oclgrind is not installed.
     pub fn find() -> Option<Oclgrind> {
         let output = Command::new(COMMAND).arg("--version").stdin(Stdio::null()).output().ok()?;
         let text = String::from_utf8_lossy(&output.stdout);
@@ -46,13 +46,13 @@ impl Oclgrind {
         Some(Oclgrind { info, edit: str::to_owned, races: true })
     }
 
-    /// Reports no races, only accesses out of bounds.
+    /// Disables the race detector; accesses out of bounds are still reported.
     #[must_use]
     pub fn without_races(self) -> Oclgrind {
         Oclgrind { races: false, ..self }
     }
 
-    /// For tests of the tests: every kernel is changed so.
+    /// Changes every kernel's source, to test that faults are detected.
     #[must_use]
     pub fn with_edit(self, edit: Edit) -> Oclgrind {
         Oclgrind { edit, ..self }
@@ -70,7 +70,7 @@ impl Device for Oclgrind {
         kernel.source = (self.edit)(&kernel.source);
         let races = self.races;
         let launch = move |memory: &mut Memory| {
-            // Two launches, so that the second does not begin with packet 0.
+            // Use two launches, so that the second does not begin with packet 0.
             let count = memory.verdicts.len();
             let first = count / 3;
             run(&kernel, races, memory, 0, first)?;
@@ -80,7 +80,7 @@ impl Device for Oclgrind {
     }
 }
 
-/// One launch. Whatever Oclgrind reports is an error.
+/// Runs one launch. Any report by Oclgrind is an error.
 fn run(kernel: &Kernel, races: bool, memory: &mut Memory, base: usize, count: usize) -> Result<(), String> {
     if count == 0 {
         return Ok(());
@@ -89,8 +89,7 @@ fn run(kernel: &Kernel, races: bool, memory: &mut Memory, base: usize, count: us
     let folder = tempfile::tempdir().map_err(text)?;
     std::fs::write(folder.path().join("kernel.cl"), &kernel.source).map_err(text)?;
     std::fs::write(folder.path().join("kernel.sim"), simulation(kernel, memory, base, count)).map_err(text)?;
-    // Optimised code is another's: what clang makes of it before Oclgrind sees it may have lost an
-    // access.
+    // Disable optimisation: clang might remove an access before Oclgrind can check it.
     let options = ["--build-options", "-cl-std=CL1.2 -w -cl-opt-disable", "kernel.sim"];
     let mut command = Command::new(COMMAND);
     let output = command
@@ -101,7 +100,7 @@ fn run(kernel: &Kernel, races: bool, memory: &mut Memory, base: usize, count: us
         .output()
         .map_err(text)?;
     let said = String::from_utf8_lossy(&output.stderr);
-    // clang counts warnings even where it is told to keep them to itself.
+    // clang prints the number of warnings even if `-w` suppresses them.
     let is_report = |line: &str| !line.trim().is_empty() && !line.ends_with(" generated.");
     if !output.status.success() || said.lines().any(is_report) {
         return Err(format!("Oclgrind ends with {} and says:\n{said}\n{}", output.status, kernel.source));
@@ -109,8 +108,8 @@ fn run(kernel: &Kernel, races: bool, memory: &mut Memory, base: usize, count: us
     take(kernel, memory, &String::from_utf8_lossy(&output.stdout))
 }
 
-/// Oclgrind's description of a launch: the kernel, the number of its work items, and its arguments
-/// with their contents (the manual page, "info oclgrind-kernel").
+/// Returns Oclgrind's description of a launch: the kernel, the number of work items, and the
+/// arguments with their contents (the manual page, "info oclgrind-kernel").
 fn simulation(kernel: &Kernel, memory: &Memory, base: usize, count: usize) -> String {
     let mut text = format!("kernel.cl\n{}\n{} 1 1\n{GROUP} 1 1\n", kernel.entry, count.next_multiple_of(GROUP));
     for argument in &kernel.arguments {
@@ -144,8 +143,8 @@ fn put(text: &mut String, size: usize, ty: &str, dump: bool, values: &str) {
     let _ = writeln!(text, "<size={size} {ty} hex{dump}>\n{values}");
 }
 
-/// Takes what Oclgrind prints of the buffers that the kernel writes to: a line with the argument's
-/// name and size for each, and a line an element.
+/// Parses the buffers that Oclgrind prints after a launch: for each a line with the argument's name
+/// and size, then a line per element.
 fn take(kernel: &Kernel, memory: &mut Memory, printed: &str) -> Result<(), String> {
     let mut buffers: Vec<Vec<u32>> = Vec::new();
     for line in printed.lines() {

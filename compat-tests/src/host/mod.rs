@@ -1,10 +1,9 @@
-//! What the C writer makes of filters, compiled for this machine and run as a device: CUDA C++ as
-//! C++17 with a shim of some lines, OpenCL C by clang as what it is. Sanitizers end the process at
-//! the first operation that C leaves undefined and, of what was CUDA C++, at the first access
-//! outside the process's memory.
+//! The C writer's output compiled for this machine and run as a device: CUDA C++ as C++17 with a
+//! short shim, OpenCL C by clang. Sanitizers end the process at the first undefined operation and,
+//! for CUDA C++, at the first access outside the process's memory.
 //!
-//! Many filters make one program, because a compiler takes longer to start than to compile one of
-//! them.
+//! Many filters are compiled into one program, because starting the compiler takes longer than
+//! compiling a filter.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -19,21 +18,21 @@ use portcullis_core::program::Program;
 
 use crate::launches::{LaunchSession, Memory};
 
-/// Why there is no device.
+/// Reason why the device is unavailable.
 #[derive(Debug)]
 pub enum Unavailable {
-    /// There is no compiler for it here.
+    /// No suitable compiler is installed.
     NoCompiler(String),
-    /// The source does not compile, or there is none: a fault of Portcullis.
+    /// The source cannot be generated or does not compile: a bug in Portcullis.
     Broken(String),
 }
 
-/// Some filters, compiled.
+/// A set of compiled filters.
 #[derive(Debug)]
 pub struct Host {
     info: DeviceInfo,
     options: Options,
-    /// Each filter's number, by its source under a name that they have in common.
+    /// Each filter's number, by its source with a common kernel name.
     numbers: HashMap<String, u32>,
     process: Arc<Mutex<Process>>,
 }
@@ -43,7 +42,7 @@ struct Process {
     child: Child,
     input: ChildStdin,
     output: ChildStdout,
-    /// Ends with it, the program in it.
+    /// Folder of the program, deleted with the device.
     _folder: tempfile::TempDir,
 }
 
@@ -82,7 +81,7 @@ impl Drop for Process {
     }
 }
 
-/// The first of these commands that can be started.
+/// Returns the first of these commands that can be started.
 fn find(commands: &[&str]) -> Option<String> {
     let works = |command: &&&str| {
         let run = Command::new(command).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
@@ -91,7 +90,7 @@ fn find(commands: &[&str]) -> Option<String> {
     commands.iter().find(works).map(|&command| command.to_owned())
 }
 
-/// A clang that OpenCL C can be given to.
+/// Returns a clang that compiles OpenCL C, if one is installed.
 pub fn clang() -> Option<String> {
     find(&["clang", "clang-19", "clang-18", "clang-17", "clang-16", "clang-15", "clang-14"])
 }
@@ -109,8 +108,8 @@ fn compile(command: &mut Command) -> Result<(), Unavailable> {
 }
 
 impl Host {
-    /// Writes and compiles these filters, and starts the program. `options` but for the kernel's
-    /// name.
+    /// Writes and compiles the filters and starts the program. The kernel names in `options` are
+    /// replaced.
     ///
     /// # Errors
     /// See [`Unavailable`].
@@ -141,8 +140,8 @@ impl Host {
                 let target = ["-c", "-O1", "-fPIC", "-target", "x86_64-linux-gnu"];
                 let sanitize = ["-fsanitize=undefined", "-fsanitize-trap=undefined"];
                 compile(opencl_c(Command::new(&clang).args(target).args(sanitize), &source).arg("-o").arg(&object))?;
-                // Constants at file scope are everybody's in OpenCL C; of each file only the kernel
-                // is wanted.
+                // OpenCL C gives constants at file scope external linkage; export only the kernel
+                // of each file.
                 let only = format!("--keep-global-symbol={}", kernel.entry);
                 compile(Command::new("objcopy").arg(only).arg(&object))?;
                 objects.push(object);
@@ -162,11 +161,11 @@ impl Host {
         let (source, program) = (folder.path().join("filters.cpp"), folder.path().join("filters"));
         std::fs::write(&source, text).map_err(broken)?;
         let sanitize = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
-        // Random filters compare what is equal and store what nobody reads: not every warning is
-        // about the writer.
+        // Random filters compare equal values and store unused ones, so not every warning points at
+        // the writer.
         let warnings = ["return-type", "sequence-point", "strict-aliasing=2", "uninitialized"];
         let warnings = warnings.map(|warning| format!("-Werror={warning}"));
-        // GCC goes by types when it looks at what may alias from -O2 on only.
+        // GCC uses types in its alias analysis only from -O2 on.
         compile(
             Command::new(gcc)
                 .args(["-std=c++17", "-O1", "-fstrict-aliasing"])
@@ -204,7 +203,7 @@ impl Host {
     }
 }
 
-/// Arguments for clang to take a file for OpenCL C 1.2 and to be strict about it.
+/// Adds the arguments that make clang compile a file as strict OpenCL C 1.2.
 pub fn opencl_c<'a>(command: &'a mut Command, source: &Path) -> &'a mut Command {
     let language =
         ["-x", "cl", "-cl-std=CL1.2", "-Xclang", "-fdeclare-opencl-builtins", "-Xclang", "-finclude-default-header"];
@@ -240,8 +239,8 @@ fn call(kernel: &Kernel, opencl: bool, number: u32) -> String {
     kernel.arguments.iter().map(of).collect::<Vec<String>>().join(", ")
 }
 
-/// The function that goes through all work items of a launch: more than there are packets, or,
-/// where each takes packet after packet, just a few.
+/// Generates the function that loops over all work items of a launch: more items than packets, or
+/// just a few if each item processes several packets.
 fn items(options: &Options, opencl: bool, cases: &str) -> String {
     let count = if options.grid_stride { "5" } else { "(count + 3) / 4 * 4" };
     let set = match opencl {
@@ -264,8 +263,8 @@ impl Device for Host {
     fn load(&self, program: &Arc<Program>, options: &LoadOptions) -> Result<Box<dyn Session>, DeviceError> {
         let unsupported = |reason: String| DeviceError::Unsupported { device: self.info.id.clone(), reason };
         let source = write(program, &self.options).map_err(|e| unsupported(e.to_string()))?.source;
-        // Filters that packets cannot go side by side in are written as with bytes, whose near
-        // loads are made before what is asked about their packet's length.
+        // Filters whose packets cannot run in parallel are written with byte access, which loads
+        // nearby bytes before it checks the packet's length.
         let bytes = Options { packet_access: PacketAccess::Bytes, ..self.options.clone() };
         let side_by_side = self.options.packet_access == PacketAccess::Vectorizable
             && write(program, &bytes).map_err(|e| unsupported(e.to_string()))?.source != source;
