@@ -1,43 +1,45 @@
-//! Maps in random C, used as in random WGSL: what a program reads of them belongs to its packet's
-//! flow, and what flows share they only add to.
+//! Maps in random C, with the same discipline as in random WGSL: a program reads only entries of
+//! its packet's flow, and only adds to what flows share.
 
 use rand::RngExt;
 
 use super::Writer;
 use crate::generator::maps::{MAPS, TABLES};
 
-/// The packet's byte that says which of four flows it belongs to; nothing is written there.
+/// Expression that gives a packet's flow, one of four; programs do not write to this byte.
 const FLOW_OF: &str = "pkt[23] & 3";
 
-/// A key of three words, of members of every size.
+/// A key of three words, with members of every size.
 const KEY: &str = "struct __attribute__((packed)) key { ushort low, high; uint middle; uchar last[4]; };";
 
 impl Writer {
-    /// The maps, and what says which flow a packet belongs to; `ordered` where its packets are to
-    /// come in order.
+    /// Declares the maps and which flow a packet belongs to; `ordered` if packets of a flow must be
+    /// processed in order.
     pub(super) fn map_globals(&mut self, ordered: bool) {
         self.text += MAPS;
         self.line(KEY);
-        // A key that a function is given.
+        // Passes a key to a function by pointer.
         self.line("uint counted(const uint *key, uint by) { return three_add(three_insert(key), 0, by); }");
         if ordered {
             self.line(&format!("uint xdp_flow(__global uchar *pkt, uint len) {{ return {FLOW_OF}; }}"));
         }
     }
 
-    /// What the filter begins with.
+    /// Emits the statements at the start of the filter.
     pub(super) fn map_prologue(&mut self) {
         self.line(&format!("uint flow = {FLOW_OF};"));
     }
 
-    /// Words of a key of few values; the one in the middle has the flow in it.
+    /// Returns expressions for the words of a key with few possible values; the middle word
+    /// contains the flow.
     fn key_words(&mut self, names: &[String], words: u32) -> Vec<String> {
         let word = |index| {
             let value = self.value(names, 1);
             let mask = self.pick(&["12", "12", "0x80000004u"]);
             match index == words / 2 {
                 true => format!("((uint)({value}) & {mask} | flow)"),
-                // If all words told keys apart there would soon be more than there is room for.
+                // Few values for the first word, so that the keys do not overflow the map's
+                // capacity.
                 false if index == 0 => format!("((uint)({value}) & {mask})"),
                 false => self.random.random::<u32>().to_string(),
             }
@@ -45,8 +47,7 @@ impl Writer {
         (0..words).map(word).collect()
     }
 
-    /// Declares a key, in one of the ways that there are; gives what a function of the map's is
-    /// given.
+    /// Declares a key in a random style and returns the argument for the map's functions.
     fn key(&mut self, names: &[String], words: u32) -> String {
         let key = self.key_words(names, words);
         let wide = |words: &[String]| format!("(ulong){} << 32 | {}", words[1], words[0]);
@@ -80,10 +81,10 @@ impl Writer {
         "k".into()
     }
 
-    /// An operation on a map, whose result goes into a variable.
+    /// Emits an operation on a map and adds its result to a variable.
     pub(super) fn map_statement(&mut self, names: &[String]) {
         let (a, b) = (self.value(names, 1), self.value(names, 1));
-        // There is no third word.
+        // Index 2 is out of bounds: the value has two words.
         let at = self.pick(&["0", "0", "1", "1", "2"]);
         self.line("{");
         self.depth += 1;
@@ -110,7 +111,7 @@ impl Writer {
                 }
             }
             5 | 6 => {
-                // Some are beyond the end.
+                // Some indices are beyond the end of the map.
                 let index = self.value(names, 1);
                 self.line(&format!("uint e = ((uint)({index}) & 15) << 2 | flow;"));
                 let operation = self.random.random_range(2..7);
@@ -119,7 +120,7 @@ impl Writer {
             7 => self.line(&format!("sums_add(({a}) & 17, {b});")),
             8 => {
                 self.line(&format!("uint e = routes_find(({a}) & 0x0f0f00ff);"));
-                // All flows add to the second word, and nobody reads it.
+                // All flows add to the second word, which no program reads.
                 self.line(&format!("routes_add(e, 1, {b}); v5 = v5 * 31 + routes_read(e, 0);"));
             }
             _ => {

@@ -1,7 +1,7 @@
-//! Random C: filters that are OpenCL C and, with a few lines in front, plain C, and that mean the
-//! same to both. No undefined behaviour is in them but what `-fwrapv` defines: counts of shifts are
-//! in range, divisors positive, indices and the packet's bytes are there, and nothing is changed
-//! twice between sequence points.
+//! Random filters in the common subset of OpenCL C and plain C (with a prelude for the latter),
+//! with the same meaning in both. Their only undefined behaviour is what `-fwrapv` defines: shift
+//! counts are in range, divisors are positive, indices and packet offsets are in bounds, and no
+//! object is modified twice between sequence points.
 
 use rand::{Rng, RngExt, SeedableRng};
 use rand_pcg::Pcg64;
@@ -13,15 +13,15 @@ use structures::Structure;
 mod maps;
 mod structures;
 
-/// The packet's length, which the programs rely on.
+/// Packet length in bytes, on which the programs rely.
 pub const PACKET: usize = 256;
 
 const TYPES: [&str; 9] = ["char", "uchar", "short", "ushort", "int", "uint", "long", "ulong", "bool"];
 
-/// Where the variables are kept in the packet at the end: each has 8 bytes.
+/// Offset in the packet at which the final values of the variables are stored, 8 bytes each.
 const RESULTS: usize = 24;
 
-/// What a program declares outside functions.
+/// Names that a program declares at file scope.
 const NAMES: [&str; 14] = [
     "table",
     "pair",
@@ -39,7 +39,7 @@ const NAMES: [&str; 14] = [
     "xdp_filter",
 ];
 
-/// A random filter.
+/// Generates a random filter.
 pub fn program(seed: u64) -> Unit {
     Unit { text: text(seed, None), names: NAMES.map(str::to_owned).to_vec() }
 }
@@ -75,9 +75,10 @@ struct Writer {
     text: String,
     depth: usize,
     maps: bool,
-    /// Name, and types of result and parameters; those with a pointer take one to `int` first.
+    /// Each helper's name, whether its first parameter is a pointer to `int`, and the types of its
+    /// result and other parameters.
     helpers: Vec<(String, bool, Vec<&'static str>)>,
-    /// `struct outer`.
+    /// The members of `struct outer`.
     outer: Structure,
 }
 
@@ -145,7 +146,7 @@ impl Writer {
         }
         let packed = if self.random.random_bool(0.5) { "pair" } else { "tight" };
         let at = 8 * self.random.random_range(0..2);
-        // Natural alignment is the native compiler's to rely on.
+        // The offset is a multiple of 8 because the native compiler may rely on natural alignment.
         let place = if packed == "pair" { "struct pair" } else { "struct tight" };
         self.line(&format!("{place} s = *(__global {place} *)(pkt + {at}), t = {{1, .c = 7}};"));
         self.line("int a[4] = {1, -2}, n = 0;");
@@ -218,7 +219,7 @@ impl Writer {
                 let how = self.pick(&["break", "continue"]);
                 self.line(&format!("for (int i{depth} = 0; i{depth} < {rounds}; i{depth}++) {{"));
                 let mut names = names.to_vec();
-                // Read, not stored to: it is written as a value.
+                // Expressions may read this element, but no statement assigns to it.
                 names.push(format!("a[i{depth} & 3]"));
                 self.block(&names, depth - 1);
                 self.line(&format!("    if ({leave}) {how};"));
@@ -251,14 +252,15 @@ impl Writer {
                         self.line("    break;");
                     }
                 }
-                // A label needs a statement in C.
+                // C requires a statement after a label.
                 self.line("    ;");
                 self.line("}");
             }
             10 => {
                 if let Some(call) = self.call(names, true) {
                     let place = self.place(names);
-                    // What a helper changes through a pointer is no part of the place itself.
+                    // Avoid a place that depends on `v4`, which the helper changes through its
+                    // pointer.
                     if !place.contains("v4") {
                         self.line(&format!("{place} = {call};"));
                     }
@@ -275,14 +277,16 @@ impl Writer {
         }
     }
 
-    /// A call with `&v4` for the pointer, where that may be; then it is a statement of its own.
+    /// Returns a call of a random helper. If `pointers` is set, the helper may take `&v4`, and the
+    /// caller makes the call a statement of its own.
     fn call(&mut self, names: &[String], pointers: bool) -> Option<String> {
         let fitting: Vec<_> = self.helpers.iter().filter(|(_, pointer, _)| pointers || !pointer).cloned().collect();
         if fitting.is_empty() || !names.iter().any(|name| name == "v4") {
             return None;
         }
         let (name, pointer, parameters) = fitting[self.random.random_range(0..fitting.len())].clone();
-        // The order of arguments is open in C: with a pointer they read nothing that it points to.
+        // C leaves the evaluation order of arguments open, so none may read what the pointer refers
+        // to.
         let mut arguments = Vec::new();
         if pointer {
             arguments.push("&v4".to_owned());
@@ -293,7 +297,7 @@ impl Writer {
         Some(format!("{name}({})", arguments.join(", ")))
     }
 
-    /// An expression without side effects.
+    /// Returns an expression without side effects.
     fn value(&mut self, names: &[String], depth: u32) -> String {
         if depth == 0 {
             return match self.random.random_range(0..8) {
@@ -309,7 +313,7 @@ impl Writer {
                     let known =
                         ["RED", "BLUE", "'a'", "'\\xff'", "sizeof(struct pair)", "table[3]", "(enum colour)GREEN"];
                     let known = self.pick(&known);
-                    // A size is 32 bits wide here and 64 there.
+                    // `sizeof` has 32 bits in OpenCL C and 64 in plain C, so it is cast.
                     if known.starts_with("sizeof") { format!("(uint){known}") } else { known.into() }
                 }
                 _ => names[self.random.random_range(0..names.len())].clone(),
@@ -351,7 +355,7 @@ impl Writer {
     }
 }
 
-/// A packet's bytes: extremes are as likely as anything between.
+/// Returns a random packet whose bytes are often extreme values.
 pub fn packet(random: &mut impl Rng) -> Vec<u8> {
     let byte = |random: &mut dyn Rng| match random.random_range(0..6) {
         0 => 0,

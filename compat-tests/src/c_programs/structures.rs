@@ -1,26 +1,25 @@
-//! Structures in random C: packed and natural, in each other, with arrays; as values, in the
-//! packet, through pointers.
+//! Structures in random C: packed and naturally aligned, nested and with arrays; used as values, in
+//! the packet and through pointers.
 
 use rand::RngExt;
 
 use super::{TYPES, Writer};
 
-/// Where structures are kept in the packet, at a multiple of every type's size. There is room for
-/// three.
+/// Offset of the structures in the packet, aligned for every type, with room for three.
 const PLACE: usize = 104;
 
-/// The most bytes that one of them has.
+/// Maximum size of a structure in bytes.
 const MOST: usize = 48;
 
-/// A structure's members that are numbers, each as it is written behind the structure's name and a
-/// dot.
+/// The scalar members of a structure, each as it is written after the structure's name and a dot.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Structure {
     members: Vec<String>,
 }
 
 impl Writer {
-    /// Declares `struct inner`, `struct outer` with one of these in it, and a function of it.
+    /// Declares `struct inner`, `struct outer` that contains one, and a function that takes and
+    /// returns it.
     pub(super) fn structures(&mut self) {
         let mut members = Vec::new();
         let mut size = 0;
@@ -45,14 +44,14 @@ impl Writer {
         self.line("    return q;\n}");
     }
 
-    /// Some members, as they are declared; their names are added to `names`.
+    /// Generates member declarations and adds the members' names to `names`.
     fn members(&mut self, prefix: &str, most: usize, names: &mut Vec<String>, size: &mut usize) -> String {
         let mut text = String::new();
         for number in 0..self.random.random_range(1..=most) {
             let ty = self.pick(&TYPES[..8]);
             let name = format!("{prefix}m{number}");
             let count = self.random.random_range(1..4);
-            // As if all were aligned to 8 bytes, which is more than any has.
+            // An upper bound that aligns every member to 8 bytes, the maximum alignment.
             *size += 8 * count;
             if *size > MOST - 8 {
                 break;
@@ -73,7 +72,7 @@ impl Writer {
         text
     }
 
-    /// A variable of the type and an array of them, with their members among the names.
+    /// Declares a variable and an array of the type, and adds their members to the names.
     pub(super) fn structure_variables(&mut self, names: &mut Vec<String>) {
         self.line(&format!("struct outer q = *(__global struct outer *)(pkt + {PLACE}), list[2] = {{{{0}}, q}};"));
         self.line(&format!("__global struct outer *z = (__global struct outer *)(pkt + {PLACE});"));
@@ -83,7 +82,7 @@ impl Writer {
         }
     }
 
-    /// Something done with whole structures.
+    /// Emits a statement that uses whole structures.
     pub(super) fn structure_statement(&mut self, names: &[String]) {
         let from = ["q", "list[0]", "list[v4 & 1]", "*z", "z[1]", "*(z + 1)"];
         let (from, by) = (self.pick(&from), self.value(names, 1));
@@ -91,7 +90,7 @@ impl Writer {
         let text = match self.random.random_range(0..5) {
             0 => format!("q = turned({from}, {by});"),
             1 => format!("list[1] = {from};"),
-            // An array in a structure that is a value cannot be reached.
+            // An array member of a structure returned by value is not addressable.
             2 if !member.contains('[') => format!("v6 += turned({from}, {by}).{member};"),
             3 => format!("{{ __global struct outer *y = z + ({by} & 1); y->{member} ^= 5; n += y - z; }}"),
             _ => format!("{{ struct outer *y = list + ({by} & 1); y->{member} += 3; q.{member} = (*y).{member}; }}"),
@@ -99,7 +98,8 @@ impl Writer {
         self.line(&text);
     }
 
-    /// Everything that structures hold goes into a number that the packet keeps. Padding does not.
+    /// Folds every member into a number that is stored in the packet. Padding is left out, as its
+    /// contents are unspecified.
     pub(super) fn structure_results(&mut self) {
         for member in self.outer.members.clone() {
             self.line(&format!("v6 = v6 * 31 + q.{member} + 7 * list[1].{member} + list[0].{member};"));

@@ -1,12 +1,12 @@
-//! tcpdump's expressions: a list of them, what tcpdump makes of each, and packets that both are run
-//! over.
+//! Filter expressions with tcpdump as the reference: a list of expressions, tcpdump's results for
+//! each, and the packets to run them on.
 //!
-//! `expressions.txt` has the list. tcpdump compiles an expression (`-ddd`) and says which packets
-//! of a capture it takes: so what is held to it here is the front end and the devices, with
-//! libpcap's own compiler before both.
+//! `expressions.txt` holds the list. tcpdump compiles an expression (`-ddd`) and selects packets of
+//! a capture. Both sides use libpcap's compiler, so the comparison tests the front end and the
+//! devices.
 //!
-//! [`mod@reference`] is another interpreter of programs of classic BPF, and [`arbitrary`] makes any
-//! of them.
+//! [`mod@reference`] is an independent interpreter of classic BPF, and [`arbitrary`] generates
+//! random programs.
 
 #[path = "../../../frontends/bpf/src/tests/arbitrary.rs"]
 pub mod arbitrary;
@@ -31,20 +31,21 @@ use portcullis_core::packet::Metadata;
 use crate::corpora;
 use reference::Input;
 
-/// Packets of one capture, at most.
+/// Maximum number of packets taken from one capture.
 const MOST: usize = 4_000;
 
-/// How long tcpdump may take over one expression.
+/// Time limit for tcpdump on one expression.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The expressions of `expressions.txt`, without what explains them. The first is the empty one.
+/// Returns the expressions of `expressions.txt` without its comments. The first is the empty
+/// expression.
 pub fn expressions() -> Vec<&'static str> {
     let lines = include_str!("../../expressions.txt").lines();
     let lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
     std::iter::once("").chain(lines).collect()
 }
 
-/// tcpdump, where it is installed, and the packets that it looks at.
+/// An installed tcpdump and the packets that it filters.
 #[derive(Debug)]
 pub struct Tcpdump<'a> {
     packets: &'a [Packet],
@@ -52,27 +53,28 @@ pub struct Tcpdump<'a> {
     folder: tempfile::TempDir,
 }
 
-/// What tcpdump says of an expression.
+/// tcpdump's results for one expression.
 #[derive(Debug)]
 pub struct TcpdumpOutput {
     /// Program as printed by `tcpdump -ddd`.
     pub numbers: String,
     /// Program as printed by `tcpdump -d`.
     pub listing: String,
-    /// The packets that it takes, by number.
+    /// Numbers of the packets that the expression selects.
     pub taken: BTreeSet<u32>,
-    /// The packets over which it would go round for ever. It was not given those.
+    /// Numbers of the packets on which the program would not terminate; tcpdump was not given
+    /// these.
     pub endless: BTreeSet<u32>,
 }
 
 impl<'a> Tcpdump<'a> {
-    /// Has some packets ready for tcpdump.
+    /// Prepares packets for tcpdump.
     ///
     /// # Errors
-    /// There is no tcpdump.
+    /// If tcpdump is not installed.
     ///
     /// # Panics
-    /// Where the packets cannot be written.
+    /// If the packets cannot be written.
     pub fn new(packets: &'a [Packet]) -> Result<Tcpdump<'a>, String> {
         let found = Command::new("tcpdump").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
         if found.is_err() {
@@ -84,13 +86,13 @@ impl<'a> Tcpdump<'a> {
         Ok(Tcpdump { packets, capture, folder })
     }
 
-    /// What tcpdump says of an expression.
+    /// Runs tcpdump on an expression.
     ///
     /// # Errors
-    /// That it takes no such expression: older ones know fewer words.
+    /// If tcpdump rejects the expression: older versions know fewer keywords.
     ///
     /// # Panics
-    /// Where it fails in another way, or takes too long.
+    /// If tcpdump fails in another way or takes too long.
     pub fn ask(&self, expression: &str) -> Result<TcpdumpOutput, String> {
         let compile = |how| run(Command::new("tcpdump").args(["-y", "EN10MB", how, "--", expression]));
         let numbers = compile("-ddd")?;
@@ -108,8 +110,8 @@ impl<'a> Tcpdump<'a> {
         Ok(TcpdumpOutput { numbers, listing, taken: numbers_of(&taken), endless })
     }
 
-    /// The packets over which a program does not come to an end: `ip6 protochain` goes from header
-    /// to header, and some lead it back.
+    /// Returns the packets on which a program does not terminate: `ip6 protochain` follows the
+    /// chain of headers, and some packets lead it in a cycle.
     fn endless(&self, program: &[Instruction]) -> BTreeSet<u32> {
         let has_loops = program.iter().any(|it| it.code == 0x05 && (it.k as i32) < 0);
         let packets = (0..).zip(self.packets).filter(|_| has_loops);
@@ -118,21 +120,21 @@ impl<'a> Tcpdump<'a> {
     }
 }
 
-/// Steps after which a program is taken for one that never ends: more than there is fuel for.
+/// Steps after which a program counts as endless; more than the fuel of any device allows.
 const STEPS: u32 = 1 << 20;
 
-/// What a command writes to its standard output, or what it has against it.
+/// Returns a command's standard output, or its error message.
 fn run(command: &mut Command) -> Result<Vec<u8>, String> {
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let child = child.expect("it started before");
     let id = child.id();
     let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || {
-        // Nobody may wait for it any more.
+        // Sending fails if the receiver has given up after the timeout.
         let _ = sender.send(child.wait_with_output());
     });
     let Ok(output) = receiver.recv_timeout(PATIENCE) else {
-        // It would go on for ever.
+        // Stop the command, which might never exit by itself.
         let _ = Command::new("kill").arg(id.to_string()).status();
         panic!("{command:?} takes longer than {PATIENCE:?}");
     };
@@ -141,7 +143,8 @@ fn run(command: &mut Command) -> Result<Vec<u8>, String> {
     if output.status.success() { Ok(output.stdout) } else { Err(said) }
 }
 
-/// Writes packets but for some. A packet's number is the second in which it came.
+/// Writes all packets except those in `without`. A packet's number is stored as its timestamp in
+/// seconds.
 fn write(path: &Path, packets: &[Packet], without: &BTreeSet<u32>) -> std::io::Result<()> {
     let mut file = std::io::BufWriter::new(std::fs::File::create(path)?);
     for word in [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, capture::MAX_PACKET as u32, 1] {
@@ -157,8 +160,8 @@ fn write(path: &Path, packets: &[Packet], without: &BTreeSet<u32>) -> std::io::R
     file.flush()
 }
 
-/// The numbers of the packets in a capture that tcpdump has written here: in this machine's byte
-/// order.
+/// Returns the numbers of the packets in a capture written by tcpdump on this machine, in the
+/// machine's byte order.
 fn numbers_of(capture: &[u8]) -> BTreeSet<u32> {
     let word = |at: usize| u32::from_ne_bytes(capture[at..at + 4].try_into().expect("four bytes"));
     let (mut at, mut numbers) = (24, BTreeSet::new());
@@ -169,17 +172,16 @@ fn numbers_of(capture: &[u8]) -> BTreeSet<u32> {
     numbers
 }
 
-/// Packets of every kind, each with a length on the wire that may be more than its own: hostile
-/// ones, traffic, the sample, and the captures that lie beside the repository, of which those that
-/// there are.
+/// Returns packets of every kind, each with a wire length that may exceed its captured length:
+/// hostile packets, synthetic traffic, the sample, and any captures stored beside the repository.
 ///
 /// # Panics
-/// When the sample cannot be read.
+/// If the sample cannot be read.
 pub fn packets() -> Vec<Packet> {
     let mut all = Vec::new();
     for corpus in [corpora::hostile(), corpora::synthetic()] {
         for (number, bytes) in (0..).zip(corpus.packets) {
-            // As it was cut from something longer, now and then.
+            // Make some packets look truncated by the snapshot length.
             let wire_length = bytes.len() as u32 + if number % 5 == 0 { number % 1_000 } else { 0 };
             all.push(Packet { metadata: Metadata { wire_length, ..Metadata::default() }, bytes });
         }
@@ -195,7 +197,7 @@ pub fn packets() -> Vec<Packet> {
     all
 }
 
-/// The packets of a capture, as far as it can be read and goes.
+/// Appends at most [`MOST`] packets of a capture, up to the first error.
 fn read(file: &Path, into: &mut Vec<Packet>) {
     let before = into.len();
     let Ok(mut source) = capture::open(&file.to_string_lossy(), &SourceOptions::default()) else { return };
@@ -210,10 +212,10 @@ fn read(file: &Path, into: &mut Vec<Packet>) {
     }
 }
 
-/// The instructions of what `tcpdump -ddd` prints.
+/// Parses the output of `tcpdump -ddd`.
 ///
 /// # Panics
-/// Where they are none.
+/// If it is not a list of instructions.
 pub fn instructions(numbers: &str) -> Vec<Instruction> {
     bpf::parse(&Source::new("tcpdump", numbers)).unwrap_or_else(|errors| panic!("{}", errors.render()))
 }

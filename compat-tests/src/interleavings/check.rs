@@ -1,10 +1,11 @@
-//! Whether an outcome is one that some order of the packets' calls gives.
+//! Checks that an outcome is one that some order of the packets' calls produces (linearizability).
 //!
-//! A packet is a list of calls on a map `m`, each on a key, and the filter ([`filter`]) leaves in
-//! it what they gave. Of each key, the calls of all packets must come in one order that keeps every
-//! packet's own, such that a set of keys gives what they have given and ends as the map has; values
-//! too, unless keys are removed. Of the memory, every place has a whole key that no other place
-//! has, and the header counts them.
+//! A packet is a list of calls on a map `m`, each with a key, and the filter ([`filter`]) stores
+//! their results in the packet. For each key, there must be one order of all packets' calls,
+//! consistent with the order within each packet, in which a set of keys returns the same results
+//! and ends in the same state as the map. Values are checked too, unless keys are removed. In
+//! memory, each used slot must hold a complete key that no other slot holds, and the header must
+//! count them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,10 +29,10 @@ pub enum What {
     Count(u32),
 }
 
-/// A call of a packet's.
+/// A packet's call: an operation and its key.
 pub type Call = (What, Vec<u32>);
 
-/// The filter that makes the calls, for keys of so many words.
+/// Returns the filter that makes the calls, for keys of `key` words.
 pub fn filter(kind: MapKind, key: u32, entries: u32) -> String {
     let words: Vec<String> = (0..key).map(|i| format!("load_le32(pkt, at + {}u)", 8 + 4 * i)).collect();
     let words = words.join(", ");
@@ -75,7 +76,7 @@ fn size(key: u32) -> usize {
     8 + 4 * key as usize
 }
 
-/// A packet of calls.
+/// Encodes calls as a packet.
 pub fn packet(calls: &[Call]) -> Vec<u8> {
     let words = calls.iter().flat_map(|(what, key)| {
         let (number, amount) = match *what {
@@ -92,7 +93,7 @@ pub fn packet(calls: &[Call]) -> Vec<u8> {
 /// Decides which outcomes are correct.
 #[derive(Debug)]
 pub struct Check<'a> {
-    /// The map `m`.
+    /// Declaration of the map `m`.
     pub map: &'a Declaration,
     /// Entries before the operations.
     pub before: &'a BTreeMap<Vec<u32>, u32>,
@@ -100,7 +101,7 @@ pub struct Check<'a> {
     pub packets: &'a [Vec<Call>],
 }
 
-/// A part of a call that comes at one time, with what it gave.
+/// An atomic step of a call, with its result.
 #[derive(Debug, Clone, Copy)]
 enum Event {
     Find(bool),
@@ -118,10 +119,10 @@ enum Insertion {
 }
 
 impl Check<'_> {
-    /// Whether an outcome is right.
+    /// Checks an outcome.
     ///
     /// # Errors
-    /// With what is wrong with it.
+    /// A description of the first fault found.
     pub fn outcome(&self, outcome: &Outcome) -> Result<(), String> {
         let words = &outcome.maps[0];
         memory(self.map, words)?;
@@ -134,14 +135,14 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Whether what has happened to a key may come of some order.
+    /// Checks that some order of the calls explains what happened to a key.
     fn key(&self, key: &[u32], outcome: &Outcome, words: &[u32], after: Option<u32>) -> Result<(), String> {
         if after != Table::new(self.map, words.to_vec()).get(key).map(|value| value[0]) {
             return Err(format!("{key:x?} is there, and not found"));
         }
         let is_full = words[HEADER_CLAIMED as usize] >= Layout::of(self.map).max_claimed;
         let mut events = Vec::new();
-        // Of a value that removals may tear, what is left is made of some of the updates.
+        // Removals may tear a value, so what remains may combine any of the updates.
         let calls = || self.packets.iter().flatten().filter(|(_, other)| other == key);
         let torn = calls().any(|(what, _)| *what == What::Remove);
         for (calls, (_, bytes)) in self.packets.iter().zip(&outcome.packets) {
@@ -165,7 +166,7 @@ impl Check<'_> {
                     What::Count(amount) => own.extend([Event::Insert(made), Event::Add(amount, value)]),
                 }
             }
-            // Who has not found it reads zero.
+            // A packet that does not find the key reads zero.
             if let [Event::Find(false), Event::Read(value)] = own[..]
                 && value != 0
             {
@@ -193,11 +194,11 @@ impl Check<'_> {
     }
 }
 
-/// Whether some words are the memory of a map in which all entries were used since it was new, or
-/// last made room.
+/// Checks the words of a map whose entries have all been used since it was created or last made
+/// room.
 ///
 /// # Errors
-/// With what is wrong with it.
+/// A description of the first fault found.
 pub fn memory(map: &Declaration, words: &[u32]) -> Result<(), String> {
     let layout = Layout::of(map);
     let (mut keys, mut gone) = (BTreeSet::new(), 0);
@@ -235,7 +236,7 @@ pub fn memory(map: &Declaration, words: &[u32]) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether some order of events takes a key from one state to another.
+/// Returns whether some order of the events takes a key from `state` to a state that `end` accepts.
 fn is_serial(events: &mut [&[Event]], state: Option<u32>, end: &dyn Fn(Option<u32>) -> bool) -> bool {
     if events.iter().all(|own| own.is_empty()) {
         return end(state);

@@ -1,23 +1,25 @@
-//! Memory of words as several packets see it, without order between different words.
+//! A relaxed memory model: words as several packets see them, without order between different
+//! words.
 //!
-//! Each word has an order in which it was written. Who reads it finds any value that is not older
-//! there than what the same packet has read or written before; who changes it in one operation
-//! changes the last, and nothing comes between what was read and what was written; who only writes
-//! may come before what others have written. That is C11's memory with relaxed atomics, except that
+//! Each word has a modification order. A load returns any value that is not older in this order
+//! than what the same packet has read or written before. An atomic read-modify-write changes the
+//! last value, and nothing comes between its read and its write. A plain store may be placed before
+//! other packets' stores. This is C11's memory with relaxed atomics, except that no load sees a
+//! store that is executed later.
 //! no read sees what is written only later.
 
 use portcullis_core::interp::map_requests::{AtomicOp, MapReply};
 
-/// How memory behaves.
+/// Memory model of an exploration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
-    /// All operations come one after the other, for everybody.
+    /// Sequential consistency: all packets see all operations in one order.
     Sequential,
-    /// See the module.
+    /// Relaxed atomics, as the module describes.
     Relaxed,
 }
 
-/// A value that a word has had.
+/// A value in a word's modification order.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Written {
     value: u32,
@@ -26,17 +28,17 @@ struct Written {
     follows: bool,
 }
 
-/// A word that somebody has asked for.
+/// A word that some packet has accessed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Word {
-    /// In their order.
+    /// Values in modification order.
     written: Vec<Written>,
-    /// By packet, the oldest of these that it may still see.
+    /// For each packet, the index of the oldest value that it may still see.
     views: Vec<u8>,
 }
 
 impl Word {
-    /// A word of this value, before so many packets.
+    /// Creates a word with an initial value, seen by `packets` packets.
     pub fn new(value: u32, packets: usize) -> Word {
         Word { written: vec![Written { value, follows: false }], views: vec![0; packets] }
     }
@@ -52,7 +54,7 @@ impl Word {
         }
     }
 
-    /// Writes before the `at`th.
+    /// Inserts a store at position `at` of the modification order.
     fn write(&mut self, packet: usize, at: usize, written: Written, order: Order) {
         self.written.insert(at, written);
         self.views.iter_mut().filter(|view| usize::from(**view) >= at).for_each(|view| *view += 1);
@@ -60,7 +62,7 @@ impl Word {
     }
 }
 
-/// The words that were asked for, by their numbers.
+/// The accessed words, by number.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Memory(Vec<Option<Word>>);
 
@@ -72,12 +74,12 @@ impl Memory {
         self.0[number].get_or_insert_with(start)
     }
 
-    /// What a word is in the end.
+    /// Returns the final value of a word.
     pub fn last(&self, word: usize) -> Option<u32> {
         self.0.get(word)?.as_ref().map(|word| word.written[word.last()].value)
     }
 
-    /// Everything that reading a word may give.
+    /// Returns every possible result of a load.
     pub fn loads(&self, order: Order, number: usize, packet: usize, start: impl Fn() -> Word) -> Vec<(Memory, u32)> {
         let mut memory = self.clone();
         let word = memory.word(number, start).clone();
@@ -93,7 +95,7 @@ impl Memory {
             .collect()
     }
 
-    /// Everything that writing a word may lead to.
+    /// Returns every possible result of a store.
     pub fn stores(
         &self,
         order: Order,
@@ -115,8 +117,8 @@ impl Memory {
             .collect()
     }
 
-    /// Everything that an operation may give; also whether it has failed for no reason, where it
-    /// may.
+    /// Returns every possible result of an atomic operation, including spurious failure if that is
+    /// allowed.
     pub fn does(
         &self,
         order: Order,
@@ -128,7 +130,7 @@ impl Memory {
     ) -> Vec<(Memory, MapReply, bool)> {
         let failed = |before| MapReply { before, exchanged: false };
         let loaded = || self.loads(order, number, packet, &start).into_iter();
-        // Changes the last value; nothing where it is not what was expected.
+        // The operation changes the last value, or nothing if a comparison fails.
         let changed = || {
             let mut memory = self.clone();
             let word = memory.word(number, &start);
@@ -153,7 +155,7 @@ impl Memory {
         }
     }
 
-    /// Forgets what of a word nobody can see any more.
+    /// Drops the values of words that no packet can see any more.
     pub fn forget(&mut self, ended: impl Fn(usize) -> bool) {
         for word in self.0.iter_mut().flatten() {
             let last = word.last() as u8;
@@ -179,7 +181,7 @@ mod tests {
         let done = |memory: &Memory, packet, what| memory.does(Order::Relaxed, 0, packet, what, false, start);
         let [(memory, answer, _)] = &done(&memory, 0, WHAT)[..] else { panic!("it cannot fail") };
         assert!(answer.exchanged && answer.before == 0);
-        // The other may not have seen it yet, and cannot exchange.
+        // The other packet may not have seen the store yet, and its exchange must then fail.
         let seen = |memory: &Memory, packet| {
             done(memory, packet, AtomicOp::Load).iter().map(|(_, answer, _)| answer.before).collect::<Vec<_>>()
         };
@@ -188,7 +190,7 @@ mod tests {
         assert_eq!(again.len(), 1);
         assert_eq!(again[0].1, MapReply { before: 7, exchanged: false });
         assert_eq!(seen(&again[0].0, 1), [7]);
-        // A whim, of one who has not seen the other.
+        // A packet that has not seen the store may also fail spuriously.
         assert_eq!(memory.does(Order::Relaxed, 0, 1, WHAT, true, start).len(), 2);
     }
 

@@ -1,12 +1,12 @@
-//! Every order in which a few packets' operations on maps may come, tried on the prelude's own
-//! text: the interpreter runs each packet up to its next operation
-//! ([`map_requests`](portcullis_core::interp::map_requests)), and [`memory`] says all that the
-//! operation may give. What two ways lead to is looked at once, so that all outcomes are found in
-//! seconds; [`check`] says which of them are right.
+//! Model checking of map operations: explores every interleaving of a few packets' operations, on
+//! the source of the prelude itself. The interpreter runs each packet up to its next operation
+//! ([`map_requests`](portcullis_core::interp::map_requests)), and [`memory`] returns all possible
+//! results of the operation. States reached in two ways are explored once, so that all outcomes are
+//! found in seconds; [`check`] decides which of them are correct.
 //!
-//! What a packet does depends on nothing but what its operations have given. So the interpreter
-//! runs once for each series of them (`Packets`), and less: where two have led a packet to the same
-//! place with the same in hand, they are one.
+//! A packet's behaviour depends only on the results of its operations, so the interpreter runs once
+//! for each sequence of results (`Packets`). Sequences that lead a packet to the same point with
+//! the same values are merged.
 
 pub mod check;
 pub mod memory;
@@ -21,24 +21,24 @@ use portcullis_core::program::Program;
 
 use memory::{Memory, Order, Word};
 
-/// Operations of a packet that are more than any needs that waits for nobody.
+/// Upper bound on a packet's operations, more than any wait-free operation needs.
 const MOST: usize = 60;
 
 /// Deliberate faults, which the exploration must find.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// Compare and exchange is a load, and then a store.
+    /// Splits compare-and-exchange into a load and a store.
     InTwo,
-    /// Claiming a word of this number in a place does nothing, and succeeds.
+    /// Skips the claim of one word of a slot, and reports success.
     Skipped {
-        /// The word's number.
+        /// Index of the word in its slot.
         word: usize,
-        /// Words before the first place.
+        /// Words before the first slot.
         header: usize,
-        /// Words of a place.
+        /// Words per slot.
         stride: usize,
     },
-    /// Additions to this word of the header are a load, and then a store.
+    /// Splits additions to this word of the header into a load and a store.
     Lost(usize),
 }
 
@@ -47,28 +47,28 @@ pub enum Fault {
 pub struct Case<'a> {
     /// The filter.
     pub program: &'a Arc<Program>,
-    /// The words of its maps before.
+    /// Initial words of the filter's maps.
     pub maps: Vec<Vec<u32>>,
-    /// The packets, which run side by side.
+    /// The packets, which run concurrently.
     pub packets: Vec<Vec<u8>>,
-    /// How memory behaves.
+    /// Memory model.
     pub order: Order,
-    /// How often compare and exchange may fail for no reason, for each packet.
+    /// Maximum number of spurious failures of compare-and-exchange per packet.
     pub whims: usize,
-    /// See [`Fault`].
+    /// Fault to inject, if any.
     pub fault: Option<Fault>,
 }
 
-/// How the packets may have ended.
+/// A possible final state.
 #[derive(Debug, Clone)]
 pub struct Outcome {
-    /// Of each packet what was returned, and its bytes.
+    /// Each packet's verdict and final bytes.
     pub packets: Vec<(Verdict, Vec<u8>)>,
-    /// The words of the maps.
+    /// Final words of the maps.
     pub maps: Vec<Vec<u32>>,
 }
 
-/// A packet that comes to no end.
+/// A packet that does not terminate.
 #[derive(Debug)]
 pub struct Waits {
     /// Number of the packet.
@@ -77,13 +77,13 @@ pub struct Waits {
     pub last: MapRequest,
 }
 
-/// Calls `visit` with every outcome; gives the number of states that were met on the way.
+/// Calls `visit` with every outcome and returns the number of states explored.
 ///
 /// # Errors
-/// Where a packet waits for another.
+/// If a packet waits for another.
 ///
 /// # Panics
-/// When the interpreter cannot run the filter.
+/// If the interpreter cannot run the filter.
 pub fn explore(case: &Case<'_>, mut visit: impl FnMut(&Outcome)) -> Result<usize, Waits> {
     let mut packets = Packets::new(case);
     let threads = case
@@ -108,38 +108,37 @@ pub fn explore(case: &Case<'_>, mut visit: impl FnMut(&Outcome)) -> Result<usize
     Ok(seen.len())
 }
 
-/// Where all packets are, and the memory.
+/// State of the exploration: the progress of all packets, and the memory.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct State {
     threads: Vec<Thread>,
     memory: Memory,
 }
 
-/// How far a packet has got.
+/// Progress of a packet.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Thread {
-    /// What its operations have given: a node of [`Packets`].
+    /// Results of the packet's operations so far, as a node of [`Packets`].
     node: usize,
-    /// The second half of an operation that a fault has made two: what is to be stored, and what
-    /// the whole gives.
+    /// Second half of an operation split by a fault: the value to store, and the result of the
+    /// whole operation.
     half: Option<(u32, MapReply)>,
 }
 
-/// What packets do next, by what their operations have given: a tree, of which what is asked for is
-/// made.
+/// The packets' next steps by the results of their operations: a tree that is built on demand.
 struct Packets {
     interpreter: Interpreter,
     nodes: Vec<Node>,
-    /// Nodes by packet, whims, and what the packet does next.
+    /// Nodes by packet, spurious failures, and next step.
     known: HashMap<(usize, usize, String), usize>,
-    /// Words that were asked for.
+    /// Numbers of the words that were accessed.
     words: BTreeMap<(usize, usize), usize>,
 }
 
 struct Node {
     packet: usize,
     answers: Vec<MapReply>,
-    /// How often compare and exchange has failed for no reason.
+    /// Spurious failures of compare-and-exchange so far.
     whims: usize,
     next: Progress,
     children: HashMap<MapReply, usize>,
@@ -151,7 +150,7 @@ impl Packets {
         Packets { interpreter, nodes: Vec::new(), known: HashMap::new(), words: BTreeMap::new() }
     }
 
-    /// The node that answers lead a packet to.
+    /// Returns the node that a sequence of results leads a packet to.
     fn node(&mut self, number: usize, packet: &[u8], answers: Vec<MapReply>, whims: usize) -> usize {
         let next =
             self.interpreter.run_with_replies(packet, &Metadata::default(), &answers).unwrap_or_else(|e| panic!("{e}"));
@@ -182,8 +181,8 @@ impl Packets {
         Ok(child)
     }
 
-    /// Whether a packet may come from a node to another: where it then goes on to the first, it
-    /// goes round.
+    /// Returns whether a packet can get from one node to another; a step from the latter back to
+    /// the former is then a cycle.
     fn leads(&self, from: usize, to: usize) -> bool {
         let (mut open, mut seen) = (vec![from], HashSet::new());
         while let Some(node) = open.pop() {
@@ -197,7 +196,7 @@ impl Packets {
         false
     }
 
-    /// Puts the states that one packet's next operation may lead to.
+    /// Adds the states that a packet's next operation may lead to.
     fn steps(&mut self, case: &Case<'_>, state: &State, number: usize, open: &mut Vec<State>) -> Result<(), Waits> {
         let thread = &state.threads[number];
         let Progress::Blocked { request, .. } = self.nodes[thread.node].next else { return Ok(()) };
@@ -212,7 +211,7 @@ impl Packets {
                 Some(value) => Thread { node: thread.node, half: Some((value, answer)) },
                 None => Thread { node: packets.child(case, thread.node, answer, whim)?, half: None },
             };
-            // What has ended looks at nothing any more.
+            // A packet that has ended reads nothing more.
             let ended = |thread: &Thread| matches!(packets.nodes[thread.node].next, Progress::Finished(_));
             let State { threads, memory } = &mut state;
             memory.forget(|number| ended(&threads[number]));
@@ -263,7 +262,7 @@ impl Packets {
 }
 
 impl Fault {
-    /// What becomes of a request: nothing unusual, nothing at all, or two halves.
+    /// Returns how the fault changes a request: not at all, by skipping it, or by splitting it.
     fn broken(self, request: &MapRequest) -> Option<Option<AtomicOp>> {
         match (self, request.op) {
             (Fault::InTwo, AtomicOp::CompareExchange { .. }) => Some(Some(request.op)),

@@ -1,5 +1,5 @@
-//! What programs tell the host, as the kernel has it: ring buffers, and perf buffers of all
-//! processors.
+//! Reads the records that programs send to the host in the kernel: ring buffers, and the perf
+//! buffers of all CPUs.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -7,36 +7,36 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::sys::{self, Mapping};
 
-/// Bytes of a page.
+/// Page size in bytes.
 const PAGE: usize = 4096;
 
 /// Pages of a perf buffer, a power of two.
 const PAGES: usize = 64;
 
-/// In front of a record of a ring buffer: its length with two bits, and where it is
-/// (`BPF_RINGBUF_HDR_SZ`).
+/// Size of a ring buffer record's header (`BPF_RINGBUF_HDR_SZ`): its length with two flag bits, and
+/// its page offset.
 const HEADER: u64 = 8;
 const BUSY: u32 = 1 << 31;
 const DISCARDED: u32 = 1 << 30;
 
-/// In the first page of a perf buffer (`struct perf_event_mmap_page`, linux/perf_event.h).
+/// Offset in the first page of a perf buffer (`struct perf_event_mmap_page`, linux/perf_event.h).
 const DATA_HEAD: usize = 1024;
 const DATA_TAIL: usize = 1032;
 
-/// `enum perf_event_type`
+/// Record type of `enum perf_event_type`.
 const SAMPLE: u32 = 9;
 
-/// A map of type `ringbuf`.
+/// A mapped map of type `ringbuf`.
 #[derive(Debug)]
 pub struct RingBuffer {
     consumer: Mapping,
-    /// The producer's page, and behind it the data, twice.
+    /// The producer's page, followed by the data, which is mapped twice.
     producer: Mapping,
     size: u64,
 }
 
 impl RingBuffer {
-    /// Maps one of so many bytes.
+    /// Maps a ring buffer of `size` bytes.
     pub fn open(map: &OwnedFd, size: u32) -> io::Result<RingBuffer> {
         let consumer = Mapping::new(map.as_raw_fd(), PAGE, 0, true)?;
         let producer = Mapping::new(map.as_raw_fd(), PAGE + 2 * size as usize, PAGE, false)?;
@@ -65,20 +65,20 @@ impl RingBuffer {
     }
 }
 
-/// The buffers of a map of type `perf_event_array`, one for each processor that is there.
+/// The buffers of a map of type `perf_event_array`, one for each online CPU.
 #[derive(Debug)]
 pub struct PerfBuffer {
     processors: Vec<(OwnedFd, Mapping)>,
 }
 
 impl PerfBuffer {
-    /// Opens them, and puts them into the map.
+    /// Opens the buffers and enters them into the map.
     pub fn open(map: &OwnedFd) -> io::Result<PerfBuffer> {
         let mut processors = Vec::new();
         for processor in 0..sys::processors() as u32 {
             let event = match sys::perf_event_of_bpf(processor) {
                 Ok(event) => event,
-                // One that there may be, and that is not there.
+                // The CPU is possible but not online.
                 Err(error) if error.raw_os_error() == Some(libc::ENODEV) => continue,
                 Err(error) => return Err(error),
             };
@@ -96,7 +96,7 @@ impl PerfBuffer {
         for (_, mapping) in &self.processors {
             let (head, tail) = (mapping.u64_at(DATA_HEAD), mapping.u64_at(DATA_TAIL));
             let (end, mut at) = (head.load(Ordering::Acquire), tail.load(Ordering::Acquire));
-            // A record may go on at the beginning of the buffer.
+            // A record may wrap around to the beginning of the buffer.
             let bytes = |at: u64, count: usize| -> Vec<u8> {
                 let size = PAGES * PAGE;
                 (0..count).map(|i| mapping.bytes(PAGE + (at as usize + i) % size, 1)[0]).collect()
@@ -119,19 +119,20 @@ impl PerfBuffer {
 impl Mapping {
     fn u64_at(&self, at: usize) -> &AtomicU64 {
         assert!(at + 8 <= self.length());
-        // SAFETY: it lies in the mapping, at a multiple of eight, and nobody has it but by atomics.
+        // SAFETY: the word lies in the mapping, is 8-byte aligned and is only accessed atomically.
         unsafe { &*self.address().add(at).cast() }
     }
 
     fn u32_at(&self, at: usize) -> &AtomicU32 {
         assert!(at + 4 <= self.length());
-        // SAFETY: as above, at a multiple of four.
+        // SAFETY: as above, with 4-byte alignment.
         unsafe { &*self.address().add(at).cast() }
     }
 
     fn bytes(&self, at: usize, count: usize) -> Vec<u8> {
         assert!(at + count <= self.length());
-        // SAFETY: it lies in the mapping, and the kernel has written it before it said so.
+        // SAFETY: the range lies in the mapping, and the kernel wrote it before it advanced the
+        // head.
         unsafe { std::slice::from_raw_parts(self.address().add(at), count) }.to_vec()
     }
 }

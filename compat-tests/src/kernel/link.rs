@@ -1,16 +1,17 @@
-//! A program with the functions that it calls, in one piece, as the kernel takes it.
+//! Links a program and the functions that it calls into the single instruction sequence that the
+//! kernel loads.
 
 use std::collections::BTreeMap;
 
 use portcullis_xdp::instruction::Instruction;
 use portcullis_xdp::object::{Object, Reference};
 
-/// A program as the kernel takes it.
+/// A program in the form that the kernel loads.
 #[derive(Debug)]
 pub struct Linked {
     /// Instructions of the program, followed by those of the functions it calls.
     pub instructions: Vec<u64>,
-    /// The first instructions of its functions.
+    /// Index of the first instruction of each function.
     pub functions: Vec<u32>,
 }
 
@@ -21,17 +22,17 @@ struct Linking<'a> {
     object: &'a Object,
     maps: &'a [i32],
     out: Vec<Instruction>,
-    /// Functions by section and first instruction, and where they begin here.
+    /// Start of each function in the output, by its section and first instruction.
     placed: BTreeMap<(usize, usize), usize>,
-    /// Instructions that refer to functions.
+    /// Instructions whose reference to a function is not yet resolved.
     open: Vec<(usize, (usize, usize))>,
 }
 
 impl Linked {
-    /// Links a program with maps that have these descriptors.
+    /// Links a program, with the file descriptors of its maps.
     ///
     /// # Errors
-    /// What refers to nothing.
+    /// If a reference cannot be resolved.
     pub fn of(object: &Object, name: &str, maps: &[i32]) -> Result<Linked, String> {
         let function = object.functions.iter().find(|it| it.name == name).ok_or("there is no such program")?;
         let mut linking = Linking { object, maps, out: Vec::new(), placed: BTreeMap::new(), open: Vec::new() };
@@ -41,8 +42,8 @@ impl Linked {
             let (at, function) = linking.open[done];
             linking.place(function)?;
             let to = linking.placed[&function];
-            // From the next instruction on; a constant is one of two places, and counts from the
-            // first of them.
+            // A call's offset counts from the next instruction. A constant takes two slots and
+            // counts from the first.
             linking.out[at].imm = (to as i64 - at as i64 - 1) as i32;
             done += 1;
         }
@@ -95,7 +96,7 @@ impl Linking<'_> {
                     let first = (at as i64 + 1 + i64::from(it.imm)) as usize;
                     self.open.push((here, (function.section, first)));
                 }
-                // The second half of what refers to variables was written with the first.
+                // The second half of a variable's address was written together with the first.
                 None if at > function.first
                     && section.instructions[at - 1].code == LDDW
                     && matches!(section.references.get(&(at - 1)), Some(Reference::Data { .. })) =>

@@ -1,5 +1,5 @@
-//! Programs of XDP in the Linux kernel, which says what is right: a loader of our own, and the
-//! kernel's test run (`BPF_PROG_TEST_RUN`). It takes root.
+//! XDP programs in the Linux kernel, which is the reference: a loader that needs no libbpf, and the
+//! kernel's test run (`BPF_PROG_TEST_RUN`). Requires root.
 #![allow(unsafe_code)]
 
 mod events;
@@ -19,36 +19,37 @@ use events::{PerfBuffer, RingBuffer};
 pub use link::Linked;
 use trace::Trace;
 
-/// `enum bpf_prog_type`
+/// Program type of `enum bpf_prog_type`.
 const BPF_PROG_TYPE_XDP: u32 = 6;
 
-/// A program of an object in the kernel, with maps of its own.
+/// A program of an object loaded into the kernel, with maps of its own.
 #[derive(Debug)]
 pub struct KernelProgram {
     program: OwnedFd,
     maps: Vec<Option<OwnedFd>>,
     definitions: Vec<MapDefinition>,
-    /// Programs that maps of programs hold.
+    /// Programs referenced by program arrays.
     _others: Vec<OwnedFd>,
-    /// What reads the maps of events, by their numbers.
+    /// Readers of the ring buffers, by map number.
     rings: Vec<(usize, RingBuffer)>,
     perf: Vec<(usize, PerfBuffer)>,
-    /// What reads prints; why they are not read, where there are some.
+    /// Reader of the program's prints, or why it cannot be opened; `None` if the program does not
+    /// print.
     prints: Option<Result<Trace, String>>,
 }
 
-/// What the kernel made of a packet.
+/// Result of the kernel's run over one packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KernelRun {
-    /// What the program returned.
+    /// The program's return value.
     pub verdict: u32,
-    /// The packet.
+    /// The packet after the run.
     pub packet: Vec<u8>,
     /// Records sent to the host, in order, by map name; prints are under [`PRINTS`].
     pub told: BTreeMap<String, Vec<Vec<u8>>>,
 }
 
-/// What prints go by.
+/// Name of the prints among the records sent to the host.
 pub const PRINTS: &str = "printk";
 
 /// Contents of a map: keys and values, ordered by the bytes of the keys.
@@ -58,7 +59,7 @@ impl KernelProgram {
     /// Loads a program of an object.
     ///
     /// # Errors
-    /// What the kernel says: of a program the verifier's last lines.
+    /// The kernel's message; for a rejected program, the last lines of the verifier's log.
     pub fn load(object: &Object, name: &str) -> Result<KernelProgram, String> {
         let (maps, fds) = create_all(object)?;
         let load = |name: &str| {
@@ -97,11 +98,11 @@ impl KernelProgram {
         Ok(KernelProgram { program, maps, definitions: object.maps.clone(), _others: others, rings, perf, prints })
     }
 
-    /// Instructions of a program, by their numbers, as the verifier shows them where it comes to
-    /// them.
+    /// Returns the instructions of a program that the verifier reaches, by number, as its log
+    /// prints them.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's message.
     pub fn shown(object: &Object, name: &str) -> Result<BTreeMap<usize, String>, String> {
         let (_maps, fds) = create_all(object)?;
         let linked = Linked::of(object, name, &fds)?;
@@ -116,15 +117,15 @@ impl KernelProgram {
         Ok(said.lines().filter_map(instruction).collect())
     }
 
-    /// Why the prints of the program are not read.
+    /// Returns why the program's prints cannot be read, if it prints.
     pub fn prints_missing(&self) -> Option<&str> {
         self.prints.as_ref()?.as_ref().err().map(String::as_str)
     }
 
-    /// Runs it over a packet.
+    /// Runs the program over a packet.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's error.
     pub fn run(&self, packet: &[u8]) -> io::Result<KernelRun> {
         self.run_at(packet, 0)
     }
@@ -132,7 +133,7 @@ impl KernelProgram {
     /// Runs the program over a packet received on an interface of this thread's network namespace.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's error.
     pub fn run_at(&self, packet: &[u8], interface: u32) -> io::Result<KernelRun> {
         let (verdict, packet) = sys::test_run(self.program.as_raw_fd(), packet, interface)?;
         let mut told = BTreeMap::new();
@@ -149,38 +150,39 @@ impl KernelProgram {
         Ok(KernelRun { verdict, packet, told })
     }
 
-    /// Runs it over a packet so many times.
+    /// Runs the program over a packet `times` times.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's error.
     pub fn run_times(&self, packet: &[u8], times: u32) -> io::Result<()> {
         sys::test_run_times(self.program.as_raw_fd(), packet, times)
     }
 
-    /// Has one of its maps of programs hold another program.
+    /// Sets a slot of one of the program's program arrays to another program.
     ///
     /// # Errors
-    /// There is no such map; the kernel's.
+    /// If there is no such map, or the kernel's error.
     pub fn call(&self, map: &str, slot: u32, other: &KernelProgram) -> io::Result<()> {
         let number = self.definitions.iter().position(|it| it.name == map).ok_or(io::ErrorKind::NotFound)?;
         let Some(fd) = &self.maps[number] else { return Err(io::ErrorKind::NotFound.into()) };
         sys::update(fd.as_raw_fd(), &slot.to_ne_bytes(), &other.program.as_raw_fd().to_ne_bytes())
     }
 
-    /// Has it see the packets of an interface, by its number in this thread's network namespace,
-    /// until what is given back is dropped.
+    /// Attaches the program to an interface, by its number in this thread's network namespace,
+    /// until the returned link is dropped.
     ///
     /// # Errors
-    /// The kernel's: there is another program, or the driver takes none.
+    /// The kernel's error, for example if another program is attached or the driver does not
+    /// support XDP.
     pub fn attach(&self, interface: u32) -> io::Result<OwnedFd> {
         sys::link(self.program.as_raw_fd(), interface)
     }
 
-    /// Returns the contents of a map, by its number in the object; of per-CPU maps, the value of
+    /// Returns the contents of a map, by its number in the object; for per-CPU maps, the values of
     /// CPU 0. `None` if the map type cannot be looked up.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's error.
     pub fn entries(&self, map: usize) -> io::Result<Option<Entries>> {
         let definition = &self.definitions[map];
         // Programs and buffers, other maps, processors and sockets.
@@ -204,10 +206,10 @@ impl KernelProgram {
         Ok(Some(entries))
     }
 
-    /// Sets an entry.
+    /// Sets an entry of a map, by its number in the object.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's error.
     pub fn set(&self, map: usize, key: &[u8], value: &[u8]) -> io::Result<()> {
         let Some(fd) = &self.maps[map] else { return Ok(()) };
         if !self.definitions[map].ty.is_per_cpu() {
@@ -219,28 +221,28 @@ impl KernelProgram {
     }
 }
 
-/// Whether programs of an object print.
+/// Returns whether any program of the object prints.
 fn prints(object: &Object) -> bool {
-    // A call of bpf_trace_printk or bpf_trace_vprintk.
+    // Calls of bpf_trace_printk or bpf_trace_vprintk.
     let calls = |it: &Instruction| (it.code, it.src) == (0x85, 0) && matches!(it.imm, 6 | 177);
     object.sections.iter().any(|section| section.instructions.iter().any(calls))
 }
 
-/// Makes an object's maps, with the numbers of their descriptors.
+/// Creates an object's maps and returns them with their file descriptors.
 fn create_all(object: &Object) -> Result<(Vec<Option<OwnedFd>>, Vec<i32>), String> {
     let maps = object.maps.iter().map(create).collect::<Result<Vec<_>, _>>()?;
     let fds = maps.iter().map(|fd| fd.as_ref().map_or(-1, AsRawFd::as_raw_fd)).collect();
     Ok((maps, fds))
 }
 
-/// Makes a map.
+/// Creates one map.
 fn create(map: &MapDefinition) -> Result<Option<OwnedFd>, String> {
     let fail = |error: io::Error| format!("the map `{}`: {error}", map.name);
     let (key, value, entries) = match map.ty {
         MapType::PERF_EVENT_ARRAY => (4, 4, sys::processors() as u32),
         _ => (map.key_size, map.value_size, map.max_entries),
     };
-    // What a map of maps holds is of this kind; it need not be one of them.
+    // The inner map is only a template for a map of maps, and need not be one of its entries.
     let inner = match &map.inner {
         Some(inner) => create(inner)?,
         None => None,
@@ -253,24 +255,23 @@ fn create(map: &MapDefinition) -> Result<Option<OwnedFd>, String> {
     Ok(Some(fd))
 }
 
-/// Has all packets of an interface pass, until what is given back is dropped: a veth takes what a
-/// program at its other end sends back only where it has a program of its own.
+/// Attaches a program that passes every packet, until the returned link is dropped: a veth accepts
+/// what a program at its peer sends back only if it has a program of its own.
 ///
 /// # Errors
-/// The kernel's.
+/// The kernel's error.
 pub fn pass(interface: u32) -> Result<OwnedFd, String> {
     // r0 = XDP_PASS; exit
     let program = sys::program_load(BPF_PROG_TYPE_XDP, &[2 << 32 | 0xb7, 0x95], &[0])?;
     sys::link(program.as_raw_fd(), interface).map_err(|error| error.to_string())
 }
 
-/// Keeps this thread on the first processor, so that what is counted per processor is counted in
-/// one place.
+/// Pins this thread to the first CPU, so that per-CPU counters are updated in one place.
 pub fn on_first_processor() {
     sys::on_first_processor();
 }
 
-/// Why there is no kernel to ask; `None` where there is one.
+/// Returns why the kernel cannot be used as a reference, or `None` if it can.
 pub fn missing() -> Option<String> {
     match sys::map_create(2, 4, 4, 1, 0, None) {
         Ok(_) => None,

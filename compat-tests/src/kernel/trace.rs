@@ -1,5 +1,4 @@
-//! What programs print, as the kernel has it: in an instance of its tracing of our own, which has
-//! this thread's prints alone.
+//! Reads what programs print, from a tracefs instance that contains the prints of this thread only.
 
 use std::ffi::CString;
 use std::fs;
@@ -9,23 +8,23 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// What a line of a print has before the text.
+/// Marker that precedes the text in a line of the trace.
 const MARK: &str = "bpf_trace_printk: ";
 
-/// An instance of the kernel's tracing.
+/// A tracefs instance.
 #[derive(Debug)]
 pub struct Trace {
     instance: PathBuf,
     pipe: fs::File,
-    /// Where the kernel's files are that were not there before.
+    /// Mount point of tracefs, if this process mounted it.
     mounted: Option<tempfile::TempDir>,
 }
 
 impl Trace {
-    /// Has this thread's prints come here.
+    /// Opens an instance that receives this thread's prints.
     ///
     /// # Errors
-    /// The kernel's files of tracing are not there, and cannot be mounted.
+    /// If tracefs is not mounted and cannot be mounted.
     pub fn open() -> io::Result<Trace> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let own = Path::new("/sys/kernel/tracing");
@@ -40,7 +39,7 @@ impl Trace {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let instance = folder.join(format!("instances/portcullis-{}-{number}", std::process::id()));
         let pipe = fs::create_dir(&instance).and_then(|()| {
-            // SAFETY: it asks for this thread's number.
+            // SAFETY: `gettid` takes no arguments and cannot fail.
             let thread = unsafe { libc::gettid() };
             fs::write(instance.join("set_event_pid"), thread.to_string())?;
             fs::write(instance.join("events/bpf_trace/bpf_trace_printk/enable"), "1")?;
@@ -74,7 +73,7 @@ impl Trace {
 impl Drop for Trace {
     fn drop(&mut self) {
         let _ = fs::write(self.instance.join("events/bpf_trace/bpf_trace_printk/enable"), "0");
-        // An instance that is still read stays.
+        // Close the pipe first: an instance with an open reader cannot be removed.
         if let Ok(other) = fs::File::open("/dev/null") {
             self.pipe = other;
         }
@@ -85,14 +84,14 @@ impl Drop for Trace {
 
 fn mount(at: &Path) -> io::Result<()> {
     let at = CString::new(at.as_os_str().as_bytes())?;
-    // SAFETY: all texts end with a zero, and there is no data.
+    // SAFETY: all strings are NUL-terminated, and the data pointer may be null.
     let done = unsafe { libc::mount(c"none".as_ptr(), at.as_ptr(), c"tracefs".as_ptr(), 0, std::ptr::null()) };
     if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 fn unmount(at: &Path) {
     if let Ok(at) = CString::new(at.as_os_str().as_bytes()) {
-        // SAFETY: the text ends with a zero.
+        // SAFETY: the path is NUL-terminated.
         unsafe { libc::umount2(at.as_ptr(), libc::MNT_DETACH) };
     }
 }
