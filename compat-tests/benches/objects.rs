@@ -68,7 +68,8 @@ mod linux {
         let backend = |id: u8| vec![2, 0, 0, 0, 1, id, 1, 0];
         let backends = (0..16).map(|id| (number(id.into()), backend(id))).collect();
         let mut random = Random::new();
-        // A default route, so that only expired TTLs miss, and prefixes of the most frequent lengths.
+        // A default route, so that only expired TTLs miss, and prefixes of the most frequent
+        // lengths.
         let mut routes = vec![([number(0), vec![0; 4]].concat(), number(0))];
         for at in 1..50_000 {
             let length = [16, 20, 22, 24, 24, 24, 32][random.next() as usize % 7];

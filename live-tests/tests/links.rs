@@ -206,8 +206,8 @@ fn the_right_that_is_missing_is_named() {
     let said = String::from_utf8(output.stdout).unwrap();
     let needs = "needs the capability CAP_NET_ADMIN; run as root, or grant it to the program with setcap";
     for (line, part) in [
-        ("pair: pc0-", &format!("a: making a veth pair {needs}")[..]),
-        ("tap: pc0-", &format!("t: making a TAP interface {needs}")),
+        ("pair: pc0-", &format!("a: creating a veth pair {needs}")[..]),
+        ("tap: pc0-", &format!("t: creating a TAP interface {needs}")),
         ("stack: pc0-", needs),
         ("none: ", "there is no interface `none` here; `ip link` lists those that there are"),
         ("found: ", "lo"),

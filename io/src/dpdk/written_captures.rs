@@ -65,7 +65,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let files = vec![folder.path().join("a.pcap"), folder.path().join("b.pcap")];
         let written = WrittenCaptures::new(files.clone(), 3, 200);
-        assert!(written.check().unwrap_err().contains("a.pcap: packets cannot be written: there is no such file"));
+        assert!(written.check().unwrap_err().contains("a.pcap: packets cannot be written: No such file or directory"));
         for (file, length) in files.iter().zip([24 + 2 * 16 + 150, 24 + 16 + 50]) {
             std::fs::write(file, vec![0; length]).unwrap();
         }

@@ -113,7 +113,7 @@ fn what_is_missing_is_named() {
     let attached = attach(&veth.right, &Steering::All, &options(None)).unwrap();
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let error = attached.set_socket(0, &socket).unwrap_err().to_string();
-    assert!(error.contains("queue 0: giving its frames to a socket"), "{error}");
+    assert!(error.contains("queue 0: redirecting its frames to a socket"), "{error}");
     let error = attached.set_socket(1, &socket).unwrap_err().to_string();
     assert!(
         error.contains("queue 1: redirecting its frames to a socket: the map has room for the first 1 queues"),

@@ -398,7 +398,10 @@ mod tests {
         assert_eq!(missing_feature(SPIN_LOCK), "spin locks (bpf_spin_lock)");
         assert_eq!(missing_feature(42), "bpf_get_numa_node_id");
         assert_eq!(missing_feature(84), "kernel sockets (bpf_sk_lookup_tcp)");
-        assert!(missing_feature(9).contains("other hooks") && missing_feature(9).ends_with("(bpf_skb_store_bytes)"));
+        assert!(
+            missing_feature(9).contains("hooks other than XDP")
+                && missing_feature(9).ends_with("(bpf_skb_store_bytes)")
+        );
         assert!(missing_feature(999).ends_with("(up to 209, bpf_user_ringbuf_drain)"));
         assert_eq!([0, 88, 165, 100_000].map(name), ["helper 0", "bpf_map_pop_elem", "bpf_snprintf", "helper 100000"]);
     }

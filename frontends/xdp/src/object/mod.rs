@@ -265,8 +265,8 @@ impl<'a> ObjectReader<'a> {
         let data: usize = object.maps.iter().filter_map(|map| map.data.as_ref()).map(Vec::len).sum();
         if programs.saturating_mul(code + data) > MAX_TOTAL_WORK {
             return Err(ObjectError::new(format!(
-                "there are {programs} programs, {code} bytes of instructions and {data} of global variables: the product of \
-                 programs and bytes may be {MAX_TOTAL_WORK} at most"
+                "there are {programs} programs, {code} bytes of instructions and {data} of global variables; the limit \
+                 for programs times bytes is {MAX_TOTAL_WORK}"
             )));
         }
         Ok(())
