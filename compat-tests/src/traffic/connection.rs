@@ -1,4 +1,4 @@
-//! A TCP connection, from its first SYN to whatever ends it.
+//! Generates a TCP connection, from its first SYN to its end.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -7,7 +7,7 @@ use portcullis::io::synth::Random;
 
 use super::frame::{ACK, FIN, Frame, PSH, RST, SYN};
 
-/// A segment to come.
+/// A segment to be sent.
 #[derive(Debug, Clone, Copy)]
 struct Step {
     from_client: bool,
@@ -15,14 +15,14 @@ struct Step {
     data: usize,
 }
 
-/// A connection and what is still to be said in it.
+/// A connection and its remaining segments.
 #[derive(Debug)]
 pub struct Connection {
     client: SocketAddr,
     server: SocketAddr,
     tag: Option<(u16, u16)>,
     class: u8,
-    /// The client's next sequence number, and the server's.
+    /// Next sequence numbers of the client and of the server.
     sequence: [u32; 2],
     script: VecDeque<Step>,
 }
@@ -35,14 +35,14 @@ impl Connection {
         Connection { client, server, tag, class, sequence, script: script(random) }
     }
 
-    /// Client and server.
+    /// Returns the addresses of the client and of the server.
     pub fn ends(&self) -> (SocketAddr, SocketAddr) {
         (self.client, self.server)
     }
 
-    /// The next segment and the port that it comes from; nothing when all is said.
+    /// Returns the next segment and its ingress port, or `None` at the end of the connection.
     pub fn next_frame(&mut self, random: &mut Random) -> Option<(Frame, u32)> {
-        // Some are lost before they get here, and some come twice.
+        // Some segments are lost on the way, and some are duplicated.
         if random.one_in(40) {
             self.script.pop_front();
         }
@@ -68,16 +68,16 @@ fn script(random: &mut Random) -> VecDeque<Step> {
     for _ in 0..random.pick(&[1, 1, 1, 1, 1, 1, 2, 3]) {
         say(true, SYN, 0);
     }
-    // Nobody answers, or nobody listens.
+    // The server does not answer, or the port is closed.
     match random.below(16) {
         0 => return script.into(),
         1 => {
             say(false, RST | ACK, 0);
             return script.into();
         }
-        // Both begin at once (RFC 9293, section 3.5).
+        // Simultaneous open (RFC 9293, section 3.5).
         2 => say(false, SYN, 0),
-        // What answers no SYN.
+        // An invalid first segment.
         3 => say(false, SYN | FIN, 0),
         _ => {}
     }
@@ -94,12 +94,12 @@ fn script(random: &mut Random) -> VecDeque<Step> {
     match random.below(8) {
         0 => say(first, RST, 0),
         1 => {
-            // Half of it is closed, and the other half goes on.
+            // Half-close: the other direction continues.
             say(first, FIN | ACK, 0);
             say(!first, PSH | ACK, 100);
             say(first, RST | ACK, 0);
         }
-        // It falls silent.
+        // The connection goes silent.
         2 => {}
         _ => {
             say(first, FIN | ACK, 0);
@@ -108,7 +108,7 @@ fn script(random: &mut Random) -> VecDeque<Step> {
             say(first, ACK, 0);
         }
     }
-    // What comes too late.
+    // Segments that arrive after the end.
     if random.one_in(3) {
         say(random.one_in(2), PSH | ACK, 20);
     }

@@ -1,8 +1,8 @@
-//! Frames put together header by header, with lengths and checksums as they should be.
+//! Builds frames header by header, with correct lengths and checksums.
 
 use std::net::{IpAddr, SocketAddr};
 
-/// TCP's flags (RFC 9293, section 3.1).
+/// TCP header flags (RFC 9293, section 3.1).
 pub const FIN: u8 = 0x01;
 /// See [`FIN`].
 pub const SYN: u8 = 0x02;
@@ -18,9 +18,9 @@ pub const ACK: u8 = 0x10;
 pub struct Frame {
     /// VLAN tags, outermost first: TPID and control information.
     pub tags: Vec<(u16, u16)>,
-    /// Where it is from. Both addresses are of one family.
+    /// Source address, of the same family as the destination.
     pub source: IpAddr,
-    /// Where it goes.
+    /// Destination address.
     pub destination: IpAddr,
     /// IPv4's TOS or IPv6's traffic class.
     pub class: u8,
@@ -28,7 +28,7 @@ pub struct Frame {
     pub identification: u16,
     /// IPv4's flags and fragment offset.
     pub fragment: u16,
-    /// Words of IPv4 options.
+    /// Length of the IPv4 options in words.
     pub options: u8,
     /// The protocol, or IPv6's next header.
     pub protocol: u8,
@@ -37,13 +37,13 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// A packet of any protocol.
+    /// Creates a packet of any protocol.
     pub fn new(source: IpAddr, destination: IpAddr, protocol: u8, payload: Vec<u8>) -> Frame {
         let (tags, class, identification, fragment, options) = (Vec::new(), 0, 0, 0, 0);
         Frame { tags, source, destination, class, identification, fragment, options, protocol, payload }
     }
 
-    /// A segment of TCP.
+    /// Creates a TCP segment.
     pub fn tcp(source: SocketAddr, destination: SocketAddr, flags: u8, sequence: [u32; 2], data: &[u8]) -> Frame {
         let mut segment = [source.port().to_be_bytes(), destination.port().to_be_bytes()].concat();
         sequence.iter().for_each(|number| segment.extend(number.to_be_bytes()));
@@ -54,13 +54,13 @@ impl Frame {
         Frame::new(source.ip(), destination.ip(), 6, segment)
     }
 
-    /// A datagram of UDP.
+    /// Creates a UDP datagram.
     pub fn udp(source: SocketAddr, destination: SocketAddr, data: &[u8]) -> Frame {
         let mut datagram = [source.port().to_be_bytes(), destination.port().to_be_bytes()].concat();
         datagram.extend((8 + data.len() as u16).to_be_bytes());
         datagram.extend([0, 0]);
         datagram.extend(data);
-        // A sum of zero is sent as all ones (RFC 768).
+        // A checksum of zero is sent as all ones (RFC 768).
         let check = match transport_checksum(source.ip(), destination.ip(), 17, &datagram) {
             0 => 0xffff,
             check => check,
@@ -80,7 +80,7 @@ impl Frame {
         pieces.enumerate().map(piece).collect()
     }
 
-    /// The frame's bytes. MAC addresses are made of the IP addresses.
+    /// Serialises the frame, with MAC addresses derived from the IP addresses.
     pub fn bytes(&self) -> Vec<u8> {
         let mut bytes = [mac(self.destination), mac(self.source)].concat();
         for (tpid, control) in &self.tags {
@@ -116,7 +116,7 @@ impl Frame {
     }
 }
 
-/// A MAC address of a host's own.
+/// Derives a host's MAC address from its IP address.
 pub fn mac(address: IpAddr) -> [u8; 6] {
     let low = match address {
         IpAddr::V4(address) => address.octets(),
@@ -125,7 +125,7 @@ pub fn mac(address: IpAddr) -> [u8; 6] {
     [2, 0, low[0], low[1], low[2], low[3]]
 }
 
-/// The one's complement sum of 16-bit words (RFC 1071), the last one padded.
+/// Returns the one's complement sum of 16-bit words (RFC 1071), with the last one padded.
 pub fn ones_complement(bytes: &[u8]) -> u16 {
     let word = |pair: &[u8]| u64::from(pair[0]) << 8 | u64::from(pair.get(1).copied().unwrap_or(0));
     let mut sum: u64 = bytes.chunks(2).map(word).sum();
@@ -135,8 +135,8 @@ pub fn ones_complement(bytes: &[u8]) -> u16 {
     sum as u16
 }
 
-/// The checksum of a segment or datagram whose checksum field is zero (RFC 9293, section 3.1; RFC
-/// 8200, section 8.1). Where the field holds the right checksum, this is 0.
+/// Returns the checksum of a segment or datagram whose checksum field is zero (RFC 9293, section
+/// 3.1; RFC 8200, section 8.1). If the field holds the correct checksum, the result is 0.
 pub fn transport_checksum(source: IpAddr, destination: IpAddr, protocol: u8, segment: &[u8]) -> u16 {
     let mut all = Vec::new();
     for address in [source, destination] {

@@ -1,7 +1,6 @@
-//! Traffic as networks have it, made from a seed: TCP connections that begin, talk and end in both
-//! directions, many at a time, with losses and repetitions; floods of SYNs; datagrams and their
-//! fragments; strays that belong to nothing; and now and then a packet that was cut off or damaged.
-//! Time goes on from packet to packet.
+//! Realistic traffic generated from a seed: many concurrent TCP connections with losses and
+//! retransmissions, SYN floods, datagrams and their fragments, stray packets, and some truncated or
+//! damaged ones. Timestamps increase from packet to packet.
 
 mod connection;
 pub mod frame;
@@ -15,24 +14,25 @@ use frame::{ACK, FIN, Frame, PSH, RST, SYN};
 use portcullis::io::synth::Random;
 use portcullis_core::packet::Metadata;
 
-/// What traffic shall be like.
+/// Parameters of the traffic.
 #[derive(Debug, Clone)]
 pub struct Spec {
     /// Seed; equal seeds give equal packets.
     pub seed: u64,
-    /// How many packets.
+    /// Number of packets.
     pub packets: usize,
-    /// TCP connections at a time.
+    /// Number of concurrent TCP connections.
     pub connections: usize,
-    /// Client hosts. A few ports of each are used again and again.
+    /// Number of client hosts, each of which reuses a few ports.
     pub clients: u32,
-    /// Nanoseconds from packet to packet, on average.
+    /// Average time between packets, in nanoseconds.
     pub gap: u64,
-    /// The first packet's time, in nanoseconds.
+    /// Timestamp of the first packet, in nanoseconds.
     pub start: u64,
 }
 
-/// Milliseconds pass 2^32 twenty seconds after this, in nanoseconds: in March 2026.
+/// A time in March 2026, in nanoseconds, twenty seconds before the number of milliseconds passes a
+/// multiple of 2^32.
 const BEFORE_A_WRAP: u64 = (413 << 32) * 1_000_000 - 20_000_000_000;
 
 impl Default for Spec {
@@ -42,8 +42,8 @@ impl Default for Spec {
     }
 }
 
-/// The packets, in order of their arrival. What comes from clients has ingress port 0, what comes
-/// from servers 1.
+/// Generates the packets in order of arrival. Packets from clients have ingress port 0, those from
+/// servers port 1.
 pub fn traffic(spec: &Spec) -> Vec<Packet> {
     let mut maker =
         TrafficGenerator { random: Random::new(spec.seed, 31), spec, flood: None, waiting: Vec::new(), last: None };
@@ -65,7 +65,7 @@ pub fn traffic(spec: &Spec) -> Vec<Packet> {
                 }
             }
             kind => {
-                // Of a connection that is there, as often as not.
+                // About half of these packets use the addresses of an open connection.
                 let index = maker.random.below(2 * connections.len() as u32) as usize;
                 let ends = connections.get(index).map(Connection::ends);
                 (maker.other(kind, ends), 0)
@@ -73,7 +73,7 @@ pub fn traffic(spec: &Spec) -> Vec<Packet> {
         };
         let (bytes, wire_length) = maker.on_the_way(frame.bytes());
         now += maker.pause();
-        // Clocks of two interfaces differ a little.
+        // The clocks of two interfaces differ slightly.
         let skew = if maker.random.one_in(100) { u64::from(maker.random.below(300_000_000)) } else { 0 };
         packets.push(Packet { bytes, metadata: Metadata::new(wire_length, port, now - skew) });
     }
@@ -83,11 +83,11 @@ pub fn traffic(spec: &Spec) -> Vec<Packet> {
 struct TrafficGenerator<'a> {
     random: Random,
     spec: &'a Spec,
-    /// The victim of a flood, its source network, and how many packets are still to come.
+    /// The victim of a flood, its source network, and the number of remaining packets.
     flood: Option<(SocketAddr, IpAddr, u32)>,
-    /// Fragments that follow the one before.
+    /// Remaining fragments of the previous datagram.
     waiting: Vec<Frame>,
-    /// The ends of a connection that is over.
+    /// Addresses of the last connection that ended.
     last: Option<(SocketAddr, SocketAddr)>,
 }
 
@@ -102,7 +102,7 @@ impl TrafficGenerator<'_> {
         SocketAddr::new(ip, port)
     }
 
-    /// A server of the client's family.
+    /// Picks a server of the client's address family.
     fn server(&mut self, client: SocketAddr) -> SocketAddr {
         let (host, port) = (self.random.between(1, 6), self.random.pick(&[80, 443, 22, 50_000]));
         let ip: IpAddr = match client.ip() {
@@ -114,7 +114,7 @@ impl TrafficGenerator<'_> {
 
     fn connection(&mut self) -> Connection {
         let (mut client, mut server) = self.ends();
-        // Ports are used again.
+        // Reuse the ports of an old connection.
         if let Some(last) = self.last.take().filter(|_| self.random.one_in(3)) {
             (client, server) = last;
         }
@@ -124,7 +124,7 @@ impl TrafficGenerator<'_> {
     fn ends(&mut self) -> (SocketAddr, SocketAddr) {
         let client = self.client();
         let server = self.server(client);
-        // Some talk to themselves.
+        // Some hosts connect to themselves.
         let server = if self.random.one_in(20) { SocketAddr::new(client.ip(), server.port()) } else { server };
         (client, server)
     }
@@ -170,7 +170,7 @@ impl TrafficGenerator<'_> {
         if left > 0 {
             self.flood = Some((victim, network, left - 1));
         }
-        // From hosts of one network, one of which sends the most.
+        // The sources are hosts of one network, one of which sends the most.
         let host = if self.random.one_in(3) { self.random.u32() as u8 } else { 66 };
         let ip = match network {
             IpAddr::V4(ip) => Ipv4Addr::from_octets([ip.octets()[0], ip.octets()[1], ip.octets()[2], host]).into(),
@@ -188,7 +188,7 @@ impl TrafficGenerator<'_> {
         frame.identification = self.random.u32() as u16;
         frame.class = self.random.pick(&[0, 0, 0x28, 0xb8, 0x03]);
         match (from, self.random.one_in(8)) {
-            // Its sender has left the checksum out (RFC 768).
+            // The sender has omitted the checksum (RFC 768).
             (SocketAddr::V4(_), true) => frame.payload[6..8].fill(0),
             (SocketAddr::V6(_), _) => return frame,
             _ => {}
@@ -202,7 +202,7 @@ impl TrafficGenerator<'_> {
         first
     }
 
-    /// A segment that nobody waits for: of a connection that might be, or of none that could.
+    /// Generates a segment that no endpoint expects.
     fn stray(&mut self, client: SocketAddr, server: SocketAddr) -> Frame {
         let flags = self.random.pick(&[ACK, RST, RST | ACK, FIN | ACK, SYN | ACK, SYN | FIN, PSH | ACK, 0, 0xff]);
         let (from, to) = if self.random.one_in(2) { (client, server) } else { (server, client) };
@@ -213,7 +213,7 @@ impl TrafficGenerator<'_> {
         frame
     }
 
-    /// What arrives of a frame, and how long it was.
+    /// Truncates or damages some frames; returns the bytes that arrive and the wire length.
     fn on_the_way(&mut self, mut bytes: Vec<u8>) -> (Vec<u8>, u32) {
         let length = bytes.len() as u32;
         match self.random.below(100) {
@@ -222,7 +222,7 @@ impl TrafficGenerator<'_> {
                 let at = self.random.below(length.min(60)) as usize;
                 bytes[at] = self.random.u32() as u8;
             }
-            // Short frames are padded.
+            // Short frames are padded to the Ethernet minimum.
             _ if length < 60 => {
                 bytes.resize(60, 0);
                 return (bytes, 60);
@@ -281,7 +281,7 @@ mod tests {
         assert_eq!((bytes.len(), bytes[18 + 6], bytes[18 + 39]), (58, 59, 2));
     }
 
-    /// There is enough of everything for a filter to go wrong with.
+    /// Checks that the traffic contains enough of each kind of packet.
     #[test]
     fn there_is_some_of_everything() {
         let spec = Spec::default();

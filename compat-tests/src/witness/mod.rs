@@ -1,38 +1,38 @@
-//! Other compilers of OpenCL C and C: what they make of the same text is what it means, as far as
-//! their languages and ours are the same.
+//! Other compilers of OpenCL C and C as references: their results define a source's meaning where
+//! their language and Portcullis's agree.
 
 pub mod native;
 pub mod opencl;
 
-/// What a filter made of a packet.
+/// A filter's result for one packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
     /// Return value.
     pub value: u32,
-    /// The packet as it left it.
+    /// The packet after the filter.
     pub packet: Vec<u8>,
 }
 
-/// Why there are no answers.
+/// Reason why there are no results.
 #[derive(Debug)]
 pub enum Unavailable {
-    /// There is no such compiler here.
+    /// The compiler is not installed.
     Missing(String),
-    /// The compiler rejected the text, or the program crashed.
+    /// The compiler rejected the source, or the program crashed.
     Failed(String),
 }
 
-/// Filters' texts, each to be compiled beside the others.
+/// A filter's source, to be compiled together with others.
 #[derive(Debug, Clone)]
 pub struct Unit {
-    /// The text.
+    /// Source text.
     pub text: String,
-    /// Names that it declares outside functions; `xdp_filter` is one of them.
+    /// Names that the source declares at file scope, including `xdp_filter`.
     pub names: Vec<String>,
 }
 
 impl Unit {
-    /// The text with every one of its names made its own by a number.
+    /// Returns the source with a number appended to each of its names, so that they are unique.
     fn numbered(&self, number: usize) -> String {
         let define = |name: &String| format!("#define {name} {name}_{number}\n");
         let undefine = |name: &String| format!("#undef {name}\n");

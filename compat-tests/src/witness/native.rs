@@ -1,4 +1,4 @@
-//! C compilers, and clang as a compiler of OpenCL C, making programs for this machine.
+//! Native C compilers, and clang as an OpenCL C compiler for the host.
 
 use std::fmt::Write as _;
 use std::io::Write;
@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use super::{Answer, Unavailable, Unit};
 
-/// What makes plain C of a filter. `long` has 64 bits on the systems that this is compiled on.
+/// Prelude that turns a filter into plain C. `long` has 64 bits on the systems that run the tests.
 const SHIM: &str = "
 #include <stdbool.h>
 #define __global
@@ -19,25 +19,27 @@ typedef unsigned long ulong;
 _Static_assert(sizeof(long) == 8, \"long has 64 bits\");
 ";
 
-/// Signed arithmetic wraps, pointers may be misaligned and of any type, as the filters have it.
+/// Flags for the filters' semantics: signed arithmetic wraps, and pointers may be misaligned and
+/// alias any type.
 const FLAGS: [&str; 5] = ["-O1", "-fwrapv", "-fno-strict-aliasing", "-fsigned-char", "-w"];
 
-/// What the text is compiled as.
+/// Language to compile the source as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum As {
-    /// C, with a few lines in front.
+    /// C, with a prelude.
     C,
-    /// OpenCL C 1.2, by clang. Its built-in functions are declared, and there are none.
+    /// OpenCL C 1.2, by clang, which declares the built-in functions but does not define them.
     OpenClC,
 }
 
-/// The first line of what a compiler says of itself; none where it is not there.
+/// Returns the first line of a compiler's `--version` output, or `None` if it is not installed.
 pub fn version(compiler: &str) -> Option<String> {
     let output = Command::new(compiler).arg("--version").stderr(Stdio::null()).output().ok()?;
     Some(String::from_utf8_lossy(&output.stdout).lines().next().unwrap_or_default().to_owned())
 }
 
-/// What every filter makes of every packet, all of `length` bytes: by filter, then by packet.
+/// Runs every filter on every packet, all of `length` bytes. The results are ordered by filter,
+/// then by packet.
 ///
 /// # Errors
 /// See [`Unavailable`].
@@ -100,8 +102,8 @@ fn failed(what: impl std::fmt::Display) -> Unavailable {
     Unavailable::Failed(what.to_string())
 }
 
-/// Packets come in on standard input; every filter's answer to each goes out, what it returned and
-/// the packet.
+/// Generates the main function, which reads packets from standard input and writes each filter's
+/// return value and packet.
 fn main(filters: usize, length: usize) -> String {
     let mut text = String::from("#include <stdio.h>\n#include <string.h>\n");
     for i in 0..filters {

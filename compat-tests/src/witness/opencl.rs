@@ -1,4 +1,4 @@
-//! OpenCL devices whose compilers take a filter's own text.
+//! OpenCL devices whose compilers build a filter's own source.
 
 use std::fmt::Write as _;
 
@@ -9,35 +9,35 @@ use portcullis_core::packet::Metadata;
 
 use super::{Answer, Unavailable, Unit};
 
-/// Bytes in front of a packet in its slot.
+/// Bytes before a packet in its slot.
 const HEAD: usize = 1024;
 
-/// Bytes behind a packet that belong to nobody else, unless there are to be more.
+/// Default number of unused bytes after a packet in its slot.
 const BEHIND: usize = 1024;
 
-/// Filters in one kernel: more take the compiler long, fewer take many calls of it.
+/// Filters per kernel: a compromise between long compilations and many compilations.
 const TOGETHER: usize = 25;
 
-/// A packet to be filtered, and what lies around it in memory.
+/// An input packet and the fill of the memory around it.
 #[derive(Debug, Clone, Copy)]
 pub struct Packet<'a> {
     /// Packet bytes.
     pub bytes: &'a [u8],
     /// See [`Metadata`].
     pub metadata: Metadata,
-    /// Each byte beside it.
+    /// Fill byte around the packet.
     pub fill: u8,
 }
 
-/// The devices.
+/// Returns the OpenCL devices.
 ///
 /// # Errors
-/// There are none.
+/// If there are none.
 pub fn devices() -> Result<Vec<OpenClDevice>, Unavailable> {
     probe().map_err(|missing| Unavailable::Missing(missing.to_string()))
 }
 
-/// What every filter makes of every packet, by filter, then by packet.
+/// Runs every filter on every packet; the results are ordered by filter, then by packet.
 ///
 /// # Errors
 /// See [`Unavailable`].
@@ -57,16 +57,16 @@ pub fn answers(
     Ok(answers)
 }
 
-/// Filters in one kernel.
+/// Filters compiled into one kernel.
 pub struct Compiled {
     kernel: VendorKernel,
-    /// Bytes for each packet and what is around it.
+    /// Bytes per slot, which holds a packet and its surroundings.
     slot: usize,
 }
 
 impl Compiled {
-    /// Compiles filters for packets of up to `longest` bytes. They may look at as many as `behind`
-    /// bytes from a packet's end on.
+    /// Compiles filters for packets of up to `longest` bytes. Filters may read up to `behind` bytes
+    /// past a packet's end.
     ///
     /// # Errors
     /// See [`Unavailable`].
@@ -81,12 +81,12 @@ impl Compiled {
         Ok(Compiled { kernel, slot })
     }
 
-    /// What one of the filters, by its place, makes of every packet.
+    /// Runs the filter with this index on every packet.
     ///
     /// # Errors
     /// See [`Unavailable`].
     pub fn answers(&self, number: usize, packets: &[Packet<'_>]) -> Result<Vec<Answer>, Unavailable> {
-        // As much again, and one more, for the device to find a place on a multiple of a slot.
+        // Twice the memory plus one slot, so that the device can align the slots.
         let mut memory = vec![0; (2 * packets.len() + 1) * self.slot];
         for (bytes, packet) in memory.chunks_mut(self.slot).zip(packets) {
             lay_out(bytes, packet, number as u32);
@@ -100,7 +100,7 @@ fn failed(error: DeviceError) -> Unavailable {
     Unavailable::Failed(error.to_string())
 }
 
-/// As `struct pc_slot` has it.
+/// Writes a slot in the layout of `struct pc_slot`.
 fn lay_out(slot: &mut [u8], packet: &Packet<'_>, number: u32) {
     slot.fill(packet.fill);
     let Metadata { wire_length, port, time_ms, .. } = packet.metadata;
