@@ -1,6 +1,6 @@
-//! Every operator, built-in and conversion, for scalars and for vectors, on operands at which they
-//! are peculiar. What is right is the interpreter's to say, whose own tests compare it with Rust's
-//! arithmetic.
+//! Filters that apply every operator, built-in function and conversion to scalars and vectors, with
+//! operands at the edge cases. The interpreter is the reference; its own tests compare it with
+//! Rust's arithmetic.
 
 #[path = "../../core/src/interp/tests/operands.rs"]
 mod operands;
@@ -14,17 +14,17 @@ use portcullis_core::program::Program;
 use crate::harness::{self, What};
 use crate::texts;
 
-/// Bytes of a packet's three operands; the results follow, 8 bytes each.
+/// Size of a packet's three operands in bytes; the results follow, 8 bytes each.
 const OPERANDS: usize = 24;
 
-/// Results of a filter, at most: not too few, because a device compiles each filter anew.
+/// Maximum number of results per filter; not too few, because a device compiles each filter anew.
 const RESULTS: usize = 24;
 
 fn is_wide(ty: &str) -> bool {
     ty.ends_with("64")
 }
 
-/// Expressions over `a`, `b` and `c` of the type, each with its own type.
+/// Returns expressions over `a`, `b` and `c` of the type, each with its result type.
 fn expressions(ty: &'static str) -> Vec<(String, &'static str)> {
     let mut all: Vec<(String, &'static str)> = Vec::new();
     let signed = ty.starts_with('i');
@@ -102,7 +102,7 @@ fn expressions(ty: &'static str) -> Vec<(String, &'static str)> {
             all.push((format!("bitcast<{to}>(a)"), to));
         }
     }
-    // An index of any size and sign.
+    // Index with values of any size and sign.
     all.push(("array<u32, 5>(10u, 11u, 12u, 13u, 14u)[a]".into(), "u32"));
     all.push((format!("vec3<{ty}>(c, b, a)[b]"), ty));
     if ty == "u32" {
@@ -126,7 +126,7 @@ fn expressions(ty: &'static str) -> Vec<(String, &'static str)> {
     all
 }
 
-/// A filter that computes some expressions and stores their results.
+/// Compiles a filter that computes expressions and stores their results.
 fn program(ty: &str, part: &[(String, &str)]) -> Arc<Program> {
     let mut text = String::from("fn xdp_filter(pkt: u32) -> u32 {\n");
     for (i, name) in ["a", "b", "c"].iter().enumerate() {
@@ -149,19 +149,19 @@ fn packets() -> Vec<Vec<u8>> {
     pairs().into_iter().map(packet).collect()
 }
 
-/// A filter that computes with some operators.
+/// A filter that applies some operators.
 #[derive(Debug)]
 pub struct Case {
-    /// The filter, with all pairs of operands.
+    /// The filter, with packets for all pairs of operands.
     pub case: harness::Case,
     ty: &'static str,
     expressions: Vec<(String, &'static str)>,
 }
 
-/// The types that there are operators of.
+/// Operand types.
 pub const TYPES: [&str; 5] = ["u32", "i32", "bool", "u64", "i64"];
 
-/// Filters that have all operators of some of the [`TYPES`] between them.
+/// Returns filters that together cover all operators of the [`TYPES`] given.
 pub fn cases(types: &[&'static str]) -> Vec<Case> {
     let mut cases = Vec::new();
     for &ty in types {
@@ -173,10 +173,10 @@ pub fn cases(types: &[&'static str]) -> Vec<Case> {
     cases
 }
 
-/// Runs them on a device.
+/// Runs the cases on a device.
 ///
 /// # Panics
-/// With all that came out wrong.
+/// With a list of all wrong results.
 pub fn check(device: &Arc<dyn Device>, cases: &[Case]) {
     let mut wrong = Vec::new();
     for Case { case, ty, expressions } in cases {

@@ -1,15 +1,14 @@
-//! What the tests of objects need besides devices and the kernel: whether a program's packets may
-//! go in any order, what of the page about objects it uses, and the table of who does what the
-//! kernel does.
+//! Helpers for the tests of XDP objects: whether a program's packets may run in any order, which
+//! documented features it uses, and the table of programs by devices.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use naga::{Block, Statement};
 use portcullis_core::program::Program;
 
-/// Whether a program does nothing to its maps but look at them and add to them; maps with `scratch`
-/// in their names apart, where each packet has what it has written itself. What packets get by that
-/// still may depend on their order, which the kernel can be asked.
+/// Returns whether a program only reads its maps and adds to them, apart from maps with `scratch`
+/// in their names, where each packet reads only what it has written. The values that packets read
+/// may still depend on their order, which the kernel's results show.
 pub fn only_adds(program: &Program) -> bool {
     let module = program.module();
     let mut called = BTreeSet::new();
@@ -23,13 +22,14 @@ pub fn only_adds(program: &Program) -> bool {
             let rest = rest.strip_prefix(map.name.as_str());
             rest.and_then(|rest| rest.strip_prefix('_')).is_some_and(|end| !allowed.contains(&end))
         };
-        // A name may begin with another map's: then it is looked at twice, and one of them forbids
-        // it for both.
+        // One map's name may be a prefix of another's: then both maps are checked, and either can
+        // reject the program.
         !names.iter().any(of_map)
     })
 }
 
-/// What a program does: where the filter is what counts its traps, that is in a function of its
+/// Returns the program's statements, which are in a function of their own if the filter counts
+/// traps.
 /// own.
 fn body(program: &Program) -> &Block {
     let functions = &program.module().functions;
@@ -50,18 +50,18 @@ fn calls(block: &Block, into: &mut BTreeSet<naga::Handle<naga::Function>>) {
     }
 }
 
-/// The words in code of the row of a page's first table that begins so.
+/// Returns the names in code style from one row of a page's first table.
 pub fn claimed(page: &str, row: &str) -> Vec<String> {
     let start = format!("| {row} |");
     let line = page.lines().find(|line| line.starts_with(&start)).unwrap_or_default();
     line.split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }
 
-/// Helpers and kinds of maps that a program uses, as the page about objects has their names.
+/// Returns the helpers and map types that a program uses, as the documentation names them.
 pub fn used(program: &Program) -> BTreeSet<String> {
     let Some(origin) = portcullis_xdp::ObjectInfo::of(program) else { return BTreeSet::new() };
     let helpers = origin.helpers.iter().map(|name| name.trim_start_matches("bpf_").to_owned());
-    // Global variables are an array of the kernel's, and none of the object's.
+    // Global variables are an array map for the kernel, but not a map that the object declares.
     let maps = origin.maps.iter().flatten().filter(|map| map.data.is_none());
     helpers.chain(maps.map(|map| map.ty.name())).collect()
 }
@@ -78,7 +78,7 @@ pub fn parts(program: &Program) -> BTreeSet<String> {
     for function in called {
         let name = module.functions[function].name.as_deref().unwrap_or_default();
         let rest = name.strip_prefix("x_").unwrap_or(name);
-        // The longest name: one may begin with another's.
+        // Take the longest name, as one may be a prefix of another.
         let of_map = program.maps().iter().zip(&origin.maps).filter_map(|(map, definition)| {
             let what = rest.strip_prefix(map.name.as_str())?.strip_prefix('_')?;
             let kind = definition.as_ref().map_or_else(|| map.name.clone(), |it| it.ty.name());
@@ -102,14 +102,14 @@ fn loops(block: &Block) -> bool {
     })
 }
 
-/// Who does what the kernel does: programs by devices.
+/// Results by program and device.
 #[derive(Debug, Default)]
 pub struct Table {
     devices: Vec<String>,
     rows: BTreeMap<String, BTreeMap<usize, Cell>>,
 }
 
-/// How many packets a program was run over, and whether anything differs.
+/// Number of packets that a program ran over, and whether any result differed.
 #[derive(Debug, Clone, Copy)]
 struct Cell {
     packets: usize,
@@ -117,7 +117,7 @@ struct Cell {
 }
 
 impl Table {
-    /// Notes what became of a program on a device.
+    /// Records a program's result on a device.
     pub fn note(&mut self, device: &str, program: &str, packets: usize, differs: bool) {
         let number = self.devices.iter().position(|it| it == device).unwrap_or_else(|| {
             self.devices.push(device.to_owned());
@@ -126,7 +126,7 @@ impl Table {
         self.rows.entry(program.to_owned()).or_default().insert(number, Cell { packets, differs });
     }
 
-    /// One program a line, one device a column: how many packets were compared.
+    /// Prints a row per program and a column per device, with the number of packets compared.
     pub fn print(&self) {
         self.devices.iter().enumerate().for_each(|(number, device)| println!("[{number:2}] {device}"));
         let width = self.rows.keys().map(String::len).max().unwrap_or(0);

@@ -1,12 +1,12 @@
-//! Random expressions.
+//! Generates random expressions.
 
 use super::{Argument, Generator, Helper, MEMBERS, Scalar, Type};
 
-/// Offsets at which headers have something.
+/// Offsets at which headers have fields.
 const OFFSETS: &[u32] = &[0, 2, 6, 8, 12, 14, 15, 16, 18, 20, 22, 23, 24, 26, 28, 30, 34, 36, 38, 42, 46, 54];
 
 impl Generator<'_> {
-    /// A value of the type; it may be known at compile time.
+    /// Generates an expression of the type, possibly constant.
     pub(super) fn expression(&mut self, ty: Type, depth: u32) -> String {
         match ty {
             Type::Scalar(scalar) => {
@@ -36,7 +36,7 @@ impl Generator<'_> {
         }
     }
 
-    /// A literal of the type.
+    /// Generates a literal of the type.
     pub(super) fn literal(&mut self, scalar: Scalar) -> String {
         let small = self.below(20);
         let large = self.pick(&[0x7fff_ffff, 0x8000_0000, 0xffff_ffff, 0xff00, 0xffff, 0x8100, 255, 256, 1500]);
@@ -73,12 +73,12 @@ impl Generator<'_> {
         (!places.is_empty()).then(|| places[self.below(places.len() as u32) as usize].clone())
     }
 
-    /// A variable whose value is known at run time only.
+    /// Picks a variable whose value is known only at run time.
     pub(super) fn variable(&mut self, suits: impl Fn(&super::Variable) -> bool) -> Option<String> {
         self.any_variable(|v| !v.constant && suits(v))
     }
 
-    /// Where a scalar of the type is: a variable, or a part of one.
+    /// Picks a place that holds a scalar of the type: a variable or a part of one.
     pub(super) fn place(&mut self, scalar: Scalar, writable: bool) -> Option<String> {
         let holds = |ty: Type| match ty {
             Type::Scalar(s) | Type::Vector(_, s) | Type::Array(_, s) => s == scalar,
@@ -125,7 +125,7 @@ impl Generator<'_> {
         })
     }
 
-    /// An index: a literal in range, or something known at run time, which may be out of range.
+    /// Generates an index: a literal in range, or a run-time value that may be out of range.
     fn index(&mut self, size: u32) -> String {
         match self.below(4) {
             0 => format!("{}u", self.below(size)),
@@ -135,9 +135,9 @@ impl Generator<'_> {
         }
     }
 
-    /// A short expression whose value is known at run time only.
+    /// Generates a short expression whose value is known only at run time.
     fn leaf(&mut self, scalar: Scalar) -> String {
-        // Not `place`: its indices are leaves themselves.
+        // Not `place`, whose indices are leaves themselves: the recursion might not end.
         let wanted = Type::Scalar(scalar);
         if !self.once_in(3)
             && let Some(place) = self.variable(|v| v.ty == wanted)
@@ -157,11 +157,12 @@ impl Generator<'_> {
         }
     }
 
-    /// A `u32` out of the packet or its metadata, or of a variable where there is no packet.
+    /// Generates a `u32` from the packet or its metadata, or from a variable if the function has no
+    /// packet.
     fn source(&mut self) -> String {
         if !self.has_packet {
             let wanted = Type::Scalar(Scalar::U32);
-            // The helper's own variable `seed` is always there.
+            // Every helper has a variable `seed`.
             return self.variable(|v| v.ty == wanted).unwrap_or_else(|| "seed".into());
         }
         match self.below(12) {
@@ -192,7 +193,7 @@ impl Generator<'_> {
         }
     }
 
-    /// Where to load or store.
+    /// Generates an offset for a load or store.
     pub(super) fn offset(&mut self, depth: u32) -> String {
         match self.below(8) {
             0 => format!("({}u + ((load_u8(pkt, 14u) & 15u) << 2u))", self.pick(&[14, 16, 18, 0])),
@@ -203,7 +204,7 @@ impl Generator<'_> {
         }
     }
 
-    /// A scalar known at run time only.
+    /// Generates a scalar expression whose value is known only at run time.
     pub(super) fn value(&mut self, scalar: Scalar, depth: u32) -> String {
         if depth == 0 || self.once_in(5) {
             if self.once_in(2)
@@ -290,7 +291,7 @@ impl Generator<'_> {
         }
     }
 
-    /// A literal that nothing forbids dividing by.
+    /// Generates a literal that is a valid divisor.
     fn divisor(&mut self, scalar: Scalar) -> String {
         let value = self.pick(&[1, 2, 3, 7, 10, 16, 255, 1000]);
         match scalar {
@@ -353,14 +354,14 @@ impl Generator<'_> {
                     "firstLeadingBit",
                     "firstTrailingBit",
                 ];
-                // `sign` is for signed numbers.
+                // `sign` requires a signed type.
                 let signed = matches!(scalar, Scalar::I32 | Scalar::I64);
                 format!("{}({a})", self.pick(if signed { &names } else { &names[1..] }))
             }
         }
     }
 
-    /// A vector with a component that is known at run time only.
+    /// Generates a vector with a component that is known only at run time.
     fn runtime_vector(&mut self, size: u32, scalar: Scalar) -> String {
         let mut parts: Vec<String> = (1..size).map(|_| self.expression(Type::Scalar(scalar), 0)).collect();
         let at = self.below(size) as usize;
@@ -407,7 +408,7 @@ impl Generator<'_> {
         }
     }
 
-    /// A call of a helper with a result of the type, where there is one that can be called here.
+    /// Generates a call of a helper that returns the type, if one can be called here.
     pub(super) fn call(&mut self, result: Type, depth: u32) -> Option<String> {
         let helpers: Vec<Helper> = self.helpers.iter().filter(|h| h.result == Some(result)).cloned().collect();
         if helpers.is_empty() {

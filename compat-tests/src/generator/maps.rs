@@ -1,15 +1,15 @@
-//! Random use of maps.
+//! Generates random uses of maps.
 //!
-//! Packets of a flow come in order, and others in any. So what a filter reads of a map belongs to
-//! the packet's flow: a number that every key and index has in it. What all flows share they only
-//! add to. A filter without `xdp_flow` is run packet by packet.
+//! Only packets of the same flow are processed in order. So a filter reads only entries of its
+//! packet's flow, whose number is part of every key and index, and only adds to what flows share. A
+//! filter without `xdp_flow` runs packet by packet.
 
 use super::{Generator, Scalar, Type};
 
-/// Flows that packets belong to: by this byte.
+/// Expression that gives a packet's flow.
 const FLOW_OF: &str = "load_u8(pkt, 23u) & 3u";
 
-/// The maps of a filter that has any, by name and kind; keys are of 1, 3 and 6 words.
+/// Declarations of the maps, with keys of 1 to 6 words.
 pub(crate) const MAPS: &str = "//! map one: hash key=1 value=2 entries=300
 //! map three: hash key=3 value=1 entries=300
 //! map six: lru_hash key=6 value=2 entries=300
@@ -20,12 +20,12 @@ pub(crate) const MAPS: &str = "//! map one: hash key=1 value=2 entries=300
 //! map routes6: lpm key=4 value=2 entries=100
 ";
 
-/// A table with keys: name, words of a key, and of a value.
+/// Maps with keys: name, words per key, and words per value.
 pub(crate) const TABLES: [(&str, u32, u32); 4] = [("one", 1, 2), ("three", 3, 1), ("six", 6, 2), ("bare", 2, 0)];
 
 impl Generator<'_> {
-    /// The maps, and what says which flow a packet belongs to; `ordered` where its packets are to
-    /// come in order.
+    /// Declares the maps and which flow a packet belongs to; `ordered` if packets of a flow must be
+    /// processed in order.
     pub(super) fn map_globals(&mut self, ordered: bool) {
         self.text += MAPS;
         self.line("var<private> flow: u32;");
@@ -34,7 +34,7 @@ impl Generator<'_> {
         }
     }
 
-    /// What the filter begins with: it may change the packet later.
+    /// Emits the start of the filter, which reads the flow before the packet may change.
     pub(super) fn map_prologue(&mut self) {
         self.line(&format!("flow = {FLOW_OF};"));
     }
@@ -43,9 +43,9 @@ impl Generator<'_> {
         self.value(Scalar::U32, 1)
     }
 
-    /// A key of few values, in which the flow is.
+    /// Generates a key with few possible values that contains the flow.
     fn key(&mut self, words: u32) -> String {
-        // The same word of all, or flows would share keys.
+        // The flow is in the same word of all keys, as flows would otherwise share keys.
         let mut key = Vec::new();
         for index in 0..words {
             let mask = if self.once_in(2) { "0x80000004u" } else { "12u" };
@@ -60,10 +60,10 @@ impl Generator<'_> {
         }
     }
 
-    /// An operation on a map. What it gives is a variable afterwards.
+    /// Emits an operation on a map and stores its result in a variable.
     pub(super) fn map_statement(&mut self) {
         let result = self.name("v");
-        // There is no third word.
+        // Index 2 is out of bounds: a value has at most two words.
         let at = format!("{}u", self.pick(&[0, 0, 1, 1, 2]));
         let (a, b) = (self.word(), self.word());
         match self.below(12) {
@@ -88,7 +88,7 @@ impl Generator<'_> {
                 self.line(&format!("var {result}: u32 = {call};"));
             }
             5 | 6 => {
-                // Some are beyond the end.
+                // Some indices are beyond the end of the map.
                 let index = format!("((({} & 15u) << 2u) | flow)", self.word());
                 let operation = self.below(6);
                 let call = self.by_entry("numbers", &index, operation, &at, &a, &b);
@@ -109,7 +109,7 @@ impl Generator<'_> {
                 };
                 let entry = self.name("e");
                 self.line(&format!("let {entry} = {map}_find({address});"));
-                // All flows add to the second word, and nobody reads it.
+                // All flows add to the second word, which no filter reads.
                 self.line(&format!("_ = {map}_add({entry}, 1u, {a});"));
                 self.line(&format!("var {result}: u32 = {map}_read({entry}, 0u);"));
             }

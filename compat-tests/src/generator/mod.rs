@@ -1,13 +1,12 @@
-//! Random filters that are valid: text that compiles, for comparing devices with the reference.
+//! Generates random valid filters, to compare devices with the reference.
 //!
-//! A seed and a [`Config`] always give the same text. What is written is biased towards what
-//! filters do: headers are looked at where headers are, and many paths end early, so that verdicts
-//! differ from packet to packet.
+//! A seed and a [`Config`] always give the same source. The choices are biased towards what filters
+//! do: loads use the offsets of header fields, and many paths return early, so that verdicts differ
+//! from packet to packet.
 //!
-//! The one difficulty is what naga works out at compile time: a constant expression that
-//! overflows, divides by zero or shifts too far is an error. So every operator gets at least one
-//! operand that is known at run time only, and divisors, shift counts and indices are either such
-//! operands or small literals.
+//! naga evaluates constant expressions at compile time and rejects those that overflow, divide by
+//! zero or shift too far. So every operator has at least one operand that is known only at run
+//! time, and divisors, shift counts and indices are either such operands or small literals.
 
 mod expressions;
 pub(crate) mod maps;
@@ -22,36 +21,36 @@ use rand_pcg::Pcg64;
 
 pub use packets::packets;
 
-/// What a random filter may contain.
+/// Features that a random filter may use.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// `u64` and `i64`.
+    /// The types `u64` and `i64`.
     pub int64: bool,
     /// Stores into the packet.
     pub stores: bool,
-    /// Loads and stores at offsets of which nothing is known. Without them offsets are constants,
-    /// behind a header length, or masked: facts can say how far such a filter reaches.
+    /// Loads and stores at arbitrary offsets. Otherwise offsets are constants, masked, or constants
+    /// added to a header length, so that the analysis can bound the filter's accesses.
     pub wild_offsets: bool,
     /// `adjust_head` and `adjust_tail`.
     pub length_changes: bool,
-    /// Wire length, port and time.
+    /// Wire length, port and timestamp.
     pub metadata: bool,
     /// Loops.
     pub loops: bool,
-    /// Verdicts that are redirects.
+    /// Redirect verdicts.
     pub redirects: bool,
-    /// Parameters set from the host.
+    /// Parameters set by the host.
     pub overrides: bool,
-    /// Maps of every kind.
+    /// Use of maps of every kind, if any.
     pub maps: Option<Maps>,
-    /// Helper functions, at most.
+    /// Maximum number of helper functions.
     pub helpers: u32,
-    /// Statements of a function, roughly.
+    /// Approximate number of statements per function.
     pub statements: u32,
 }
 
 impl Default for Config {
-    /// Everything but 64-bit integers.
+    /// Enables everything except 64-bit integers.
     fn default() -> Self {
         Config {
             int64: false,
@@ -70,8 +69,8 @@ impl Default for Config {
 }
 
 impl Config {
-    /// A different mix for each seed: some filters do without some of what there is, so that what
-    /// a device does only for simple filters gets its turn.
+    /// Returns a different mix of features for each seed. Some filters lack a feature, so that
+    /// optimisations for simple filters are tested too.
     pub fn varied(seed: u64) -> Config {
         let mut random = Pcg64::seed_from_u64(seed ^ 0x5eed_c0f1);
         let mut mostly = || random.random_bool(0.7);
@@ -92,25 +91,25 @@ impl Config {
     }
 }
 
-/// How a filter uses maps.
+/// Order of packets that a filter with maps relies on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Maps {
-    /// As if packets came one after the other.
+    /// Packets are processed one after the other.
     OneByOne,
-    /// As if those of a flow did, which it names.
+    /// Packets of the same flow, which the filter names, are processed in order.
     Flows,
 }
 
 /// A random filter and the values of its parameters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Filter {
-    /// WGSL.
+    /// WGSL source.
     pub text: String,
     /// Values for some of its `override`s.
     pub parameters: Vec<(String, String)>,
 }
 
-/// A scalar type of the language.
+/// A scalar type of WGSL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Scalar {
     Bool,
@@ -147,7 +146,7 @@ enum Type {
     Array(u32, Scalar),
     /// The structure `State`, which every filter defines.
     State,
-    /// An array of so many of them.
+    /// An array of this many `State` structures.
     States(u32),
 }
 
@@ -163,7 +162,7 @@ impl Type {
     }
 }
 
-/// The members of `State`.
+/// Members of `State`.
 const MEMBERS: &[(&str, Type)] = &[
     ("count", Type::Scalar(Scalar::U32)),
     ("mark", Type::Scalar(Scalar::I32)),
@@ -174,11 +173,11 @@ const MEMBERS: &[(&str, Type)] = &[
 
 #[derive(Debug, Clone)]
 struct Variable {
-    /// What to write for it: a name, or a member of a structure.
+    /// Source of the place: a name or a member of a structure.
     place: String,
     ty: Type,
     writable: bool,
-    /// Known at compile time.
+    /// Set if the value is known at compile time.
     constant: bool,
 }
 
@@ -202,9 +201,9 @@ enum Argument {
 struct Surroundings {
     depth: u32,
     in_loop: bool,
-    /// In a switch, where `break` leaves the switch and not the loop.
+    /// Set in a switch, where `break` leaves the switch and not the loop.
     in_switch: bool,
-    /// In a `continuing` block: no way out of it.
+    /// Set in a `continuing` block, which no statement may leave.
     in_continuing: bool,
 }
 
@@ -215,18 +214,18 @@ struct Generator<'c> {
     indent: usize,
     variables: Vec<Variable>,
     helpers: Vec<Helper>,
-    /// Whether the function being written was given the packet.
+    /// Set if the current function has the packet as a parameter.
     has_packet: bool,
-    /// Whether there is a constant array `TABLE`.
+    /// Set if the filter has a constant array `TABLE`.
     has_table: bool,
-    /// What the function being written returns; `None` is the filter itself.
+    /// Result type of the current function; `None` in the filter itself.
     result: Option<Option<Type>>,
     names: u32,
-    /// Statements left to write in this function.
+    /// Number of statements that may still be added to the current function.
     budget: u32,
 }
 
-/// The filter of a seed.
+/// Generates the filter of a seed.
 pub fn filter(seed: u64, config: &Config) -> Filter {
     let mut generator = Generator {
         config,
@@ -269,7 +268,7 @@ impl Generator<'_> {
         self.random.random_range(0..bound)
     }
 
-    /// True once in `n` times.
+    /// Returns true with probability 1/`n`.
     fn once_in(&mut self, n: u32) -> bool {
         self.below(n) == 0
     }
@@ -288,7 +287,7 @@ impl Generator<'_> {
         writeln!(self.text, "{:indent$}{text}", "").expect("a string takes everything");
     }
 
-    /// A scalar type for a variable.
+    /// Picks a scalar type for a variable.
     fn scalar_type(&mut self) -> Scalar {
         let wide = self.config.int64 && self.once_in(3);
         match self.below(8) {
@@ -328,7 +327,7 @@ impl Generator<'_> {
         self.variables.push(Variable { place: place.into(), ty, writable, constant: false });
     }
 
-    /// Structures, constants, parameters and private variables.
+    /// Generates structures, constants, parameters and private variables.
     fn globals(&mut self) -> Vec<(String, String)> {
         self.line("struct State {");
         for (member, ty) in MEMBERS {
@@ -371,7 +370,7 @@ impl Generator<'_> {
         parameters
     }
 
-    /// A function that the filter, and helpers after it, may call.
+    /// Generates a function that the filter and later helpers may call.
     fn helper(&mut self) {
         let outside = self.variables.len();
         let name = self.name("h");
@@ -453,7 +452,7 @@ mod tests {
             }
             counts[seen.iter().filter(|&&s| s).count() - 1] += 1;
         }
-        // Filters that give one verdict to every packet say little.
+        // Filters that give every packet the same verdict are poor tests.
         assert!(counts[1..].iter().sum::<u32>() > 250, "filters by the number of different verdicts: {counts:?}");
     }
 

@@ -1,11 +1,11 @@
-//! Random packets that random filters find something in.
+//! Generates random packets that resemble what random filters look for.
 
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
 
-/// `count` packets of 0 to 199 bytes. Most begin like Ethernet and IP, with the types and ports
-/// that filters ask for.
+/// Generates `count` packets of 0 to 199 bytes. Most begin with Ethernet and IP headers that have
+/// the types and ports that filters test.
 pub fn packets(seed: u64, count: usize) -> Vec<Vec<u8>> {
     let mut random = Pcg64::seed_from_u64(seed ^ 0x0009_ac4e_7500);
     (0..count).map(|_| packet(&mut random)).collect()
