@@ -1,15 +1,15 @@
-//! Random statements.
+//! Generates random statements.
 
 use super::{Generator, Scalar, Surroundings, Type};
 
-/// Depth of expressions.
+/// Maximum depth of expressions.
 const DEPTH: u32 = 3;
 
-/// Blocks inside blocks.
+/// Maximum nesting of blocks.
 const NESTING: u32 = 4;
 
 impl Generator<'_> {
-    /// What the filter begins with: a look at the header that some packets do not survive.
+    /// Emits the start of the filter: a check of the header that ends the filter for some packets.
     pub(super) fn prologue(&mut self) {
         if self.once_in(3) {
             let verdict = self.verdict();
@@ -31,8 +31,8 @@ impl Generator<'_> {
         }
     }
 
-    /// What the filter ends with: variables are brought to light, in the packet or the verdict, so
-    /// that a wrong one does not go unnoticed.
+    /// Emits the end of the filter, which makes variables observable in the packet or the verdict,
+    /// so that wrong values are noticed.
     pub(super) fn epilogue(&mut self) {
         self.line("var digest = 17u;");
         let add = |generator: &mut Self, value: &str| {
@@ -49,7 +49,7 @@ impl Generator<'_> {
                     let index = self.below(size);
                     add(self, &format!("{}[{index}]", variable.place));
                 }
-                // The members of a structure are there on their own.
+                // The members of a structure are listed separately.
                 Type::State => {}
                 Type::States(size) => {
                     let index = self.below(size);
@@ -70,8 +70,8 @@ impl Generator<'_> {
         self.line(&format!("return {verdict};"));
     }
 
-    /// Statements until the function's budget or chance ends them. Variables declared here are
-    /// gone afterwards, except in a function's outermost block, where the caller sees to that.
+    /// Generates statements until the function's budget or chance ends them. Variables declared
+    /// here go out of scope afterwards; for a function's outermost block the caller removes them.
     pub(super) fn body(&mut self, around: Surroundings) {
         if around.depth == 0 && !self.has_packet {
             let start = self.literal(Scalar::U32);
@@ -88,7 +88,7 @@ impl Generator<'_> {
         }
     }
 
-    /// A block in braces, which may end by leaving.
+    /// Generates a block in braces, which may end with a jump out of it.
     fn block(&mut self, around: Surroundings, may_leave: bool) {
         let outside = self.variables.len();
         self.indent += 1;
@@ -110,7 +110,7 @@ impl Generator<'_> {
         self.variables.truncate(outside);
     }
 
-    /// A return of something suitable.
+    /// Emits a return of a suitable value.
     fn leave(&mut self) {
         let text = match self.result {
             None => format!("return {};", self.verdict()),
@@ -120,7 +120,7 @@ impl Generator<'_> {
         self.line(&text);
     }
 
-    /// What the filter may return.
+    /// Generates a verdict.
     pub(super) fn verdict(&mut self) -> String {
         let simple = self.pick(&["XDP_DROP", "XDP_PASS", "XDP_PASS", "XDP_TX", "XDP_DROP", "XDP_ABORTED"]);
         match self.below(10) {
@@ -180,7 +180,7 @@ impl Generator<'_> {
         let name = self.name("v");
         match ty {
             Type::Scalar(scalar) if self.once_in(3) => {
-                // Known at run time only: what naga can work out counts as a constant.
+                // Use a run-time value, as naga treats what it can evaluate as a constant.
                 let value = self.value(scalar, DEPTH);
                 self.line(&format!("let {name} = {value};"));
                 self.declare(&name, ty, false);
@@ -199,7 +199,7 @@ impl Generator<'_> {
 
     fn assignment(&mut self) {
         if self.once_in(6) {
-            // Composites as a whole.
+            // Assign composites as a whole.
             let whole: Vec<_> = self
                 .variables
                 .iter()
@@ -296,7 +296,8 @@ impl Generator<'_> {
             0 | 1 => {
                 let step = self.pick(&["++", "++", " += 2u"]);
                 self.line(&format!("for (var {counter} = 0u; {counter} < {bound}; {counter}{step}) {{"));
-                // The body may change its counter: fuel is there for that. Mostly it does not.
+                // The body may change the loop counter, as fuel bounds the loop, but mostly does
+                // not.
                 let writable = self.once_in(6);
                 self.declare(&counter, Type::Scalar(Scalar::U32), writable);
                 self.block(inside, true);
@@ -339,9 +340,8 @@ impl Generator<'_> {
         }
     }
 
-    /// A loop around a load far out, at an offset that stays the same, which only a branch in the
-    /// loop proves to be in the packet. Moved out of the loop, where nothing it depends on changes,
-    /// it would read anywhere.
+    /// Emits a loop with a load at a large invariant offset that only a branch inside the loop
+    /// proves to be in the packet. If a compiler hoisted the load, it would read out of bounds.
     fn proven_load(&mut self) {
         let far =
             self.pick(if self.config.wild_offsets { &[100, 0x2000, 0x4000_0000, 0x4000_0000] } else { &[100, 0x2000] });

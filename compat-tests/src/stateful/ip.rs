@@ -1,11 +1,11 @@
-//! IP headers as the models see them: there as a whole, or not at all.
+//! IP headers as the models parse them: a header is complete or absent.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// An IP packet behind an Ethernet header and one VLAN tag or none.
+/// An IP packet behind an Ethernet header and at most one VLAN tag.
 #[derive(Debug, Clone, Copy)]
 pub struct Ip<'a> {
-    /// Where its header begins.
+    /// Offset of the IP header in the frame.
     pub at: usize,
     /// Source address.
     pub source: IpAddr,
@@ -15,15 +15,15 @@ pub struct Ip<'a> {
     pub protocol: u8,
     /// IPv4's identification.
     pub identification: u16,
-    /// More fragments follow, or some came before; IPv4 only.
+    /// Set for every fragment; IPv4 only.
     pub is_fragment: bool,
-    /// Some came before.
+    /// Set for fragments other than the first.
     pub is_later_fragment: bool,
     /// Bytes after the header and its options; empty if the options are truncated.
     pub payload: &'a [u8],
 }
 
-/// The IP packet in a frame.
+/// Parses the IP packet in a frame.
 pub fn ip(frame: &[u8]) -> Option<Ip<'_>> {
     let at = match frame.get(12..14)? {
         [0x81, 0x00] | [0x88, 0xa8] => 18,
@@ -76,19 +76,19 @@ fn ipv6(at: usize, header: &[u8]) -> Option<Ip<'_>> {
 }
 
 impl Ip<'_> {
-    /// 16 bits of what is behind the header.
+    /// Reads 16 bits of the payload.
     pub fn u16_at(&self, at: usize) -> Option<u16> {
         self.payload.get(at..).and_then(|bytes| bytes.first_chunk()).map(|bytes| u16::from_be_bytes(*bytes))
     }
 
-    /// 32 bits of what is behind the header.
+    /// Reads 32 bits of the payload.
     pub fn u32_at(&self, at: usize) -> Option<u32> {
         self.payload.get(at..).and_then(|bytes| bytes.first_chunk()).map(|bytes| u32::from_be_bytes(*bytes))
     }
 }
 
-/// An address's bits in words, highest first; an IPv4 address is the IPv6 address that stands for
-/// it (RFC 4291, section 2.5.5.2).
+/// Returns an address as words, most significant first; an IPv4 address is mapped to IPv6 (RFC
+/// 4291, section 2.5.5.2).
 pub fn words(address: IpAddr) -> [u32; 4] {
     let bits = u128::from(match address {
         IpAddr::V4(address) => address.to_ipv6_mapped(),
@@ -97,7 +97,7 @@ pub fn words(address: IpAddr) -> [u32; 4] {
     [96, 64, 32, 0].map(|shift| (bits >> shift) as u32)
 }
 
-/// An address's own words: one of IPv4, four of IPv6.
+/// Returns an address in its own family: one word for IPv4, four for IPv6.
 pub fn own_words(address: IpAddr) -> Vec<u32> {
     match address {
         IpAddr::V4(address) => vec![u32::from(address)],

@@ -1,4 +1,4 @@
-//! The longest prefix that an address begins with, by looking at all of them.
+//! Longest-prefix match by linear search.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -7,17 +7,17 @@ use portcullis::io::synth::Random;
 
 use super::ip::own_words;
 
-/// Prefixes of one family, by an address's words and a length: values of one word.
+/// Prefixes of one address family, by address words and length, with one-word values.
 #[derive(Debug, Clone, Default)]
 pub struct Prefixes(BTreeMap<Vec<u32>, u32>);
 
 impl Prefixes {
-    /// Gives a prefix a value.
+    /// Sets a prefix's value.
     pub fn set(&mut self, key: &[u32], value: u32) {
         self.0.insert(key.to_vec(), value);
     }
 
-    /// The value of the longest that fits.
+    /// Returns the value of the longest prefix that matches.
     pub fn longest(&mut self, address: IpAddr) -> Option<&mut u32> {
         let bits = bits_of(&own_words(address));
         let fits = |(key, _): &(&Vec<u32>, &mut u32)| {
@@ -33,12 +33,12 @@ impl Prefixes {
     }
 }
 
-/// Bit by bit, the first one first.
+/// Returns the bits of the words, most significant first.
 fn bits_of(words: &[u32]) -> Vec<bool> {
     words.iter().flat_map(|word| (0..32).rev().map(move |bit| word >> bit & 1 == 1)).collect()
 }
 
-/// The prefix of an address, of so many bits.
+/// Returns the prefix of an address with `length` bits, as a map key.
 pub fn prefix(address: IpAddr, length: u32) -> Vec<u32> {
     let mut words = own_words(address);
     for (i, word) in words.iter_mut().enumerate() {
@@ -49,7 +49,7 @@ pub fn prefix(address: IpAddr, length: u32) -> Vec<u32> {
     words
 }
 
-/// An address that has its first bits in common with another.
+/// Returns a random address that shares its first `length` bits with another.
 pub fn near(address: IpAddr, length: u32, random: &mut Random) -> IpAddr {
     let words = own_words(address);
     let mut bits = bits_of(&words);

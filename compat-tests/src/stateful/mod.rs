@@ -1,10 +1,9 @@
-//! The stock filters with maps, each beside a model of it: what it must do with each packet, and
-//! what its maps must hold in the end. The models are written from the filters' descriptions and
-//! the specifications that those name, in plain Rust.
+//! The stock filters with maps, each with a model of its verdicts, packets and final map contents.
+//! The models are written in plain Rust from the filters' descriptions and the specifications that
+//! those name.
 //!
-//! A run is of phases: before each the host writes into maps, then packets are filtered. However
-//! the packets are cut into batches, on every device, verdicts, bytes and maps are those of the
-//! model.
+//! A run consists of phases: the host writes map entries, then packets are filtered. On every
+//! device and with every division into batches, verdicts, packets and maps must equal the model's.
 
 pub mod blacklist;
 pub mod conntrack_fw;
@@ -37,15 +36,15 @@ use crate::models::Outcome;
 use crate::stock;
 use crate::traffic::Packet;
 
-/// A filter's maps by name: what is in them.
+/// Contents of a filter's maps, by map name.
 pub type Maps = BTreeMap<String, BTreeMap<Vec<u32>, Vec<u32>>>;
 
-/// What a filter must do.
+/// Reference model of a stock filter.
 pub trait Model {
     /// Filters a packet.
     fn filter(&mut self, packet: &Packet) -> Outcome;
 
-    /// What the host writes.
+    /// Sets a map entry, as the host does.
     fn set(&mut self, map: &str, key: &[u32], value: &[u32]);
 
     /// Returns the maps' contents, without indexed entries whose words are all zero.
@@ -55,7 +54,7 @@ pub trait Model {
 /// Entries that the host writes: a map's name, a key and a value.
 pub type Writes = Vec<(&'static str, Vec<u32>, Vec<u32>)>;
 
-/// What the host writes, and the packets that follow.
+/// One phase of a run: the host's map writes, and the packets that follow.
 #[derive(Debug, Clone)]
 pub struct Phase {
     /// Map writes before the packets.
@@ -67,13 +66,13 @@ pub struct Phase {
 /// Results of a run.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Outcomes {
-    /// What became of each packet.
+    /// Each packet's outcome.
     pub packets: Vec<Outcome>,
-    /// What the maps were in the end.
+    /// Final contents of the maps.
     pub maps: Maps,
 }
 
-/// What a model makes of it all.
+/// Runs a model through the phases and returns its results.
 pub fn expected(model: &mut dyn Model, phases: &[Phase]) -> Outcomes {
     let mut packets = Vec::new();
     for phase in phases {
@@ -83,8 +82,8 @@ pub fn expected(model: &mut dyn Model, phases: &[Phase]) -> Outcomes {
     Outcomes { packets, maps: model.maps() }
 }
 
-/// A stock filter in both languages, with parameters that WGSL names; in OpenCL C they have capital
-/// letters.
+/// Compiles a stock filter in both languages. Parameters have their WGSL names, which are written
+/// in capitals in OpenCL C.
 pub fn programs(name: &str, parameters: &[(&str, &str)]) -> Vec<Arc<Program>> {
     let find = |texts: &'static [(&'static str, &'static str)]| {
         texts.iter().find(|(known, _)| *known == name).unwrap_or_else(|| panic!("there is no filter {name}")).1
@@ -101,8 +100,7 @@ pub fn programs(name: &str, parameters: &[(&str, &str)]) -> Vec<Arc<Program>> {
     [in_wgsl, in_c].map(|program| Arc::new(program.unwrap_or_else(|errors| panic!("{}", errors.render())))).into()
 }
 
-/// The text with room for some prefixes in place of the internet's: each run clears all and reads
-/// all.
+/// Shrinks the prefix tables in a filter's source: each run clears and reads all of them.
 fn with_small_tables(text: &str) -> String {
     let line = |line: &str| match line.split_once("entries=") {
         Some((map, _)) if map.starts_with("//! map ") && map.contains(": lpm ") => format!("{map}entries=3000\n"),
@@ -111,30 +109,31 @@ fn with_small_tables(text: &str) -> String {
     text.lines().map(line).collect()
 }
 
-/// All of the packets.
+/// Batch size that puts all packets into one batch.
 const ALL: usize = usize::MAX;
 
-/// Threads, and packets a batch: odd numbers, so that groups of packets end anywhere.
+/// Returns thread counts and batch sizes to test; the sizes are odd, so that groups of packets end
+/// anywhere.
 fn ways(kind: DeviceKind) -> &'static [(usize, &'static [usize])] {
     match kind {
         DeviceKind::Cpu => &[(1, &[61, ALL]), (2, &[1009]), (5, &[61, ALL])],
-        // It takes one packet after the other anyway.
+        // The reference device is sequential anyway.
         DeviceKind::Reference => &[(1, &[1009])],
         _ => &[(1, &[61, 1009, ALL])],
     }
 }
 
-/// Runs the filter on `device` in every way that must not matter.
+/// Runs the filter on `device` in every configuration, none of which may affect the results.
 ///
 /// # Panics
-/// At the first difference, with all there is to see.
+/// At the first difference, with its details.
 pub fn check(device: &Arc<dyn Device>, program: &Arc<Program>, phases: &[Phase], want: &Outcomes) {
     let info = device.info();
     for (threads, sizes) in ways(info.kind) {
         let options = LoadOptions { threads: NonZeroUsize::new(*threads), ..LoadOptions::default() };
         let name = format!("{} on {}, {threads} threads", program.source().name, info.id);
         let mut session = match device.load(program, &options) {
-            // Ways to hand batches over that filter packets side by side, and say which do not.
+            // Dispatch methods that filter packets in parallel may reject a filter, with a reason.
             Err(DeviceError::Unsupported { reason, .. })
                 if program.has_flows() && reason.contains("take `pipelined`") =>
             {
@@ -152,7 +151,7 @@ pub fn check(device: &Arc<dyn Device>, program: &Arc<Program>, phases: &[Phase],
     }
 }
 
-/// All maps as they are at first.
+/// Resets all maps to their initial contents.
 fn clear(session: &mut dyn Session, program: &Program) {
     for (number, map) in program.maps().iter().enumerate() {
         session.set_map_words(number, 0, &vec![0; Layout::of(map).words()]).unwrap();

@@ -1,4 +1,4 @@
-//! Routers as RFC 1812 and RFC 8200 have them, for what they do on their fast path.
+//! Model of the fast path of a router (RFC 1812 and RFC 8200).
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -13,7 +13,7 @@ use crate::models::Outcome;
 use crate::traffic::Packet;
 use crate::traffic::frame::ones_complement;
 
-/// The model of either family's.
+/// Model of the router for one address family.
 #[derive(Debug, Default)]
 pub struct Router {
     is_v6: bool,
@@ -22,12 +22,12 @@ pub struct Router {
 }
 
 impl Router {
-    /// Of one family.
+    /// Creates a router for one family.
     pub fn new(is_v6: bool) -> Router {
         Router { is_v6, ..Router::default() }
     }
 
-    /// The packet as it goes on, and to which port.
+    /// Returns the egress port and the forwarded packet.
     fn forwarded(&mut self, frame: &[u8]) -> Option<(u32, Vec<u8>)> {
         let ip = ip(frame).filter(|ip| ip.at == 14 && ip.destination.is_ipv6() == self.is_v6)?;
         let (ttl, is_plain) = match self.is_v6 {
@@ -47,7 +47,7 @@ impl Router {
         let mut bytes = [&mac(&macs[..2])[..], &mac(&macs[2..]), &frame[12..]].concat();
         bytes[ttl] -= 1;
         if !self.is_v6 {
-            // RFC 1624, equation 3, over the 16 bits that the TTL is a part of.
+            // RFC 1624, equation 3, over the 16-bit word that contains the TTL.
             let word = |frame: &[u8], at: usize| [frame[at], frame[at + 1]];
             let [check, before] = [24, 22].map(|at| word(frame, at).map(|byte| !byte));
             let check = !ones_complement(&[check, before, word(&bytes, 22)].concat());
@@ -57,7 +57,8 @@ impl Router {
     }
 }
 
-/// Whether routers forward packets from and to it (RFC 1812, section 5.3.7; RFC 4291, section 2.5).
+/// Returns whether routers forward packets with this source or destination (RFC 1812, section
+/// 5.3.7; RFC 4291, section 2.5).
 fn is_forwarded(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => !matches!(address.octets()[0], 0 | 127 | 224..),
@@ -87,7 +88,7 @@ impl Model for Router {
     }
 }
 
-/// An address that routes are about.
+/// Returns an address around which routes are placed.
 fn center(is_v6: bool, number: u32) -> IpAddr {
     match is_v6 {
         false => Ipv4Addr::from((0x1400_0000 + number * 0x0731_0000) ^ 0x00a5_5a3c).into(),
@@ -95,13 +96,13 @@ fn center(is_v6: bool, number: u32) -> IpAddr {
     }
 }
 
-/// Addresses that routes are about.
+/// Number of addresses around which routes are placed.
 const CENTERS: u32 = 12;
 
-/// Next hops; one in five has no MAC address, and beyond them there is none.
+/// Number of next hops; one in five has no MAC address.
 const NEXT_HOPS: u32 = 10;
 
-/// What the host writes: routes around some addresses, in each other, and where they lead.
+/// Returns the host's writes: nested routes around some addresses, and their next hops.
 pub fn writes(is_v6: bool, seed: u64) -> Writes {
     let (mut random, most) = (Random::new(seed, 24), if is_v6 { 128 } else { 32 });
     let mut writes: Writes = Vec::new();
@@ -113,7 +114,7 @@ pub fn writes(is_v6: bool, seed: u64) -> Writes {
     for number in 0..CENTERS {
         for _ in 0..12 {
             let length = random.below(most + 1);
-            // No route for all, so that some packets have none.
+            // No default route, so that some packets match none.
             let route = prefix(center(is_v6, number), length.max(3));
             writes.push(("routes", route, vec![random.below(NEXT_HOPS + 1)]));
         }
@@ -121,8 +122,8 @@ pub fn writes(is_v6: bool, seed: u64) -> Writes {
     writes
 }
 
-/// Packets of which most go to addresses around those of the routes, and a few to where no router
-/// sends any.
+/// Redirects most packets to addresses near the routes, and a few to addresses that no router
+/// forwards to.
 pub fn routed(packets: &[Packet], is_v6: bool, seed: u64) -> Vec<Packet> {
     let mut random = Random::new(seed, 1812);
     packets.iter().map(|packet| altered(packet, is_v6, &mut random)).collect()
@@ -164,10 +165,10 @@ fn altered(packet: &Packet, is_v6: bool, random: &mut Random) -> Packet {
         bytes[24..26].copy_from_slice(&check.to_be_bytes());
     }
     match random.below(40) {
-        // Options, or those of every hop.
+        // IPv4 options, or IPv6 hop-by-hop options.
         0 if is_v6 => bytes[20] = 0,
         0 => bytes[14] = 0x46,
-        // To many stations.
+        // A multicast MAC address.
         1 => bytes[0] |= 1,
         2 => bytes.truncate(random.between(10, whole as u32) as usize),
         3 => {

@@ -1,4 +1,4 @@
-//! Sliding windows over count-min sketches, one for each group of networks.
+//! Model of `syn_flood`: sliding windows over count-min sketches, one per group of networks.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -13,10 +13,10 @@ use crate::traffic::frame::{ACK, SYN};
 
 type Sketch = [[u32; 32]; 4];
 
-/// The model.
+/// Model of the SYN flood filter.
 #[derive(Debug)]
 pub struct SynFlood {
-    /// Milliseconds.
+    /// Length of a window in milliseconds.
     window: u64,
     limit: u64,
     groups: HashMap<u32, Group>,
@@ -29,12 +29,12 @@ struct Group {
     begun: u64,
     now: Sketch,
     before: Sketch,
-    /// Which half of the map's rows the window is in: 1 or 2.
+    /// Half of the map's rows that the window uses: 1 or 2.
     side: u32,
 }
 
 impl SynFlood {
-    /// So many a window.
+    /// Creates a model with the window's length and its limit of SYNs.
     pub fn new(window: u64, limit: u64) -> SynFlood {
         SynFlood { window, limit, groups: HashMap::new(), dropped: HashMap::new() }
     }
@@ -65,7 +65,7 @@ impl SynFlood {
             group.now[row][column] += 1;
             u64::from(group.now[row][column]) * self.window + u64::from(group.before[row][column]) * remaining
         });
-        // All rows count, whatever the least of them is.
+        // All rows are updated before their minimum is compared.
         if estimates.collect::<Vec<_>>().into_iter().min() <= Some(self.limit * self.window) {
             return Verdict::Pass;
         }
@@ -74,7 +74,7 @@ impl SynFlood {
     }
 }
 
-/// The source of a SYN.
+/// Returns the source address of a SYN.
 fn syn_from(frame: &[u8]) -> Option<IpAddr> {
     let ip = ip(frame).filter(|ip| ip.protocol == 6 && !ip.is_later_fragment)?;
     let flags = ip.payload.get(13)?;
@@ -85,7 +85,7 @@ fn hash(words: &[u32]) -> u32 {
     words.iter().fold(0, |hash, word| finalise(hash ^ word))
 }
 
-/// MurmurHash3's.
+/// The finaliser of MurmurHash3.
 fn finalise(word: u32) -> u32 {
     let word = (word ^ word >> 16).wrapping_mul(0x85eb_ca6b);
     let word = (word ^ word >> 13).wrapping_mul(0xc2b2_ae35);

@@ -1,4 +1,4 @@
-//! A bucket of tokens for every source.
+//! Model of `token_bucket`: a token bucket per source.
 
 use std::collections::HashMap;
 
@@ -9,12 +9,12 @@ use super::{Maps, Model, Writes};
 use crate::models::Outcome;
 use crate::traffic::Packet;
 
-/// The model.
+/// Model of the token bucket filter.
 #[derive(Debug, Default)]
 pub struct TokenBucket {
-    /// Packets a second, and tokens at the most.
+    /// Packets per second and maximum number of tokens.
     limits: HashMap<[u32; 4], (u32, u32)>,
-    /// Thousandths of tokens, and the latest time, in milliseconds.
+    /// Thousandths of tokens, and the time of the last update in milliseconds.
     buckets: HashMap<[u32; 4], (u128, u64)>,
 }
 
@@ -59,7 +59,7 @@ impl Model for TokenBucket {
     }
 }
 
-/// Limits of some of the clients, and with a burst that of all others.
+/// Returns limits for some of the clients, and a default limit if a burst is given.
 pub fn limits(everybody: Option<u32>) -> Writes {
     let client = |host: u32| vec![0, 0, 0xffff, 0x0a01_0000 | (host % 5) << 8 | host];
     let mut limits = vec![
