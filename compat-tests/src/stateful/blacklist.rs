@@ -1,4 +1,4 @@
-//! A list of networks that nothing is taken from.
+//! Model of `blacklist`: drops packets from a list of networks.
 
 use portcullis::io::synth::Random;
 use portcullis_core::packet::Verdict;
@@ -9,7 +9,7 @@ use super::{Maps, Model, Writes};
 use crate::models::Outcome;
 use crate::traffic::Packet;
 
-/// The model: how many packets each prefix has dropped.
+/// Model of the blacklist, which counts the drops of each prefix.
 #[derive(Debug, Default)]
 pub struct Blacklist {
     v4: Prefixes,
@@ -45,7 +45,7 @@ impl Model for Blacklist {
     }
 }
 
-/// What the host writes: networks that some of the packets come from, in each other.
+/// Returns the host's writes: nested networks that contain some of the packets' sources.
 pub fn writes(packets: &[Packet], seed: u64) -> Writes {
     let mut random = Random::new(seed, 77);
     let mut writes = Writes::new();

@@ -1,4 +1,4 @@
-//! A firewall that follows TCP's connections.
+//! Model of `conntrack_fw`: a firewall that tracks TCP connections.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -11,30 +11,30 @@ use crate::models::Outcome;
 use crate::traffic::Packet;
 use crate::traffic::frame::{ACK, FIN, RST, SYN};
 
-/// An address in words, and a port.
+/// An address as words, and a port.
 type Endpoint = ([u32; 4], u16);
 
 /// State of a connection.
 #[derive(Debug, Clone)]
 enum State {
-    /// By this end.
+    /// One endpoint, given here, has sent a SYN.
     Opening(Endpoint),
-    /// Who opened it, and which ends have said that they are through.
+    /// The endpoint that opened the connection, and the endpoints that have sent a FIN.
     Established(Endpoint, Vec<Endpoint>),
 }
 
-/// The model.
+/// Model of the firewall.
 #[derive(Debug)]
 pub struct ConntrackFw {
-    /// Milliseconds.
+    /// Timeout of established connections in milliseconds.
     established: u64,
     transitory: u64,
-    /// By its endpoints, the lower one first; with the time when something passed last.
+    /// Connections by their endpoints, the lower one first, with the time of the last packet.
     connections: HashMap<[Endpoint; 2], (State, u64)>,
 }
 
 impl ConntrackFw {
-    /// With so many seconds.
+    /// Creates a model with timeouts in seconds.
     pub fn new(established: u64, transitory: u64) -> ConntrackFw {
         ConntrackFw { established: established * 1000, transitory: transitory * 1000, connections: HashMap::new() }
     }
@@ -82,7 +82,7 @@ fn is_transitory(state: &State) -> bool {
     }
 }
 
-/// Where a whole segment is from and where it goes, and its flags.
+/// Returns the source, destination and flags of a complete segment.
 fn segment(frame: &[u8]) -> Option<(Endpoint, Endpoint, u8)> {
     let ip = ip(frame).filter(|ip| ip.protocol == 6 && !ip.is_fragment)?;
     let flags = *ip.payload.get(13)?;

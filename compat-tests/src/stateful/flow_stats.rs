@@ -1,4 +1,5 @@
-//! Flows as NetFlow counts them (RFC 3954): by addresses, ports and protocol, in one direction.
+//! Model of `flow_stats`: unidirectional flows by addresses, ports and protocol, as in NetFlow (RFC
+//! 3954).
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -10,7 +11,7 @@ use super::{Maps, Model};
 use crate::models::Outcome;
 use crate::traffic::Packet;
 
-/// The model.
+/// Model of the flow statistics.
 #[derive(Debug, Default)]
 pub struct FlowStats {
     flows: HashMap<(IpAddr, IpAddr, u16, u16, u8), Flow>,
@@ -21,7 +22,7 @@ pub struct FlowStats {
 pub struct Flow {
     packets: u32,
     bytes: u64,
-    /// Seconds of the packets, modulo 2^32.
+    /// Times of the first and last packet in seconds, modulo 2^32.
     first: u32,
     last: u32,
 }

@@ -1,4 +1,4 @@
-//! GTP-U as 3GPP TS 29.281 has it.
+//! Model of `gtpu_decap`: GTP-U as in 3GPP TS 29.281.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::models::Outcome;
 use crate::traffic::Packet;
 use crate::traffic::frame::Frame;
 
-/// The model: TEIDs and slices as the host has set them.
+/// Model of the decapsulation, with the TEIDs and slices that the host has set.
 #[derive(Debug, Default)]
 pub struct GtpuDecap {
     tunnels: BTreeMap<u32, u32>,
@@ -37,7 +37,7 @@ impl GtpuDecap {
         Outcome { verdict: Verdict::Redirect(*port), bytes }
     }
 
-    /// The slice of the packet's tunnel, and the message from its flags on.
+    /// Returns the slice of the packet's tunnel, and the GTP-U message.
     fn g_pdu<'a>(&self, ip: &Ip<'a>) -> Option<(&[u32], &'a [u8])> {
         let is_gtpu = ip.protocol == 17 && !ip.is_fragment && ip.u16_at(2) == Some(2152);
         let message = ip.payload.get(8..).filter(|message| is_gtpu && message.len() >= 8)?;
@@ -91,22 +91,22 @@ impl Model for GtpuDecap {
     }
 }
 
-/// TEIDs from 0 on, of which some are unknown to the host and some have a slice that is not there.
+/// Number of TEIDs in use; the host does not know some, and some refer to a missing slice.
 const TEIDS: u32 = 50;
 
-/// What the host sets.
+/// Returns the host's writes.
 pub fn writes() -> Writes {
     let teid = |number: u32| number.wrapping_mul(0x0101_0101);
     let tunnels = (0..TEIDS).filter(|number| number % 5 != 4);
     let tunnels =
         tunnels.map(|number| ("tunnels", vec![teid(number)], vec![if number == 7 { 9999 } else { number % 6 }]));
-    // The last one of six has no addresses.
+    // The last of the six slices has no addresses.
     let slice = |slice: u32| vec![slice + 10, 0x0200, slice << 24 | 7, 0x0201, 0xffff_0000 | slice];
     let slices = (0..5).map(|number| ("slices", vec![number], slice(number)));
     tunnels.chain(slices).collect()
 }
 
-/// The packets, most of them in tunnels.
+/// Encapsulates most of the packets in tunnels.
 pub fn tunnelled(packets: &[Packet], seed: u64) -> Vec<Packet> {
     let mut random = Random::new(seed, 2152);
     packets.iter().map(|packet| wrap(packet, &mut random)).collect()
@@ -124,7 +124,7 @@ fn wrap(packet: &Packet, random: &mut Random) -> Packet {
     message.extend((inner.len() as u16).to_be_bytes());
     message.extend(teid.to_be_bytes());
     if flags & 7 != 0 {
-        // Of what the flags do not announce anything may be there.
+        // Fields that the flags do not announce may hold anything.
         let mut extensions = random.below(6);
         let e = flags & 4 != 0;
         message.extend([1, 2, 3, if e && extensions == 0 { 0 } else { 0x85 }]);

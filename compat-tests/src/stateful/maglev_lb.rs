@@ -1,4 +1,5 @@
-//! Consistent hashing with a table that is the host's, backends that fail, and flows that stay.
+//! Model of `maglev_lb`: consistent hashing with a table set by the host, failing backends, and
+//! flow affinity.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -14,13 +15,13 @@ use crate::traffic::frame::ones_complement;
 
 const PLACES: u32 = 65_537;
 
-/// The model.
+/// Model of the load balancer.
 #[derive(Debug, Default)]
 pub struct MaglevLb {
     vips: BTreeSet<u32>,
     table: BTreeMap<u32, u32>,
     backends: BTreeMap<u32, Vec<u32>>,
-    /// Flows by source, destination, ports and protocol: where they go.
+    /// Backend of each flow, by source, destination, ports and protocol.
     flows: BTreeMap<[u32; 5], u32>,
 }
 
@@ -41,7 +42,7 @@ impl MaglevLb {
         backends.into_iter().find(|backend| self.is_healthy(*backend)).unwrap_or(0)
     }
 
-    /// Whether the packet is for a virtual address.
+    /// Returns whether the packet is for a virtual address.
     fn is_ours(&self, ip: &Ip<'_>) -> bool {
         matches!(ip.destination, IpAddr::V4(vip) if self.vips.contains(&vip.to_bits()))
             && [6, 17].contains(&ip.protocol)
@@ -104,14 +105,15 @@ impl Model for MaglevLb {
     }
 }
 
-/// RFC 1624, equation 3: HC' = ~(~HC + ~m + m').
+/// Updates a checksum by RFC 1624, equation 3: HC' = ~(~HC + ~m + m').
 fn mend(check: &mut [u8], old: [u8; 4], new: [u8; 4]) {
     let not = |bytes: &[u8]| bytes.iter().map(|byte| !byte).collect::<Vec<u8>>();
     let mended = !ones_complement(&[not(check), not(&old), new.to_vec()].concat());
     check.copy_from_slice(&mended.to_be_bytes());
 }
 
-/// A pool of backends: some addresses of the servers, and where they go.
+/// Returns the host's writes for a pool of backends, with some server addresses as virtual
+/// addresses.
 pub fn pool(weights: &[u32]) -> Writes {
     let names: Vec<String> = (0..weights.len()).map(|i| format!("backend {i}")).collect();
     let backends: Vec<_> = names.iter().zip(weights).map(|(name, &weight)| Backend { name, weight }).collect();
@@ -122,7 +124,7 @@ pub fn pool(weights: &[u32]) -> Writes {
     table.chain(vips).chain(backends).collect()
 }
 
-/// A backend that is healthy, or is not.
+/// Returns a write that sets the health of a backend.
 pub fn healthy(number: u32, healthy: u32) -> (&'static str, Vec<u32>, Vec<u32>) {
     (
         "backends",
@@ -131,7 +133,7 @@ pub fn healthy(number: u32, healthy: u32) -> (&'static str, Vec<u32>, Vec<u32>) 
     )
 }
 
-/// Gives datagrams checksums that come to 0 with one of the backends or another.
+/// Gives datagrams checksums that become 0 for one of the backends.
 pub fn nearly_zero(packets: &mut [Packet]) {
     for (i, packet) in packets.iter_mut().enumerate() {
         let is_plain = packet.bytes.get(12..15) == Some(&[0x08, 0x00, 0x45]) && packet.bytes.get(23) == Some(&17);
@@ -140,7 +142,7 @@ pub fn nearly_zero(packets: &mut [Packet]) {
         }
         let vip: [u8; 4] = std::array::from_fn(|i| packet.bytes[30 + i]);
         let (_, _, words) = healthy(i as u32 % 5 + 1, 1);
-        // The checksum of which the mended one is 0, or all ones.
+        // The checksum whose updated value is 0 or all ones.
         let check = ones_complement(&[vip.map(|byte| !byte), words[1].to_be_bytes()].concat());
         packet.bytes[40..42].copy_from_slice(&check.to_be_bytes());
     }

@@ -1,4 +1,5 @@
-//! RFC 2698, with the marks of RFC 2597.
+//! Model of `policer`: the two-rate three-colour marker of RFC 2698, with the code points of RFC
+//! 2597.
 
 use std::collections::HashMap;
 
@@ -17,7 +18,7 @@ enum Colour {
     Red,
 }
 
-/// The model.
+/// Model of the policer.
 #[derive(Debug, Default)]
 pub struct Policer {
     aware: bool,
@@ -26,7 +27,7 @@ pub struct Policer {
     meters: HashMap<[u32; 4], Meter>,
 }
 
-/// Token buckets C and P, in thousandths of bytes, and the latest time in milliseconds.
+/// Token buckets C and P in thousandths of bytes, and the time of the last update in milliseconds.
 #[derive(Debug)]
 struct Meter {
     c: u128,
@@ -34,11 +35,11 @@ struct Meter {
     last: u64,
 }
 
-/// The drop precedences of assured forwarding by DSCP, class by class (RFC 2597, section 6).
+/// DSCPs of assured forwarding by class and drop precedence (RFC 2597, section 6).
 const ASSURED: [[u8; 3]; 4] = [[10, 12, 14], [18, 20, 22], [26, 28, 30], [34, 36, 38]];
 
 impl Policer {
-    /// Whether a packet's own colour counts, and whether red ones pass.
+    /// Creates a model: `aware` uses the packet's own colour, `red_passes` lets red packets pass.
     pub fn new(aware: bool, red_passes: bool) -> Policer {
         Policer { aware, red_passes, ..Policer::default() }
     }
@@ -127,7 +128,7 @@ impl Model for Policer {
     }
 }
 
-/// Profiles of some of the clients and of everybody.
+/// Returns profiles for some of the clients, and a default profile.
 pub fn profiles() -> Writes {
     let client = |host: u32| vec![0, 0, 0xffff, 0x0a01_0000 | (host % 5) << 8 | host];
     vec![
