@@ -298,7 +298,7 @@ fn a_carriage_return_alone_ends_a_line() {
 
 #[test]
 fn binary_includes_are_rejected() {
-    for (bytes, reason) in [(vec![b'a', 0], "zero byte"), (vec![b'a', 0xff], "UTF-8"), (vec![b'a'; 1 << 21], "longer")]
+    for (bytes, reason) in [(vec![b'a', 0], "zero byte"), (vec![b'a', 0xff], "UTF-8"), (vec![b'a'; 1 << 21], "exceeds")]
     {
         let mut read = |_: &Path| Ok(bytes.clone());
         let errors = preprocess(&Source::new("f.cl", "#include \"a.h\""), &[], &mut read).unwrap_err().to_string();
