@@ -1,4 +1,4 @@
-//! The prelude's functions in C; `core/src/lang/prelude.wgsl` defines what they do.
+//! The prelude's functions in C; `core/src/program/prelude.wgsl` defines what they do.
 
 use portcullis_core::packet::{MIN_PACKET_LENGTH, READABLE_PAST_END};
 use portcullis_core::program::prelude::{ByteOrder, FUNCTIONS, Intrinsic};
