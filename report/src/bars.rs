@@ -9,7 +9,7 @@ use std::io::{Error, Write};
 use super::number::digits;
 use super::results::{Bar, Cell, Device, Measured, Outcome, Results};
 use super::run::AUTO;
-use super::seeds::{Row, Source, Table};
+use super::xdp_on_gpu::{Row, Source, Table};
 
 /// Every bar, in the order of the design.
 pub fn judge(results: &Results) -> Vec<Bar> {
@@ -18,7 +18,7 @@ pub fn judge(results: &Results) -> Vec<Bar> {
     bars.extend(gpus(results));
     bars.extend(software(results));
     bars.extend(auto(results));
-    bars.extend(seeds(results));
+    bars.extend(xdp_on_gpu_bars(results));
     bars.extend(ELSEWHERE_LAST.map(elsewhere));
     bars
 }
@@ -299,8 +299,9 @@ fn may_be_taken(device: &Device) -> bool {
 
 /// XDP-on-GPU's two main workloads: ours from raw packets against its way on the same device, and
 /// on a GPU against what it publishes for ten million packets.
-fn seeds(results: &Results) -> Vec<Bar> {
-    let tables = || results.seeds.iter().filter(|t| matches!(t.title.as_str(), "simple filter" | "hash load balancer"));
+fn xdp_on_gpu_bars(results: &Results) -> Vec<Bar> {
+    let tables =
+        || results.xdp_on_gpu.iter().filter(|t| matches!(t.title.as_str(), "simple filter" | "hash load balancer"));
     let mut bars = Vec::new();
     for device in &results.devices {
         let of = |table: &Table, source| -> Option<(usize, f64)> {
@@ -468,7 +469,7 @@ mod tests {
 
     #[test]
     fn ours_is_held_to_their_way_in_the_column_that_both_have() {
-        use crate::seeds::Cell;
+        use crate::xdp_on_gpu::Cell;
         let mut results = fixture::full();
         let processor = results.devices.iter().find(|d| !d.kind.contains("GPU")).expect("there is one").id.clone();
         let cell = |mpps: Option<f64>| match mpps {
@@ -487,8 +488,8 @@ mod tests {
             source,
             cells: cells.map(cell).to_vec(),
         };
-        let mut seeds = |theirs: [Option<f64>; 2], ours: [Option<f64>; 2]| {
-            results.seeds = vec![Table {
+        let mut bars_of = |theirs: [Option<f64>; 2], ours: [Option<f64>; 2]| {
+            results.xdp_on_gpu = vec![Table {
                 title: "simple filter".into(),
                 note: String::new(),
                 across: "packets".into(),
@@ -498,13 +499,13 @@ mod tests {
                     row(Source::Ours, processor.clone(), ours),
                 ],
             }];
-            super::seeds(&results).into_iter().map(|bar| (bar.measured, bar.met)).collect::<Vec<_>>()
+            super::xdp_on_gpu_bars(&results).into_iter().map(|bar| (bar.measured, bar.met)).collect::<Vec<_>>()
         };
         let found = |measured: &str, met| vec![(Some(measured.to_owned()), Some(met))];
-        assert_eq!(seeds([Some(100.0), Some(50.0)], [Some(1.0), Some(151.0)]), found("3.02", true));
-        assert_eq!(seeds([Some(1.0), Some(50.0)], [Some(100.0), Some(149.0)]), found("2.98", false));
+        assert_eq!(bars_of([Some(100.0), Some(50.0)], [Some(1.0), Some(151.0)]), found("3.02", true));
+        assert_eq!(bars_of([Some(1.0), Some(50.0)], [Some(100.0), Some(149.0)]), found("2.98", false));
         // What was not measured in the same column is no rival.
-        assert_eq!(seeds([Some(1.0), None], [Some(100.0), Some(149.0)]), []);
-        assert_eq!(seeds([Some(1.0), Some(2.0)], [None, None]), []);
+        assert_eq!(bars_of([Some(1.0), None], [Some(100.0), Some(149.0)]), []);
+        assert_eq!(bars_of([Some(1.0), Some(2.0)], [None, None]), []);
     }
 }

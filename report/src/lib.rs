@@ -13,6 +13,6 @@ pub mod oracle;
 pub mod report;
 pub mod results;
 pub mod run;
-pub mod seeds;
 pub mod statistics;
 pub mod traffic;
+pub mod xdp_on_gpu;

@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::seeds::Table;
+use super::xdp_on_gpu::Table;
 
 /// The shape's version, raised when what was written before can no longer be read.
 pub const SCHEMA: u32 = 1;
@@ -39,8 +39,8 @@ pub struct Results {
     #[serde(default)]
     pub bars: Vec<Bar>,
     /// Comparisons with published figures of others.
-    #[serde(default)]
-    pub seeds: Vec<Table>,
+    #[serde(default, rename = "seeds")]
+    pub xdp_on_gpu: Vec<Table>,
 }
 
 /// The run: version, time and options.

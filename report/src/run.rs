@@ -14,8 +14,8 @@ use super::machine;
 use super::measure::{CellOutcome, Contender, Figures, Lane, MeasuredFilter, Settings, measure};
 use super::oracle::Expected;
 use super::results::*;
-use super::seeds;
 use super::traffic::{POOL, Packets, Pool, RING};
+use super::xdp_on_gpu;
 
 /// A filter.
 #[derive(Debug, Clone)]
@@ -111,7 +111,7 @@ pub struct Order {
     /// Time for all of it, about, XDP-on-GPU's workloads included.
     pub time: Duration,
     /// Measure XDP-on-GPU's workloads, its way and ours, after all else.
-    pub seeds: bool,
+    pub xdp_on_gpu: bool,
     /// The commands as they were typed.
     pub commands: Vec<String>,
     /// The reference.
@@ -184,8 +184,8 @@ pub fn run(order: &Order, ends: &RunGuard, observe: &mut dyn FnMut(Step<'_>)) ->
     let stopped = || ends.stop.is_cancelled();
     let cells: usize = groups.iter().map(|group| group.ways.len()).sum();
     // XDP-on-GPU's workloads have the last third, and what the cells leave.
-    let seeds = order.seeds.then(|| seeds_of(order, ends));
-    let columns = seeds.as_ref().map_or(0, |(_, options)| options.columns());
+    let xdp_on_gpu = order.xdp_on_gpu.then(|| plan_xdp_on_gpu(order, ends));
+    let columns = xdp_on_gpu.as_ref().map_or(0, |(_, options)| options.columns());
     let each = if columns > 0 { (cells / 2).div_ceil(columns).max(1) } else { 0 };
     let all = cells + columns * each;
     let time = if columns > 0 { order.time * 2 / 3 } else { order.time };
@@ -268,11 +268,11 @@ pub fn run(order: &Order, ends: &RunGuard, observe: &mut dyn FnMut(Step<'_>)) ->
         done += group.ways.len();
     }
     lanes.clear();
-    if let Some((sides, mut options)) = seeds.filter(|_| !stopped()) {
+    if let Some((sides, mut options)) = xdp_on_gpu.filter(|_| !stopped()) {
         options.time = order.time.saturating_sub(clock.elapsed());
         let mut done = cells;
         observe(Step { done, all, now: "XDP-on-GPU’s workloads" });
-        results.seeds = seeds::run(&sides, &options, &mut |now| {
+        results.xdp_on_gpu = xdp_on_gpu::run(&sides, &options, &mut |now| {
             done += each;
             observe(Step { done, all, now: &format!("XDP-on-GPU’s workloads, {now}") });
         });
@@ -284,15 +284,15 @@ pub fn run(order: &Order, ends: &RunGuard, observe: &mut dyn FnMut(Step<'_>)) ->
 }
 
 /// XDP-on-GPU's workloads: on which devices, and which of them.
-fn seeds_of(order: &Order, ends: &RunGuard) -> (Vec<seeds::Side>, seeds::Options) {
+fn plan_xdp_on_gpu(order: &Order, ends: &RunGuard) -> (Vec<xdp_on_gpu::Side>, xdp_on_gpu::Options) {
     // A device once: its own way of using threads is part of what is compared.
     let mut devices: Vec<_> = order.devices.iter().filter(|it| !it.is_auto()).map(|it| it.device.clone()).collect();
     devices.dedup_by_key(|device| device.info().id.clone());
-    let sides = devices.into_iter().map(seeds::Side::of).collect();
+    let sides = devices.into_iter().map(xdp_on_gpu::Side::new).collect();
     let all = order.extent == Extent::Full;
     let sizes = if all { vec![100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000] } else { vec![1_000, 1_000_000] };
     let cancel = ends.stop.clone();
-    (sides, seeds::Options { sizes, time: Duration::ZERO, confidence: CONFIDENCE, all, cancel })
+    (sides, xdp_on_gpu::Options { sizes, time: Duration::ZERO, confidence: CONFIDENCE, all, cancel })
 }
 
 fn ways(order: &Order) -> Vec<Contender> {
@@ -434,7 +434,7 @@ fn empty(order: &Order, began: String) -> Results {
         cells: Vec::new(),
         left_out: Vec::new(),
         bars: Vec::new(),
-        seeds: Vec::new(),
+        xdp_on_gpu: Vec::new(),
     }
 }
 

@@ -20,8 +20,8 @@ use portcullis::io::{create_error_reason, same_destination, same_file};
 use portcullis_bench::csv::csv;
 use portcullis_bench::results::{Bar, Cell, Missing, Outcome, Results};
 use portcullis_bench::run::{self, BATCHES, Chosen, Extent, Order, QUICK_BATCHES, RunGuard, Start};
-use portcullis_bench::seeds::Table;
 use portcullis_bench::traffic::Packets;
+use portcullis_bench::xdp_on_gpu::Table;
 use portcullis_bench::{bars, report};
 
 use super::failure::{Failure, INTERRUPTED, WRONG};
@@ -78,8 +78,8 @@ pub struct Args {
     dispatch: Vec<Dispatch>,
     /// Measure XDP-on-GPU's workloads as well, its way and ours, beside what it publishes; --full
     /// does so in any case
-    #[arg(long)]
-    seeds: bool,
+    #[arg(long = "seeds")]
+    xdp_on_gpu: bool,
     /// How long all of it may take, about
     #[arg(long, value_name = "TIME", value_parser = duration)]
     time: Option<Duration>,
@@ -99,12 +99,12 @@ pub struct Args {
     /// Measure nothing: make the table and the other files of a file that --json has written
     #[arg(long, value_name = "FILE", value_parser = NonEmptyStringValueParser::new(),
           conflicts_with_all = ["quick", "full", "device", "require", "filter", "expr", "batch", "packets", "transfer", "dispatch",
-                                "seeds", "time"])]
+                                "xdp_on_gpu", "time"])]
     from: Option<String>,
     /// Compare two files that --json has written, the older one first, and measure nothing
     #[arg(long, num_args = 2, value_names = ["BEFORE", "AFTER"],
           conflicts_with_all = ["quick", "full", "device", "require", "filter", "expr", "batch", "packets", "transfer", "dispatch",
-                                "seeds", "time", "json", "csv", "report", "bars", "from"])]
+                                "xdp_on_gpu", "time", "json", "csv", "report", "bars", "from"])]
     compare: Option<Vec<String>>,
 }
 
@@ -156,7 +156,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     files.write(&results)?;
 
     let is_wrong = |cell: &Cell| !matches!(cell.outcome, Outcome::Measured(_));
-    if results.cells.iter().any(is_wrong) || results.seeds.iter().any(Table::is_wrong) {
+    if results.cells.iter().any(is_wrong) || results.xdp_on_gpu.iter().any(Table::is_wrong) {
         return Err(Failure::Silent(WRONG));
     }
     if results.run.interrupted && args.from.is_none() {
@@ -205,7 +205,7 @@ fn measure(args: &Args) -> Result<Results, Failure> {
         transfers: args.transfer.clone(),
         dispatches: args.dispatch.clone(),
         time: args.time.unwrap_or(if args.full { FULL } else { QUICK }),
-        seeds: args.seeds || args.full,
+        xdp_on_gpu: args.xdp_on_gpu || args.full,
         commands: vec![command()],
         reference: devices::open("interp")?,
     };

@@ -2,7 +2,7 @@
 
 use portcullis_bench::number::{digits, time};
 use portcullis_bench::results::{Bar, Cell, Measured, Outcome, Results, StopReason};
-use portcullis_bench::seeds;
+use portcullis_bench::xdp_on_gpu;
 
 use crate::out;
 
@@ -44,7 +44,7 @@ pub fn text(results: &Results) -> String {
         rows.extend(results.cells.iter().filter(of_kind).map(row));
         text += &out::table(rows, &[0, 4, 6, 7, 8, 9, 10, 11]);
     }
-    results.seeds.iter().for_each(|table| text += &side_by_side(table));
+    results.xdp_on_gpu.iter().for_each(|table| text += &side_by_side(table));
     text += &bars(&results.bars);
     let wrong = |cell: &Cell| match &cell.outcome {
         Outcome::Measured(_) => None,
@@ -78,7 +78,7 @@ pub fn text(results: &Results) -> String {
 }
 
 /// XDP-on-GPU's workloads: a line a side, in millions of packets a second.
-fn side_by_side(table: &seeds::Table) -> String {
+fn side_by_side(table: &xdp_on_gpu::Table) -> String {
     let mut head = vec![format!("  Mpps, {}", table.across), String::new()];
     head.extend(table.columns.iter().map(|column| out::grouped(*column)));
     let mut rows = vec![head];
@@ -86,7 +86,7 @@ fn side_by_side(table: &seeds::Table) -> String {
         let of = if row.of.is_empty() || row.of == table.title { String::new() } else { format!(", {}", row.of) };
         let mut line = vec![format!("  {}", row.source.name()), format!("{}{of}", row.side)];
         line.extend(row.cells.iter().map(|cell| match cell {
-            seeds::Cell::Wrong { .. } => "WRONG".into(),
+            xdp_on_gpu::Cell::Wrong { .. } => "WRONG".into(),
             cell => cell.mpps().map_or("–".into(), digits),
         }));
         rows.push(line);
@@ -97,8 +97,8 @@ fn side_by_side(table: &seeds::Table) -> String {
     let mut said = Vec::new();
     for (row, cell) in cells {
         let line = match cell {
-            seeds::Cell::Wrong { reason } => format!("  WRONG: {}: {reason}\n", row.side),
-            seeds::Cell::None { reason: Some(reason) } => format!("  left out: {}: {reason}\n", row.side),
+            xdp_on_gpu::Cell::Wrong { reason } => format!("  WRONG: {}: {reason}\n", row.side),
+            xdp_on_gpu::Cell::None { reason: Some(reason) } => format!("  left out: {}: {reason}\n", row.side),
             _ => continue,
         };
         // Columns have the same reason as often as not.

@@ -57,7 +57,7 @@ pub fn html(results: &Results) -> Result<String, ReportError> {
         (latency::section(&view)?)
         @if let Some(stages) = stages::section(&view)? { (stages) }
         @if let Some(roofline) = roofline::section(&view)? { (roofline) }
-        @if let Some(seeds) = tables::seeds(results) { (seeds) }
+        @if let Some(published) = tables::published(results) { (published) }
         (tables::all(&view))
         (about::machine(results))
         (about::method(results))
@@ -127,7 +127,7 @@ fn contents(body: &Markup) -> Markup {
         ("latency", "Latency"),
         ("stages", "Stages"),
         ("roofline", "Roofline"),
-        ("seeds", "Published figures"),
+        ("xdp-on-gpu", "Published figures"),
         ("measurements", "All measurements"),
         ("machine", "Machine"),
         ("method", "Method"),

@@ -6,7 +6,7 @@ use super::parts::{Cell, count, details, numbers, stacked, table, tight, words};
 use super::view::View;
 use crate::number::{digits, grouped, time};
 use crate::results::{Bar, Measured, Outcome, Results, StopReason};
-use crate::seeds::InWords;
+use crate::xdp_on_gpu::FormattedTable;
 
 /// The share of the ceiling that counts, with that ceiling's name.
 pub fn share(measured: &Measured) -> String {
@@ -130,34 +130,34 @@ pub fn bars(results: &Results) -> Option<Markup> {
 }
 
 /// Comparisons with what others have published; nothing where there is none.
-pub fn seeds(results: &Results) -> Option<Markup> {
-    (!results.seeds.is_empty()).then(|| html! {
-        section #seeds {
+pub fn published(results: &Results) -> Option<Markup> {
+    (!results.xdp_on_gpu.is_empty()).then(|| html! {
+        section #xdp-on-gpu {
             h2 { "Beside published figures" }
             p { "Figures in columns marked “published” are others’ own, from their machines; all else was measured in this run." }
-            @for seed in &results.seeds { (comparison(&seed.in_words())) }
+            @for table in &results.xdp_on_gpu { (comparison(&table.formatted())) }
         }
     })
 }
 
-fn comparison(seed: &InWords) -> Markup {
+fn comparison(table: &FormattedTable) -> Markup {
     html! {
-        h3 { (seed.title) }
-        p { (seed.note) }
-        div.table tabindex="0" role="region" aria-label=(seed.title) {
+        h3 { (table.title) }
+        p { (table.note) }
+        div.table tabindex="0" role="region" aria-label=(table.title) {
             table.stacked {
                 thead { tr {
-                    @for (place, column) in seed.columns.iter().enumerate() {
+                    @for (place, column) in table.columns.iter().enumerate() {
                         th.n[place > 0] scope="col" { (column.name) @if column.published { br; span.published { "published" } } }
                     }
                 } }
-                tbody { @for row in &seed.rows { tr {
+                tbody { @for row in &table.rows { tr {
                     @for (place, value) in row.iter().enumerate() {
                         @let value = value.as_deref().unwrap_or("–");
                         @let wrong = value == "WRONG";
-                        @let published = seed.columns.get(place).is_some_and(|c| c.published);
-                        @let label = seed.columns.get(place).map(|c| if published { format!("{}, published", c.name) } else { c.name.clone() });
-                        @if place == 0 { th scope="row" { (value) " " span.narrow { (seed.columns[0].name) } } } @else {
+                        @let published = table.columns.get(place).is_some_and(|c| c.published);
+                        @let label = table.columns.get(place).map(|c| if published { format!("{}, published", c.name) } else { c.name.clone() });
+                        @if place == 0 { th scope="row" { (value) " " span.narrow { (table.columns[0].name) } } } @else {
                             td.n.published[published].wrong[wrong] data-label=[label] { (value) }
                         }
                     }

@@ -2,7 +2,7 @@
 //! for each batch, one for each packet, and moves bytes.
 
 use crate::results::*;
-use crate::seeds::{self, Row, Source, Table};
+use crate::xdp_on_gpu::{self, Row, Source, Table};
 
 /// Filters, by what a packet costs on a processor, in nanoseconds.
 pub const FILTERS: [(&str, f64); 3] = [("simple_filter", 3.1), ("http_only", 9.0), ("hash_lb", 14.0)];
@@ -107,7 +107,7 @@ pub fn empty() -> Results {
         cells: Vec::new(),
         left_out: Vec::new(),
         bars: Vec::new(),
-        seeds: Vec::new(),
+        xdp_on_gpu: Vec::new(),
     }
 }
 
@@ -171,9 +171,15 @@ pub fn full() -> Results {
     let row = |of: &str, side: &str, source, cells| Row { of: of.into(), side: side.into(), source, cells };
     let measured = |packets: u64, mpps: f64| {
         let median_ns = packets as f64 / mpps * 1e3;
-        seeds::Cell::Measured { packets, median_ns, low_ns: median_ns * 0.98, high_ns: median_ns * 1.03, samples: 21 }
+        xdp_on_gpu::Cell::Measured {
+            packets,
+            median_ns,
+            low_ns: median_ns * 0.98,
+            high_ns: median_ns * 1.03,
+            samples: 21,
+        }
     };
-    results.seeds = vec![Table {
+    results.xdp_on_gpu = vec![Table {
         title: "port filter".into(),
         note: "40-byte event records, 80 bytes a packet over the bus.".into(),
         across: "packets".into(),
@@ -184,8 +190,8 @@ pub fn full() -> Results {
                 "its GPU, pinned",
                 Source::Published,
                 vec![
-                    seeds::Cell::None { reason: None },
-                    seeds::Cell::Published { packets: 10_000_000, mean_ns: 9.365e6 },
+                    xdp_on_gpu::Cell::None { reason: None },
+                    xdp_on_gpu::Cell::Published { packets: 10_000_000, mean_ns: 9.365e6 },
                 ],
             ),
             row("", "opencl:0", Source::Ours, vec![measured(100_000, 312.0), measured(10_000_000, 400.0)]),

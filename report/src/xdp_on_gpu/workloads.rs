@@ -1,6 +1,8 @@
 //! XDP-on-GPU's six workloads: over records on a processor and on devices, and as filters over
 //! packets.
 
+use portcullis::stock;
+
 use super::records::{ACTION, Fields, Record, Traffic};
 
 /// One of its workloads.
@@ -14,16 +16,24 @@ pub struct Workload {
     pub rule: fn(Fields) -> u8,
     /// The workload as a loop over records that sets their actions: the CPU baseline of
     /// XDP-on-GPU's tables.
-    pub on_processor: fn(&mut [Record]),
+    pub record_loop: fn(&mut [Record]),
     /// The kernel that does it, in [`KERNELS`].
     pub kernel: &'static str,
     /// Records that a work item of that kernel takes.
     pub records_per_item: usize,
-    /// The filter over packets that does it, in WGSL.
-    pub text: &'static str,
+    /// Name of the filter that does the same on packets: a stock filter, or `batch_hash_lb`.
+    pub filter: &'static str,
 }
 
 impl Workload {
+    /// Returns the filter's WGSL text.
+    ///
+    /// # Panics
+    /// If the workload names no filter, which a test excludes.
+    pub fn text(&self) -> &'static str {
+        if self.filter == "batch_hash_lb" { BATCH_HASH_LB } else { stock::wgsl(self.filter).expect("a stock filter") }
+    }
+
     /// What its filter over packets returns for an action: of filters 1 is PASS and 0 is DROP, of
     /// balancers the lowest three bits are the port that the packet is redirected to.
     pub fn returns(&self, action: u8) -> u32 {
@@ -34,6 +44,9 @@ impl Workload {
     }
 }
 
+/// The filter of the one workload that is no stock filter.
+const BATCH_HASH_LB: &str = include_str!("batch_hash_lb.wgsl");
+
 /// The kernels over records, in OpenCL C and in CUDA C++: what differs between them is defined
 /// before it.
 pub const KERNELS: &str = include_str!("kernels.c");
@@ -41,31 +54,31 @@ pub const KERNELS: &str = include_str!("kernels.c");
 /// A workload by its rule, which is the kernel's name as well. Each has a loop of its own, so that
 /// the rule can be inlined.
 macro_rules! workload {
-    ($name:literal, $traffic:ident, $rule:ident, $records_per_item:literal, $text:literal) => {
+    ($name:literal, $traffic:ident, $rule:ident, $records_per_item:literal, $filter:literal) => {
         Workload {
             name: $name,
             traffic: Traffic::$traffic,
             rule: $rule,
-            on_processor: |records| {
+            record_loop: |records| {
                 for record in records {
-                    record[ACTION] = $rule(Fields::of(record));
+                    record[ACTION] = $rule(Fields::from_record(record));
                 }
             },
             kernel: stringify!($rule),
             records_per_item: $records_per_item,
-            text: include_str!($text),
+            filter: $filter,
         }
     };
 }
 
 /// All of them, in the order of its tables.
 pub const WORKLOADS: [Workload; 6] = [
-    workload!("simple filter", Filters, simple, 1, "../../../shaders/simple_filter.wgsl"),
-    workload!("port filter", Filters, port, 1, "../../../shaders/port_filter.wgsl"),
-    workload!("minimal filter", Filters, minimal, 1, "../../../shaders/minimal.wgsl"),
-    workload!("complex filter", Filters, complex, 1, "../../../shaders/complex_filter.wgsl"),
-    workload!("hash load balancer", Balancers, balance, 1, "../../../shaders/hash_lb.wgsl"),
-    workload!("batch hash load balancer", Balancers, balance_in_batches, 16, "batch_hash_lb.wgsl"),
+    workload!("simple filter", Filters, simple, 1, "simple_filter"),
+    workload!("port filter", Filters, port, 1, "port_filter"),
+    workload!("minimal filter", Filters, minimal, 1, "minimal"),
+    workload!("complex filter", Filters, complex, 1, "complex_filter"),
+    workload!("hash load balancer", Balancers, balance, 1, "hash_lb"),
+    workload!("batch hash load balancer", Balancers, balance_in_batches, 16, "batch_hash_lb"),
 ];
 
 /// 192.168.0.1 is dropped, of the others TCP and UDP pass.

@@ -8,7 +8,7 @@ use portcullis_core::device::record_kernel::{HostMemory, RecordKernel};
 use portcullis_core::device::{CancelToken, Device, DeviceError, LoadOptions};
 use portcullis_core::program::Program;
 
-use super::ours::{self, PacketRunner};
+use super::packet_runner::{self, PacketRunner};
 use super::published;
 use super::records::{ACTION, Fields, Record, SIZE, traffic};
 use super::tables::{Cell, Row, Source, Table};
@@ -22,16 +22,16 @@ use crate::statistics::median;
 const CHUNK: usize = 100_000;
 
 /// Fewer rounds than this say nothing.
-const LEAST: usize = 7;
+const MIN_ROUNDS: usize = 7;
 
 /// More rounds than this say nothing more.
-const MOST: usize = 1001;
+const MAX_ROUNDS: usize = 1001;
 
 /// Why a column is left out.
-const LATE: &str = "the time was used up; give it more with --time";
+const TIME_USED_UP: &str = "the time was used up; give it more with --time";
 
 /// No side of a column gains by more.
-const ENOUGH: Duration = Duration::from_secs(2);
+const MAX_SIDE_TIME: Duration = Duration::from_secs(2);
 
 /// How records are driven on a device: opens a kernel of [`KERNELS`] by its name, for so many
 /// records in chunks.
@@ -49,7 +49,7 @@ pub struct Side {
 
 impl Side {
     /// Both ways on a device.
-    pub fn of(device: Arc<dyn Device>) -> Side {
+    pub fn new(device: Arc<dyn Device>) -> Side {
         let records = open_records(&device.info().id);
         Side { device, records }
     }
@@ -87,11 +87,11 @@ impl Options {
 /// has its reason in its cells. `progress` is called after each column.
 pub fn run(sides: &[Side], options: &Options, progress: &mut dyn FnMut(&str)) -> Vec<Table> {
     let mut run = Run { options, began: Instant::now(), left: options.columns(), progress };
-    let mut tables: Vec<Table> = WORKLOADS.iter().map(|workload| of_workload(workload, sides, &mut run)).collect();
+    let mut tables: Vec<Table> = WORKLOADS.iter().map(|workload| measure_workload(workload, sides, &mut run)).collect();
     if options.all {
-        tables.push(by_memory(sides, &mut run));
-        tables.push(by_chunk(sides, &mut run));
-        tables.push(single_calls(sides, &mut run));
+        tables.push(measure_host_memory(sides, &mut run));
+        tables.push(measure_chunk_sizes(sides, &mut run));
+        tables.push(measure_single_calls(sides, &mut run));
     }
     tables
 }
@@ -124,7 +124,7 @@ impl Run<'_> {
     /// about as long again.
     fn budget(&self, sides: usize) -> Duration {
         let left = self.options.time.saturating_sub(self.began.elapsed()) / self.left.max(1) as u32;
-        (left / 2).min(ENOUGH * sides as u32)
+        (left / 2).min(MAX_SIDE_TIME * sides as u32)
     }
 
     /// A column is done.
@@ -135,10 +135,10 @@ impl Run<'_> {
 }
 
 /// What a side does once: all packets, or all calls.
-type Once<'a> = Box<dyn FnMut() -> Result<(), DeviceError> + 'a>;
+type Runnable<'a> = Box<dyn FnMut() -> Result<(), DeviceError> + 'a>;
 
 /// A side that is ready, or what its cell says in place of a time.
-type Opened<'a> = Result<Once<'a>, Cell>;
+type OpenedSide<'a> = Result<Runnable<'a>, Cell>;
 
 /// What a device's failure is in a cell.
 fn failed(error: DeviceError) -> Cell {
@@ -150,7 +150,7 @@ struct Runner<'a> {
     /// Of the table.
     row: usize,
     /// Once over all packets.
-    once: Once<'a>,
+    once: Runnable<'a>,
 }
 
 /// A table as it is filled.
@@ -195,14 +195,14 @@ impl TableBuilder {
         &mut self,
         (column, row): (usize, usize),
         run: &Run<'_>,
-        open: impl FnOnce() -> Opened<'a>,
+        open: impl FnOnce() -> OpenedSide<'a>,
         into: &mut Vec<Runner<'a>>,
     ) {
         if run.is_cancelled() {
             return;
         }
         if run.is_late() {
-            return self.set(row, column, Cell::None { reason: Some(LATE.into()) });
+            return self.set(row, column, Cell::None { reason: Some(TIME_USED_UP.into()) });
         }
         match open() {
             // What the run itself has ended is no failure.
@@ -217,8 +217,8 @@ impl TableBuilder {
         let mut samples: Vec<Vec<f64>> = vec![Vec::new(); runners.len()];
         let began = Instant::now();
         let budget = run.budget(runners.len());
-        for round in 0..=MOST {
-            if run.is_cancelled() || round > LEAST && began.elapsed() > budget {
+        for round in 0..=MAX_ROUNDS {
+            if run.is_cancelled() || round > MIN_ROUNDS && began.elapsed() > budget {
                 break;
             }
             for (runner, samples) in runners.iter_mut().zip(&mut samples) {
@@ -241,7 +241,7 @@ impl TableBuilder {
             }
         }
         for (runner, samples) in runners.iter().zip(samples) {
-            if samples.len() < LEAST {
+            if samples.len() < MIN_ROUNDS {
                 continue;
             }
             let Some(time) = median(&samples, run.options.confidence) else { continue };
@@ -258,14 +258,14 @@ impl TableBuilder {
 }
 
 /// Opens XDP-on-GPU's method, fills its records and checks one result against the rule.
-fn its_way<'a>(
+fn open_record_kernel<'a>(
     open: &OpenRecords,
     workload: &'a Workload,
     memory: HostMemory,
     count: usize,
     chunk: usize,
     each: usize,
-) -> Opened<'a> {
+) -> OpenedSide<'a> {
     let mut records = open(workload, memory, count, chunk).map_err(failed)?;
     fill(records.host(), workload, count);
     records.run(count, chunk).map_err(failed)?;
@@ -291,32 +291,34 @@ fn fill(host: &mut [u8], workload: &Workload, count: usize) {
 /// The first record whose action is not the rule's.
 fn first_wrong(host: &[u8], workload: &Workload, count: usize) -> Option<String> {
     let (records, _) = host.as_chunks::<SIZE>();
-    let wrong = records[..count].iter().position(|record| record[ACTION] != (workload.rule)(Fields::of(record)))?;
-    let (given, fields) = (records[wrong][ACTION], Fields::of(&records[wrong]));
+    let wrong =
+        records[..count].iter().position(|record| record[ACTION] != (workload.rule)(Fields::from_record(record)))?;
+    let (given, fields) = (records[wrong][ACTION], Fields::from_record(&records[wrong]));
     Some(format!("record {wrong} got {given:#x} where {:#x} is right", (workload.rule)(fields)))
 }
 
 /// Opens XDP-on-GPU's loop over records on one CPU thread.
-fn its_loop<'a>(workload: &'a Workload, count: usize) -> Opened<'a> {
+fn open_record_loop<'a>(workload: &'a Workload, count: usize) -> OpenedSide<'a> {
     let mut records: Vec<Record> =
         traffic(workload.traffic, count).zip(0..).map(|(fields, time)| fields.to_record(time)).collect();
     Ok(Box::new(move || {
-        (workload.on_processor)(std::hint::black_box(&mut records));
+        (workload.record_loop)(std::hint::black_box(&mut records));
         Ok(())
     }))
 }
 
 /// Our way: loaded, and held to the rule.
-fn our_way<'a>(
+fn open_packet_runner<'a>(
     device: &dyn Device,
     program: &Arc<Program>,
     workload: &Workload,
     count: usize,
     batch: usize,
     options: &LoadOptions,
-) -> Opened<'a> {
+) -> OpenedSide<'a> {
     let mut ours = PacketRunner::open(device, program, workload, count, batch, options).map_err(failed)?;
-    let mut expected = traffic(workload.traffic, count).map(|fields| ours::expected(workload, fields)).enumerate();
+    let mut expected =
+        traffic(workload.traffic, count).map(|fields| packet_runner::expected(workload, fields)).enumerate();
     let mut wrong = None;
     ours.run(|verdicts| {
         for (verdict, (index, right)) in verdicts.iter().zip(&mut expected) {
@@ -340,56 +342,56 @@ fn our_way<'a>(
 }
 
 /// How a device is called in a table.
-fn name(device: &dyn Device, extra: &str) -> String {
+fn row_name(device: &dyn Device, extra: &str) -> String {
     format!("{}{extra}", device.info().id)
 }
 
-fn of_workload(workload: &Workload, sides: &[Side], run: &mut Run<'_>) -> Table {
+fn measure_workload(workload: &Workload, sides: &[Side], run: &mut Run<'_>) -> Table {
     let options = run.options;
-    let mut filling = TableBuilder::new(
+    let mut builder = TableBuilder::new(
         workload.name.to_owned(),
         "Its way: records of 40 bytes in pinned memory to the device and back, 100,000 at a time. Ours: raw packets of 64 bytes, from the call to the last verdict.",
         "packets",
         options.sizes.iter().copied(),
     );
-    let program = ours::program(workload);
+    let program = packet_runner::program(workload);
     for (column, &count) in options.sizes.iter().enumerate() {
         let mut runners = Vec::new();
         for side in sides {
             if let Some(open) = &side.records {
-                let row = filling.row(workload.name, name(&*side.device, ", pinned"), Source::LikeForLike);
-                let open = || its_way(open, workload, HostMemory::Pinned, count, CHUNK, CHUNK);
-                filling.ready((column, row), run, open, &mut runners);
+                let row = builder.row(workload.name, row_name(&*side.device, ", pinned"), Source::LikeForLike);
+                let open = || open_record_kernel(open, workload, HostMemory::Pinned, count, CHUNK, CHUNK);
+                builder.ready((column, row), run, open, &mut runners);
             }
         }
-        let row = filling.row(workload.name, "one thread".into(), Source::Loop);
-        filling.ready((column, row), run, || its_loop(workload, count), &mut runners);
+        let row = builder.row(workload.name, "one thread".into(), Source::Loop);
+        builder.ready((column, row), run, || open_record_loop(workload, count), &mut runners);
         for side in sides {
             let is_cpu = side.device.info().id == "cpu";
             for number in if is_cpu { &[Some(1), None][..] } else { &[None] } {
                 let extra = if *number == Some(1) { ", one thread" } else { "" };
-                let row = filling.row(workload.name, name(&*side.device, extra), Source::Ours);
+                let row = builder.row(workload.name, row_name(&*side.device, extra), Source::Ours);
                 let load = run.load(*number);
-                let open = || our_way(&*side.device, &program, workload, count, ours::BATCH, &load);
-                filling.ready((column, row), run, open, &mut runners);
+                let open = || open_packet_runner(&*side.device, &program, workload, count, packet_runner::BATCH, &load);
+                builder.ready((column, row), run, open, &mut runners);
             }
         }
-        filling.time(column, count as u64, runners, run);
+        builder.time(column, count as u64, runners, run);
         run.done(workload.name);
     }
     let published = published::WORKLOADS.iter().find(|published| published.workload == workload.name);
     if let Some(published) = published {
-        filling.published(workload.name, "its GPU, pinned", published.gpu, None);
-        filling.published(workload.name, "its processor, one thread", published.processor, None);
+        builder.published(workload.name, "its GPU, pinned", published.gpu, None);
+        builder.published(workload.name, "its processor, one thread", published.processor, None);
     }
-    filling.table
+    builder.table
 }
 
-fn by_memory(sides: &[Side], run: &mut Run<'_>) -> Table {
+fn measure_host_memory(sides: &[Side], run: &mut Run<'_>) -> Table {
     let title = "where the host has its records (simple filter)";
     let workload = &WORKLOADS[0];
     let options = run.options;
-    let mut filling = TableBuilder::new(
+    let mut builder = TableBuilder::new(
         title.to_owned(),
         "Its way, 100,000 records at a time. Imported is what it calls zero-copy: kernels reach the host's memory.",
         "packets",
@@ -400,27 +402,27 @@ fn by_memory(sides: &[Side], run: &mut Run<'_>) -> Table {
         for side in sides {
             let Some(open) = &side.records else { continue };
             for memory in [HostMemory::Pageable, HostMemory::Pinned, HostMemory::Imported] {
-                let row = filling.row(memory.name(), name(&*side.device, ""), Source::LikeForLike);
-                let open = || its_way(open, workload, memory, count, CHUNK, CHUNK);
-                filling.ready((column, row), run, open, &mut runners);
+                let row = builder.row(memory.name(), row_name(&*side.device, ""), Source::LikeForLike);
+                let open = || open_record_kernel(open, workload, memory, count, CHUNK, CHUNK);
+                builder.ready((column, row), run, open, &mut runners);
             }
         }
-        filling.time(column, count as u64, runners, run);
+        builder.time(column, count as u64, runners, run);
         run.done(title);
     }
     for (memory, figures) in published::MEMORY {
-        filling.published(memory, "its GPU", figures, None);
+        builder.published(memory, "its GPU", figures, None);
     }
-    filling.table
+    builder.table
 }
 
-fn by_chunk(sides: &[Side], run: &mut Run<'_>) -> Table {
+fn measure_chunk_sizes(sides: &[Side], run: &mut Run<'_>) -> Table {
     let title = "how many go at a time, of a million (simple filter)";
     const COUNT: usize = 1_000_000;
     let workload = &WORKLOADS[0];
-    let program = ours::program(workload);
+    let program = packet_runner::program(workload);
     let sizes = || published::CHUNKS.iter().map(|&(size, _)| size);
-    let mut filling = TableBuilder::new(
+    let mut builder = TableBuilder::new(
         title.to_owned(),
         "Its way from pinned memory, chunks in flight on four queues; ours with four batches in flight. Both are timed until the last verdict is back, not until the work is queued.",
         "packets at a time",
@@ -430,45 +432,45 @@ fn by_chunk(sides: &[Side], run: &mut Run<'_>) -> Table {
         let mut runners = Vec::new();
         for side in sides {
             if let Some(open) = &side.records {
-                let row = filling.row("", name(&*side.device, ", pinned"), Source::LikeForLike);
-                let open = || its_way(open, workload, HostMemory::Pinned, COUNT, chunk, chunk);
-                filling.ready((column, row), run, open, &mut runners);
+                let row = builder.row("", row_name(&*side.device, ", pinned"), Source::LikeForLike);
+                let open = || open_record_kernel(open, workload, HostMemory::Pinned, COUNT, chunk, chunk);
+                builder.ready((column, row), run, open, &mut runners);
             }
-            let row = filling.row("", name(&*side.device, ""), Source::Ours);
+            let row = builder.row("", row_name(&*side.device, ""), Source::Ours);
             let load = run.load(None);
-            let open = || our_way(&*side.device, &program, workload, COUNT, chunk, &load);
-            filling.ready((column, row), run, open, &mut runners);
+            let open = || open_packet_runner(&*side.device, &program, workload, COUNT, chunk, &load);
+            builder.ready((column, row), run, open, &mut runners);
         }
-        filling.time(column, COUNT as u64, runners, run);
+        builder.time(column, COUNT as u64, runners, run);
         run.done(title);
     }
-    filling.published("", "its GPU, pinned", published::CHUNKS, Some(COUNT as u64));
-    filling.table
+    builder.published("", "its GPU, pinned", published::CHUNKS, Some(COUNT as u64));
+    builder.table
 }
 
-fn single_calls(sides: &[Side], run: &mut Run<'_>) -> Table {
+fn measure_single_calls(sides: &[Side], run: &mut Run<'_>) -> Table {
     let title = "single calls (simple filter)";
     let workload = &WORKLOADS[0];
-    let program = ours::program(workload);
+    let program = packet_runner::program(workload);
     let (calls, _) = published::SINGLE_CALLS;
     let note = "A thousand calls of one packet each, every one waited for.";
-    let mut filling = TableBuilder::new(title.to_owned(), note, "calls", [calls]);
+    let mut builder = TableBuilder::new(title.to_owned(), note, "calls", [calls]);
     let mut runners = Vec::new();
     for side in sides {
         if let Some(open) = &side.records {
-            let row = filling.row("", name(&*side.device, ", pinned"), Source::LikeForLike);
-            let open = || its_way(open, workload, HostMemory::Pinned, calls, CHUNK, 1);
-            filling.ready((0, row), run, open, &mut runners);
+            let row = builder.row("", row_name(&*side.device, ", pinned"), Source::LikeForLike);
+            let open = || open_record_kernel(open, workload, HostMemory::Pinned, calls, CHUNK, 1);
+            builder.ready((0, row), run, open, &mut runners);
         }
-        let row = filling.row("", name(&*side.device, ""), Source::Ours);
+        let row = builder.row("", row_name(&*side.device, ""), Source::Ours);
         let load = run.load(None);
-        let open = || our_way(&*side.device, &program, workload, calls, 1, &load);
-        filling.ready((0, row), run, open, &mut runners);
+        let open = || open_packet_runner(&*side.device, &program, workload, calls, 1, &load);
+        builder.ready((0, row), run, open, &mut runners);
     }
-    filling.time(0, calls as u64, runners, run);
+    builder.time(0, calls as u64, runners, run);
     run.done(title);
-    filling.published("", "its GPU", &[published::SINGLE_CALLS], None);
-    filling.table
+    builder.published("", "its GPU", &[published::SINGLE_CALLS], None);
+    builder.table
 }
 
 /// How records are driven on a device of this build, where it has a language for that.

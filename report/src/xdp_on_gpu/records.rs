@@ -34,7 +34,7 @@ pub struct Fields {
 impl Fields {
     /// What a record says.
     #[inline(always)]
-    pub fn of(record: &Record) -> Fields {
+    pub fn from_record(record: &Record) -> Fields {
         let word = |at: usize| u32::from_le_bytes([record[at], record[at + 1], record[at + 2], record[at + 3]]);
         let half = |at: usize| u16::from_le_bytes([record[at], record[at + 1]]);
         Fields {
@@ -134,7 +134,7 @@ mod tests {
             protocol: 17,
         };
         let record = fields.to_record(0x1122_3344_5566_7788);
-        assert_eq!(Fields::of(&record), fields);
+        assert_eq!(Fields::from_record(&record), fields);
         // Byte by byte, as a C compiler lays it out.
         assert_eq!(record[8..12], [4, 3, 2, 1]);
         assert_eq!(record[16..24], [0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11]);

@@ -8,7 +8,7 @@ pub type Published = (usize, f64);
 
 /// Published figures for one workload.
 #[derive(Debug)]
-pub struct OfWorkload {
+pub struct PublishedWorkload {
     /// As in [`super::workloads::Workload::name`].
     pub workload: &'static str,
     /// On its GPU: records there, kernel, records back.
@@ -21,8 +21,8 @@ const US: f64 = 1e3;
 const MS: f64 = 1e6;
 
 /// Published table of devices against the CPU.
-pub const WORKLOADS: [OfWorkload; 6] = [
-    OfWorkload {
+pub const WORKLOADS: [PublishedWorkload; 6] = [
+    PublishedWorkload {
         workload: "simple filter",
         gpu: &[
             (100, 22.9 * US),
@@ -41,10 +41,22 @@ pub const WORKLOADS: [OfWorkload; 6] = [
             (10_000_000, 24.69 * MS),
         ],
     },
-    OfWorkload { workload: "port filter", gpu: &[(1_000_000, 0.989 * MS)], processor: &[(1_000_000, 1.348 * MS)] },
-    OfWorkload { workload: "minimal filter", gpu: &[(1_000_000, 0.990 * MS)], processor: &[(1_000_000, 1.348 * MS)] },
-    OfWorkload { workload: "complex filter", gpu: &[(1_000_000, 0.993 * MS)], processor: &[(1_000_000, 5.847 * MS)] },
-    OfWorkload {
+    PublishedWorkload {
+        workload: "port filter",
+        gpu: &[(1_000_000, 0.989 * MS)],
+        processor: &[(1_000_000, 1.348 * MS)],
+    },
+    PublishedWorkload {
+        workload: "minimal filter",
+        gpu: &[(1_000_000, 0.990 * MS)],
+        processor: &[(1_000_000, 1.348 * MS)],
+    },
+    PublishedWorkload {
+        workload: "complex filter",
+        gpu: &[(1_000_000, 0.993 * MS)],
+        processor: &[(1_000_000, 5.847 * MS)],
+    },
+    PublishedWorkload {
         workload: "hash load balancer",
         gpu: &[
             (1_000, 29.6 * US),
@@ -61,7 +73,7 @@ pub const WORKLOADS: [OfWorkload; 6] = [
             (10_000_000, 127.8 * MS),
         ],
     },
-    OfWorkload {
+    PublishedWorkload {
         workload: "batch hash load balancer",
         gpu: &[(1_000_000, 0.994 * MS), (10_000_000, 9.305 * MS)],
         processor: &[(1_000_000, 7.166 * MS), (10_000_000, 127.1 * MS)],

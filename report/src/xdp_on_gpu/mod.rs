@@ -5,7 +5,7 @@
 //! All sides of a column take turns, so that whatever else the machine does hits each of them
 //! alike; and all verdicts are held to the rule before anything is timed.
 
-pub mod ours;
+pub mod packet_runner;
 pub mod published;
 pub mod records;
 mod run;
@@ -13,4 +13,4 @@ pub mod tables;
 pub mod workloads;
 
 pub use run::{Options, Side, open_records, run};
-pub use tables::{Cell, Column, InWords, Row, Source, Table};
+pub use tables::{Cell, Column, FormattedTable, Row, Source, Table};

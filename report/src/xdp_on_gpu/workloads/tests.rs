@@ -35,7 +35,7 @@ fn edges(workload: &Workload) -> Vec<Fields> {
 #[test]
 fn records_and_packets_get_the_same() {
     for workload in &WORKLOADS {
-        let text = Source::new(format!("{}.wgsl", workload.name), workload.text);
+        let text = Source::new(format!("{}.wgsl", workload.name), workload.text());
         let program = wgsl::compile(&text, &ProgramOptions::default()).unwrap_or_else(|e| panic!("{}", e.render()));
         let program: Arc<Program> = Arc::new(program);
         let fields: Vec<_> = traffic(workload.traffic, 2000).chain(edges(workload)).collect();
@@ -85,10 +85,10 @@ fn the_loop_over_records_keeps_each_action() {
     for workload in &WORKLOADS {
         let fields: Vec<_> = traffic(workload.traffic, 300).collect();
         let mut records: Vec<_> = fields.iter().map(|fields| fields.to_record(7)).collect();
-        (workload.on_processor)(&mut records);
+        (workload.record_loop)(&mut records);
         for (record, fields) in records.iter().zip(&fields) {
             assert_eq!(record[ACTION], (workload.rule)(*fields));
-            assert_eq!(Fields::of(record), *fields);
+            assert_eq!(Fields::from_record(record), *fields);
         }
     }
 }

@@ -27,7 +27,7 @@ const DEPTH: usize = 4;
 /// # Panics
 /// Where this project's own text does not compile.
 pub fn program(workload: &Workload) -> Arc<Program> {
-    let text = Source::new(format!("{}.wgsl", workload.name), workload.text);
+    let text = Source::new(format!("{}.wgsl", workload.name), workload.text());
     let compiled = wgsl::compile(&text, &ProgramOptions::default());
     Arc::new(compiled.unwrap_or_else(|errors| panic!("{}", errors.render())))
 }

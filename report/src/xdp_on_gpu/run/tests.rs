@@ -84,7 +84,7 @@ impl RecordKernel for CpuRecords {
         assert!(chunk > 0);
         let (records, _) = self.memory.as_chunks_mut::<SIZE>();
         for record in &mut records[..count] {
-            record[ACTION] = (self.rule)(Fields::of(record));
+            record[ACTION] = (self.rule)(Fields::from_record(record));
         }
         if self.wrong {
             records[3][ACTION] ^= 1;
@@ -93,7 +93,7 @@ impl RecordKernel for CpuRecords {
     }
 }
 
-fn by_hand(wrong: bool) -> Box<OpenRecords> {
+fn fake_records(wrong: bool) -> Box<OpenRecords> {
     Box::new(move |workload: &Workload, _, count, _| {
         Ok(Box::new(CpuRecords { memory: vec![0; count * SIZE], rule: workload.rule, wrong }))
     })
@@ -101,7 +101,7 @@ fn by_hand(wrong: bool) -> Box<OpenRecords> {
 
 #[test]
 fn every_column_has_every_side() {
-    let side = Side { device: Arc::new(InterpDevice::new()), records: Some(by_hand(false)) };
+    let side = Side { device: Arc::new(InterpDevice::new()), records: Some(fake_records(false)) };
     let options = options(&[100, 1000], false);
     let mut told = 0;
     let tables = run(&[side], &options, &mut |_| told += 1);
@@ -116,7 +116,7 @@ fn every_column_has_every_side() {
                     panic!("{}, {}: {cell:?}", table.title, row.side)
                 };
                 assert_eq!(packets, column);
-                assert!(low_ns > 0.0 && low_ns <= median_ns && median_ns <= high_ns && samples >= LEAST as u64);
+                assert!(low_ns > 0.0 && low_ns <= median_ns && median_ns <= high_ns && samples >= MIN_ROUNDS as u64);
             }
         }
     }
@@ -124,7 +124,7 @@ fn every_column_has_every_side() {
 
 #[test]
 fn what_is_wrong_has_no_speed() {
-    let side = Side { device: Arc::new(FaultyInterp(InterpDevice::new())), records: Some(by_hand(true)) };
+    let side = Side { device: Arc::new(FaultyInterp(InterpDevice::new())), records: Some(fake_records(true)) };
     let tables = run(&[side], &options(&[100], false), &mut |_| ());
     for row in tables.iter().flat_map(|table| &table.rows) {
         let is_wrong = matches!(row.cells[0], Cell::Wrong { .. });
@@ -147,19 +147,19 @@ fn an_end_that_is_asked_for_comes_between_two_rounds() {
 
 #[test]
 fn what_is_not_begun_in_time_is_left_out_with_the_reason() {
-    let side = Side { device: Arc::new(InterpDevice::new()), records: Some(by_hand(false)) };
+    let side = Side { device: Arc::new(InterpDevice::new()), records: Some(fake_records(false)) };
     let options = options(&[100], false);
     for (late, is_left_out) in [(Duration::ZERO, false), (OVERTIME + Duration::from_secs(1), true)] {
         let Some(began) = Instant::now().checked_sub(late) else { continue };
         let mut told = 0;
         let mut progress = |_: &str| told += 1;
         let mut run = Run { options: &options, began, left: 1, progress: &mut progress };
-        let table = of_workload(&WORKLOADS[0], std::slice::from_ref(&side), &mut run);
+        let table = measure_workload(&WORKLOADS[0], std::slice::from_ref(&side), &mut run);
         assert_eq!((run.left, told), (0, 1));
         let cells: Vec<_> = table.rows.iter().filter(|row| row.source != Source::Published).collect();
         assert_eq!(cells.len(), 3);
         for row in cells {
-            let left_out = matches!(&row.cells[0], Cell::None { reason: Some(reason) } if reason == LATE);
+            let left_out = matches!(&row.cells[0], Cell::None { reason: Some(reason) } if reason == TIME_USED_UP);
             assert_eq!((left_out, row.cells[0].mpps().is_none()), (is_left_out, is_left_out), "{row:?}");
         }
     }
@@ -172,9 +172,9 @@ fn columns_share_the_time_that_is_left() {
     let mut run = Run { options: &options, began: Instant::now(), left: 20, progress: &mut progress };
     let near = |found: Duration, wanted: f64| (wanted * 0.9..=wanted).contains(&found.as_secs_f64());
     assert!(near(run.budget(3), 2.5), "a fortieth, as getting ready takes the other half");
-    assert_eq!(run.budget(1), ENOUGH);
+    assert_eq!(run.budget(1), MAX_SIDE_TIME);
     run.left = 1;
-    assert_eq!(run.budget(3), 3 * ENOUGH);
+    assert_eq!(run.budget(3), 3 * MAX_SIDE_TIME);
     run.began = run.began.checked_sub(Duration::from_secs(101)).unwrap_or(run.began);
     assert!(run.budget(3) < Duration::from_secs(1) || run.began.elapsed() < Duration::from_secs(99));
 }

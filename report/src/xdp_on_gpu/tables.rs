@@ -108,7 +108,7 @@ impl Cell {
 
 /// A table as people read it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct InWords {
+pub struct FormattedTable {
     /// As [`Table::title`].
     pub title: String,
     /// As [`Table::note`].
@@ -136,7 +136,7 @@ impl Table {
 
     /// The table as people read it: a row for each number of packets, a column for each side, in
     /// millions of packets a second.
-    pub fn in_words(&self) -> InWords {
+    pub fn formatted(&self) -> FormattedTable {
         let mut columns = vec![Column { name: self.across.clone(), published: false }];
         columns.extend(self.rows.iter().map(|row| {
             let of = if row.of.is_empty() || row.of == self.title { String::new() } else { format!("{}, ", row.of) };
@@ -152,7 +152,7 @@ impl Table {
             });
             std::iter::once(Some(grouped(column as i64))).chain(cells).collect()
         });
-        InWords { title: self.title.clone(), note: self.note.clone(), rows: rows.collect(), columns }
+        FormattedTable { title: self.title.clone(), note: self.note.clone(), rows: rows.collect(), columns }
     }
 }
 
@@ -169,7 +169,7 @@ mod tests {
             row("c", Source::Loop, Cell::None { reason: None }),
         ];
         let table = Table { title: "t".into(), note: "n".into(), across: "packets".into(), columns: vec![1000], rows };
-        let words = table.in_words();
+        let words = table.formatted();
         assert_eq!(words.rows, [[Some("1,000".into()), Some("WRONG".to_owned()), Some("2,000".into()), None]]);
         assert_eq!(
             words.columns.iter().map(|column| column.published).collect::<Vec<_>>(),
