@@ -1,9 +1,9 @@
-//! `cargo xtask prose`: the mechanical part of how the project writes.
+//! `cargo xtask prose`: mechanical checks of the project's prose.
 //!
-//! A human reads for meaning; this catches what a machine can see: documentation whose first
-//! sentence does not stand by itself, comments and pages wider than 100 columns, type names from a
-//! list of everyday words, pages of `docs/` that no reader is sent to, pages that cite files or
-//! folders that are not in the tree, and front ends that core would depend on.
+//! Finds documentation whose first sentence does not stand by itself, comments and pages wider than
+//! 100 columns, type names from a list of everyday words, pages of `docs/` missing from its index,
+//! paths and links in pages that lead to no file, and dependencies of core on the project's other
+//! crates. Meaning is left to reviewers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -12,7 +12,7 @@ use std::path::Path;
 /// Maximum width of comments and of prose in pages, in characters. Code may be wider.
 const MAX_COLUMNS: usize = 100;
 
-/// First words of a rustdoc that lean on the item's name, on the item before, or on a riddle.
+/// First words of a rustdoc that only make sense after the item's name or the item before.
 const OPENINGS: [&str; 16] = [
     "It",
     "The same",
@@ -32,7 +32,7 @@ const OPENINGS: [&str; 16] = [
     "The session's",
 ];
 
-/// Type names that say nothing to a reader of the field, one a line.
+/// Type names that do not say what the type is, one a line.
 const VAGUE_NAMES: &str = include_str!("prose/vague_names.txt");
 
 /// Vague names that are right where they are: `Name path: reason`, one a line.
@@ -69,7 +69,7 @@ pub fn check(root: &Path) -> Result<(), String> {
         if !is_checked(path) {
             continue;
         }
-        // A file that is deleted and not committed yet is still listed.
+        // A file that is deleted but not yet committed is still listed.
         match std::fs::read_to_string(root.join(path)) {
             Ok(text) => _ = files.insert(path.to_owned(), text),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
@@ -80,7 +80,7 @@ pub fn check(root: &Path) -> Result<(), String> {
     findings.iter().for_each(|finding| println!("{finding}"));
     match findings.len() {
         0 => Ok(()),
-        count => Err(format!("{count} places to reword; CONTRIBUTING.md says how the project writes")),
+        count => Err(format!("{count} places to reword; see \"Prose\" in CONTRIBUTING.md")),
     }
 }
 
@@ -101,7 +101,7 @@ fn findings(files: &BTreeMap<String, String>, tree: &BTreeSet<&str>) -> Vec<Viol
     if let Some(index) = files.get("docs/README.md") {
         let pages = files.keys().filter_map(|path| path.strip_prefix("docs/")).filter(|page| *page != "README.md");
         for page in pages.filter(|page| !index.contains(&format!("({page})"))) {
-            let message = "docs/README.md sends no reader here".to_owned();
+            let message = "docs/README.md does not link to this page".to_owned();
             all.push(Violation { path: format!("docs/{page}"), line: 1, message });
         }
     }
@@ -134,12 +134,13 @@ fn check_rust(path: &str, text: &str, all: &mut Vec<Violation>) {
     }
 }
 
-/// The first paragraph's words, up to one that continues it: `It` does not open `Items`.
+/// Returns whether a text starts with these words, and not with a longer word: `It` does not open
+/// `Items`.
 fn opens_with(doc: &str, opening: &str) -> bool {
     doc.strip_prefix(opening).is_some_and(|rest| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '\''))
 }
 
-/// The name of the type that a line defines.
+/// Returns the name of the type that a line defines.
 fn defined_type(line: &str) -> Option<&str> {
     let mut words = line.split(|c: char| !(c.is_alphanumeric() || c == '_')).filter(|word| !word.is_empty());
     let keyword = words.find(|word| !matches!(*word, "pub" | "crate" | "super" | "in" | "self"))?;
@@ -220,14 +221,14 @@ fn normalized(folder: &str, path: &str) -> String {
 
 fn check_columns(line: &str, find: &mut impl FnMut(String)) {
     let columns = line.chars().count();
-    // An address or a path cannot be broken.
+    // A URL or a path cannot be broken.
     let has_long_word = line.split_whitespace().any(|word| word.chars().count() > 60);
     if columns > MAX_COLUMNS && !line.contains("://") && !has_long_word {
-        find(format!("{columns} columns, {MAX_COLUMNS} are the most"));
+        find(format!("{columns} columns, at most {MAX_COLUMNS} are allowed"));
     }
 }
 
-/// Core is below everything: its manifest names none of the project's other crates.
+/// Checks that core's manifest names no other crate of the project.
 fn check_manifest(path: &str, text: &str, all: &mut Vec<Violation>) {
     if path != "core/Cargo.toml" {
         return;
@@ -250,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn openings_are_judged_by_whole_words_and_only_at_the_start() {
+    fn openings_are_matched_by_whole_words_and_only_at_the_start() {
         let text = "/// It.\nstruct A;\n/// Items in the queue.\nstruct B;\n/// Releases frames.\n/// It never blocks.\nfn c() {}\n";
         assert_eq!(messages("a.rs", text), [(1, "documentation opens with `It`: name the thing".into())]);
         assert_eq!(messages("a.rs", "//! What there is of it.\n").len(), 1);
@@ -258,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn comments_and_pages_have_a_hundred_columns_at_most() {
+    fn comments_and_pages_wider_than_a_hundred_columns_are_found() {
         let wide = "word ".repeat(20);
         assert_eq!(messages("a.rs", &format!("// {wide}\n")).len(), 1);
         assert!(messages("a.rs", &format!("let a = b; // {wide}\n")).is_empty(), "code has its own limit");
@@ -289,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_without_a_reader_and_core_above_others_are_found() {
+    fn unlinked_pages_and_dependencies_of_core_are_found() {
         let page = |path: &str, text: &str| (path.to_owned(), text.to_owned());
         let files = BTreeMap::from([
             page("docs/README.md", "[a](a.md)"),
