@@ -108,7 +108,7 @@ fn every_device_of_cudas_filters_packets_where_they_are_by_each_of_its_methods()
         let mut command = place.command(&["run", "f.wgsl", "--device", id, "--mempool", "gpu", "--dpdk", &port]);
         let output = command.env("PORTCULLIS_EMULATED_CUDA", "no-gdrcopy").output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
-        let parts = ["net_pcap writes packets by the processor", "modprobe gdrdrv", "--mempool host"];
+        let parts = ["net_pcap writes packets with the CPU", "modprobe gdrdrv", "--mempool host"];
         assert!(!output.status.success() && parts.iter().all(|part| said.contains(part)), "{said}");
     }
 }
