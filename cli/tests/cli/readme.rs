@@ -69,7 +69,7 @@ fn the_accounts_of_the_page_on_maps_are_what_comes_out() {
 #[test]
 fn the_rows_of_the_page_on_maps_are_one() {
     let page = include_str!("../../../docs/guide/maps.md");
-    let (_, section) = page.split_once("\n### Rows that people write\n").unwrap();
+    let (_, section) = page.split_once("\n### Map files\n").unwrap();
     let (section, _) = section.split_once("\n### ").unwrap();
     let indented: String = section.lines().filter_map(|l| l.strip_prefix("    ")).map(|l| format!("{l}\n")).collect();
     let (csv, json) = indented.split_at(indented.find('[').unwrap());
