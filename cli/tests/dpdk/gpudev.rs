@@ -107,7 +107,7 @@ fn every_device_of_cuda_filters_packets_in_place_with_each_dispatch_method() {
         let mut command = place.command(&["run", "f.wgsl", "--device", id, "--mempool", "gpu", "--dpdk", &port]);
         let output = command.env("PORTCULLIS_EMULATED_CUDA", "no-gdrcopy").output().unwrap();
         let stderr = String::from_utf8_lossy(&output.stderr);
-        let parts = ["net_pcap writes packets by the processor", "modprobe gdrdrv", "--mempool host"];
+        let parts = ["net_pcap writes packets with the CPU", "modprobe gdrdrv", "--mempool host"];
         assert!(!output.status.success() && parts.iter().all(|part| stderr.contains(part)), "{stderr}");
     }
 }
