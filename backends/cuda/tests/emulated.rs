@@ -596,6 +596,40 @@ fn a_hanging_session_blocks_no_other() {
 }
 
 #[test]
+fn a_failed_quiescent_period_frees_nothing_beside_resident_kernels() {
+    const TEST: &str = "a_failed_quiescent_period_frees_nothing_beside_resident_kernels";
+    if !is_child() {
+        // With the cache, loading the filter again takes no time.
+        let cache = tempfile::tempdir().unwrap();
+        let variables = [("PORTCULLIS_CACHE", cache.path().to_str().unwrap())];
+        let Some(child) = run_child_without(TEST, "hang=5,linger=200", &[], &variables) else { return };
+        let error = String::from_utf8_lossy(&child.stderr);
+        assert!(child.status.success(), "{}\n{error}", String::from_utf8_lossy(&child.stdout));
+        return;
+    }
+    with_timeout(|| {
+        let program = program(FILTERS[3]);
+        let load = |dispatch, cancel| device().load(&program, &LoadOptions { cancel, ..options(dispatch) });
+        drop(load(Dispatch::Inline, CancelToken::new()).unwrap());
+        let mut resident = load(Dispatch::Persistent, CancelToken::new()).unwrap();
+        let cancel = CancelToken::new();
+        let mut hangs = load(Dispatch::WaitValue, cancel.clone()).unwrap();
+        resident.run(batch(50, 128, 1)).unwrap();
+        hangs.submit(batch(300, 0, 1)).unwrap();
+        std::thread::scope(|scope| {
+            // Loading waits for all resident kernels to leave, until it is cancelled.
+            let waiting = scope.spawn(|| load(Dispatch::Inline, cancel_after_a_second()).err());
+            std::thread::sleep(Duration::from_millis(100));
+            // Whoever waits has the last reference to these kernels now, and releases them.
+            drop(resident);
+            assert_eq!(waiting.join().unwrap(), Some(DeviceError::Cancelled));
+        });
+        cancel.cancel();
+        assert_eq!(hangs.complete().err(), Some(DeviceError::Cancelled));
+    });
+}
+
+#[test]
 fn a_filter_that_hangs_at_load_time_blocks_no_other_session() {
     const TEST: &str = "a_filter_that_hangs_at_load_time_blocks_no_other_session";
     if !is_child() {

@@ -275,7 +275,7 @@ impl<'a> Files<'a> {
             match to {
                 Some((_, Some(file))) => {
                     let text = make()?;
-                    file.write(|out| out.write_all(text.as_bytes())).map(drop)?;
+                    file.write(|out| out.write_all(text.as_bytes()))?;
                 }
                 Some((_, None)) => for_stdout = Some(make()?),
                 None => {}

@@ -177,11 +177,27 @@ fn an_output_that_fails_on_the_way_is_not_taken_for_whole() {
     let place = Place::new();
     place.file("f.wgsl", PASS);
     let run = format!("portcullis run f.wgsl --read '{}' --write o.pcap", crate::support::sample());
-    // Where the signal is ignored, writing beyond the limit is an error.
-    let ran = place.shell(&format!("trap '' XFSZ; ulimit -f 8; {run}"));
+    let ran = place.shell(&format!("ulimit -f 8; {run}"));
     let why = "File too large (os error 27); check the limits of the file system and of the process (`ulimit -f`)";
     let count = "4 000 packets were judged, and not all are written";
     assert_eq!((ran.code, ran.err), (1, format!("error: o.pcap: writing failed: {why}\n{count}\n")));
+}
+
+/// The limit on file sizes ends programs by a signal, unless they ignore it.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_file_that_becomes_too_large_is_removed_and_told() {
+    let place = Place::new();
+    let counts = "//! map m: array value=1 entries=60000
+        fn xdp_filter(pkt: u32) -> u32 { m_add(load_be32(pkt, 26u) % 60000u, 0u, 1u); return XDP_PASS; }";
+    place.file("f.wgsl", counts);
+    let run = "portcullis run f.wgsl --read synth:packets=20000,flows=20000";
+    for (option, file) in [("--state s", "s"), ("--dump-map m=m.csv", "m.csv")] {
+        let ran = place.shell(&format!("ulimit -f 8; {run} {option}"));
+        let why = format!("error: {file}: writing failed: File too large (os error 27); check the limits of the file ");
+        assert!(ran.code == 1 && ran.err.starts_with(&why), "{}: {}", ran.code, ran.err);
+        assert_eq!(place.names(), ["f.wgsl"]);
+    }
 }
 
 /// Files that cannot be made count as open no more than they are.
