@@ -9,7 +9,6 @@ use portcullis::auto::{EXPECTED_BATCH_PACKETS, Settings};
 use portcullis::device::{Device, DeviceError, DeviceKind, LoadOptions, Session};
 use portcullis::io::wrap::Limit;
 use portcullis::io::{self, RedirectSink, Sink, SinkError, Source, SourceOptions};
-use portcullis::packet::Action;
 use portcullis::pipeline::{self, Broadcasts, Event, Observer, Outputs, PipelineError, Totals};
 use portcullis::program::Program;
 
@@ -192,7 +191,7 @@ fn tell(
     totals: &Totals,
 ) -> Result<(), Failure> {
     let events = maps.events();
-    let aborted = totals.verdicts[Action::Aborted as usize];
+    let aborted = totals.verdicts.aborted;
     let traps = if aborted > 0 { maps.traps.read(session)? } else { Vec::new() };
     let out_of_fuel = maps.traps.out_of_fuel(aborted, &traps);
     let run = report::Run { filter: args.filter.name(), device: device.info(), totals, events, traps, out_of_fuel };

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use portcullis::device::DeviceInfo;
 use portcullis::frontend::xdp::events::EventCounts;
-use portcullis::packet::Action;
+use portcullis::packet::{Action, VerdictCounts};
 use portcullis::pipeline::Totals;
 use serde::{Deserialize, Serialize};
 
@@ -105,7 +105,7 @@ impl Run<'_> {
     /// One line, the end of the line included.
     pub fn json(&self) -> String {
         let totals = self.totals;
-        let [aborted, drop, pass, tx, redirect] = totals.verdicts;
+        let VerdictCounts { aborted, drop, pass, tx, redirect } = totals.verdicts;
         let mut redirect_targets: BTreeMap<_, _> =
             totals.targets.iter().map(|(target, count)| (Target::Port(target), count)).collect();
         if totals.targets.other() > 0 {
@@ -140,7 +140,7 @@ impl Run<'_> {
             row("bytes", out::grouped(totals.bytes), String::new()),
         ];
         for action in Action::ALL {
-            let count = totals.verdicts[action as usize];
+            let count = totals.verdicts.of(action);
             rows.push(row(action.name(), out::grouped(count), share(count)));
         }
         rows.extend(self.targets().into_iter().map(|(name, count)| row(&name, out::grouped(count), share(count))));
