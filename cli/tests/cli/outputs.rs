@@ -1,5 +1,7 @@
 //! Output files of `run`, and what is refused so that no data are lost.
 
+#[cfg(target_os = "linux")]
+use crate::support::RunOutput;
 use crate::support::{PASS, Place, packets, pcap};
 
 const BY_BYTE: &str = "fn xdp_filter(pkt: u32) -> u32 {
@@ -170,17 +172,67 @@ fn outputs_that_cannot_be_written_are_named() {
     );
 }
 
-/// If writing fails, the count of filtered packets is not that of the file.
+/// If writing fails, the file ends with a whole packet, and the error states how many packets it has.
 #[cfg(target_os = "linux")]
 #[test]
-fn a_failed_output_is_reported_as_incomplete() {
+fn a_file_whose_writing_fails_ends_with_a_whole_packet() {
     let place = Place::new();
     place.file("f.wgsl", PASS);
-    let run = format!("portcullis run f.wgsl --read '{}' --write o.pcap", crate::support::sample());
-    let ran = place.shell(&format!("ulimit -f 8; {run}"));
+    place.file("r.wgsl", "fn xdp_filter(pkt: u32) -> u32 { return redirect(pkt_len(pkt) & 1u); }");
+    let input = packets(&std::fs::read(crate::support::sample()).unwrap());
+    let target = |odd: usize| input.iter().filter(|packet| packet.len() % 2 == odd).cloned().collect::<Vec<_>>();
+    let run = |limit: u32, args: &str| {
+        let read = crate::support::sample();
+        place.shell(&format!("ulimit -f {limit}; portcullis run {args} --read '{read}' --device cpu"))
+    };
     let why = "File too large (os error 27); check the limits of the file system and of the process (`ulimit -f`)";
-    let count = "4 000 packets were judged, and not all are written";
-    assert_eq!((ran.code, ran.err), (1, format!("error: o.pcap: writing failed: {why}\n{count}\n")));
+    let check = |ran: RunOutput, name: &str, got: Vec<Vec<u8>>, wanted: &[Vec<u8>]| {
+        let count = got.len();
+        assert!((10..wanted.len()).contains(&count) && wanted.starts_with(&got), "{name}: {count} packets");
+        let said = format!("error: {name}: writing failed: {why}; packets in the file: {count}\n");
+        assert_eq!((ran.code, ran.err), (1, format!("{said}4 000 packets were judged, and not all are written\n")));
+    };
+    // The unit of the limits is 512 bytes. Some of them fall inside a packet.
+    for limit in [8, 9, 100, 601] {
+        check(run(limit, "f.wgsl --write o.pcap"), "o.pcap", packets(&place.read("o.pcap")), &input);
+        let ran = run(limit, "f.wgsl --write o.pcapng");
+        check(ran, "o.pcapng", pcapng_packets(&place.read("o.pcapng")), &input);
+        let ran = run(limit, "f.wgsl --write - > o.pcap");
+        check(ran, "stdout", packets(&place.read("o.pcap")), &input);
+        // Each file of a directory can fail; the error is about one of them.
+        let ran = run(limit, "r.wgsl --write-redirect r");
+        let files = [0, 1].map(|odd| (format!("r/{odd}.pcap"), target(odd)));
+        for (name, wanted) in &files {
+            assert!(wanted.starts_with(&packets(&place.read(name))), "{name}");
+        }
+        let (name, wanted) = files.into_iter().find(|(name, _)| ran.err.contains(name.as_str())).unwrap();
+        check(ran, &name, packets(&place.read(&name)), &wanted);
+    }
+    // Appending keeps what the file had before.
+    place.file("o.pcap", pcap(&[&[1; 60]]));
+    let ran = run(8, "f.wgsl --write - >> o.pcap");
+    let appended = place.read("o.pcap")[24 + 16 + 60..].to_vec();
+    check(ran, "stdout", packets(&appended), &input);
+    // A limit too small for the file header.
+    let ran = run(0, "f.wgsl --write o.pcap").failed(1, &[]);
+    assert_eq!(ran.err, format!("error: o.pcap: writing failed: {why}; packets in the file: 0\n"));
+    assert!(place.read("o.pcap").is_empty());
+}
+
+/// The packets of a pcapng file of one section, little-endian.
+#[cfg(target_os = "linux")]
+fn pcapng_packets(file: &[u8]) -> Vec<Vec<u8>> {
+    let word = |at: usize| u32::from_le_bytes(file[at..at + 4].try_into().unwrap()) as usize;
+    let (mut at, mut packets) = (0, Vec::new());
+    while at < file.len() {
+        let end = at + word(at + 4);
+        assert_eq!(word(end - 4), word(at + 4));
+        if word(at) == 6 {
+            packets.push(file[at + 28..][..word(at + 20)].to_vec());
+        }
+        at = end;
+    }
+    packets
 }
 
 /// SIGXFSZ would end the program if it were not ignored.
