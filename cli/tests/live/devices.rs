@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use portcullis::device::{Device, Dispatch, READS_IN_PLACE};
+use portcullis::device::{Device, Dispatch, InPlaceReads};
 use portcullis_live_tests::frames::udp;
 use portcullis_live_tests::{Namespace, PacketSocket, Suite, Veth};
 use serde_json::Value;
@@ -51,7 +51,7 @@ impl DeviceUnderTest {
         match self.backend {
             "cuda" => matches!(self.dispatch, Dispatch::Inline | Dispatch::Pipelined),
             "wgpu" => false,
-            _ => self.device.info().limits.contains(&(READS_IN_PLACE, "yes".into())),
+            _ => self.device.info().in_place_reads() == InPlaceReads::Always,
         }
     }
 
