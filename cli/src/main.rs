@@ -16,6 +16,7 @@ mod l2fwd;
 mod out;
 mod run;
 mod selftest;
+mod startup;
 
 use std::panic::PanicHookInfo;
 use std::process::ExitCode;
@@ -52,13 +53,14 @@ enum Command {
 /// Parses the arguments, does what they ask and says how it ended.
 fn main() -> ExitCode {
     std::panic::set_hook(Box::new(last_resort));
+    startup::ignore_sigxfsz();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(said) => {
-            // Help and version come this way too. Of an error where nobody listens the exit code
-            // tells.
-            return match said.print() {
-                Err(error) if !said.use_stderr() => out::stdout_failed(&error).report(),
+            // Help and version are such errors too, and go to standard output.
+            let is_help = !said.use_stderr();
+            return match said.print().map_err(|error| out::stdout_failed(&error)).and(out::check_stdout()) {
+                Err(failure) if is_help => failure.report(),
                 _ => ExitCode::from(said.exit_code() as u8),
             };
         }

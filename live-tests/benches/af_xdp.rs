@@ -1,14 +1,13 @@
-//! AF_XDP: receiving, forwarding and passing packets by the program's own pipeline, against a bare
-//! loop, DPDK's testpmd, and what the kernel makes of them itself; and how long a packet waits.
+//! Benchmarks of AF_XDP: receiving, forwarding and passing packets through the pipeline, compared
+//! with a bare loop, DPDK's testpmd and the kernel's own XDP verdicts; and round-trip latency.
 //!
-//! One kernel sends as much as it can over a veth pair, on the first processor; who receives has
-//! the second, but for `pipelined`, whose threads are wherever the system puts them. Each round
-//! lasts a second or two, and the sides take turns.
+//! The kernel sends as fast as it can over a veth pair on the first processor. The receiver is
+//! pinned to the second, except for `pipelined`, whose threads the scheduler places. A round lasts
+//! one or two seconds, and the sides alternate.
 //!
-//! `cargo bench -p portcullis-live-tests --features bench --bench af_xdp`, as root; behind `--`
-//! some of its parts (`receive`, `batches`, `forward`, `pass`, `latency`). With `dpdk-testpmd` and
-//! its driver net_af_xdp (Debian's packages dpdk-dev and librte-net-af-xdp23), these sides are
-//! measured, too.
+//! `cargo bench -p portcullis-live-tests --features bench --bench af_xdp`, as root; arguments after
+//! `--` select parts (`receive`, `batches`, `forward`, `pass`, `latency`). The testpmd sides need
+//! `dpdk-testpmd` and its driver net_af_xdp (Debian's packages dpdk-dev and librte-net-af-xdp23).
 
 mod support;
 
@@ -24,13 +23,13 @@ use portcullis_live_tests::{End, Flood, KernelXdp, Namespace, Veth};
 use support::bare::bare;
 use support::latency::{quantile, round_trips};
 use support::testpmd::Testpmd;
-use support::{ROUND, Side, compare, is_over, is_wanted, median, rate, say};
+use support::{ROUND, Side, compare, is_stopped, is_wanted, median, rate, say};
 
 const ROUNDS: usize = 7;
 const FRAMES: u32 = 8192;
 
-/// Of what is forwarded at most, how much comes while it is measured how long it takes.
-const LOAD: f64 = 0.1;
+/// Packet rate of the latency measurement, as a share of the forwarding rate.
+const LATENCY_LOAD: f64 = 0.1;
 
 // `enum xdp_action`, `linux/bpf.h`.
 const XDP_DROP: u32 = 1;
@@ -38,7 +37,7 @@ const XDP_PASS: u32 = 2;
 const XDP_TX: u32 = 3;
 
 fn main() {
-    if !support::begin() {
+    if !support::prepare() {
         return;
     }
     let (left, right) = (Namespace::new(), Namespace::new());
@@ -60,14 +59,14 @@ fn main() {
     if is_wanted("pass") {
         bench.pass();
     }
-    // The load of the latter is a share of what comes of the former.
+    // The latency measurement's load is a share of the forwarding rate.
     let (forward, latency) = (is_wanted("forward"), is_wanted("latency"));
     if let Some(rate) = (forward || latency).then(|| bench.forward()).flatten().filter(|_| latency) {
-        bench.latency(rate * LOAD);
+        bench.latency(rate * LATENCY_LOAD);
     }
 }
 
-/// A link whose left end sends. At the right there is who receives.
+/// A link whose left end sends and whose right end holds the receiver under test.
 struct Bench {
     veth: Veth,
     has_testpmd: bool,
@@ -76,7 +75,7 @@ struct Bench {
 impl Bench {
     fn receive(&self) {
         let ours = |filter, dispatch| {
-            move || self.flooded(|end| ours(end, filter, dispatch, BatchPolicy::default(), None, measure_carried))
+            move || self.flooded(|end| ours(end, filter, dispatch, BatchPolicy::default(), None, executed_rate))
         };
         let mut sides = vec![Side::new("bare loop", || {
             self.flooded(|end| end.namespace().run(|| bare(end.name(), FRAMES, |count| rate(count))))
@@ -91,17 +90,16 @@ impl Bench {
         sides.push(Side::new("the kernel's XDP_DROP", || {
             self.flooded(|end| {
                 let _program = KernelXdp::new(XDP_DROP).attach(end);
-                rate(&mut || came(end))
+                rate(&mut || received_packets(end))
             })
         }));
         compare("received", ROUNDS, bases, &mut sides);
     }
 
-    /// Ways of closing batches, and how many packets come between two times that a thread has to be
-    /// woken up.
+    /// Compares batch policies, and reports the packets received per wait of a thread.
     fn batches(&self) {
         let ms = Duration::from_millis(1);
-        let ways = [
+        let policies = [
             ("inline, 256 packets", Dispatch::Inline, BatchPolicy::default()),
             ("inline, as found", Dispatch::Inline, BatchPolicy::adaptive()),
             ("pipelined, 256 packets", Dispatch::Pipelined, BatchPolicy::default()),
@@ -109,19 +107,19 @@ impl Bench {
             ("pipelined, 256 in 1 ms", Dispatch::Pipelined, BatchPolicy::fixed(256, ms)),
             ("pipelined, 4096 in 1 ms", Dispatch::Pipelined, BatchPolicy::fixed(4096, ms)),
         ];
-        let woken: Vec<_> = ways.iter().map(|_| Mutex::new(Vec::new())).collect();
-        let sides = ways.iter().zip(&woken).map(|((name, dispatch, closing), woken)| {
+        let woken: Vec<_> = policies.iter().map(|_| Mutex::new(Vec::new())).collect();
+        let sides = policies.iter().zip(&woken).map(|((name, dispatch, closing), woken)| {
             let measure = |stats: &LaneStats| {
-                let (packets, waits) = (stats.snapshot().executed.all(), waits());
-                let rate = measure_carried(stats);
-                let (packets, waits) = (stats.snapshot().executed.all() - packets, self::waits() - waits);
+                let (packets, waits) = (stats.snapshot().executed.all(), context_switches());
+                let rate = executed_rate(stats);
+                let (packets, waits) = (stats.snapshot().executed.all() - packets, self::context_switches() - waits);
                 woken.lock().unwrap().push(packets as f64 / waits.max(1) as f64);
                 rate
             };
             Side::new(name, move || self.flooded(|end| ours(end, "minimal", *dispatch, *closing, None, measure)))
         });
         compare("received in batches", ROUNDS, 1, &mut sides.collect::<Vec<_>>());
-        for ((name, ..), woken) in ways.iter().zip(woken) {
+        for ((name, ..), woken) in policies.iter().zip(woken) {
             let woken = woken.into_inner().unwrap();
             if !woken.is_empty() {
                 say(format_args!("{name}: {:.0} packets a wait\n", median(woken)));
@@ -129,11 +127,11 @@ impl Bench {
         }
     }
 
-    /// Gives how many packets a second come back.
+    /// Returns the forwarding rate of `mac_swap`, in packets a second.
     fn forward(&self) -> Option<f64> {
-        // What comes back ends there.
+        // Drop returned frames after counting them.
         let _program = KernelXdp::new(XDP_DROP).attach(&self.veth.left);
-        let back = || came(&self.veth.left);
+        let back = || received_packets(&self.veth.left);
         let ours = |dispatch| {
             let measure = move |_: &LaneStats| rate(&mut || back());
             move || self.flooded(|end| ours(end, "mac_swap", dispatch, BatchPolicy::default(), None, measure))
@@ -158,8 +156,8 @@ impl Bench {
         let passed = |dispatch| {
             move || {
                 self.flooded(|end| {
-                    ours(end, "minimal", dispatch, BatchPolicy::default(), Some(Kind::Veth), |_| {
-                        rate(&mut || into_stack(end))
+                    ours(end, "minimal", dispatch, BatchPolicy::default(), Some(StackDevice::Veth), |_| {
+                        rate(&mut || stack_packets(end))
                     })
                 })
             }
@@ -173,19 +171,20 @@ impl Bench {
             Side::new("the kernel's XDP_PASS", || {
                 self.flooded(|end| {
                     let _program = KernelXdp::new(XDP_PASS).attach(end);
-                    rate(&mut || into_stack(end))
+                    rate(&mut || stack_packets(end))
                 })
             }),
         ];
         compare("passed into the kernel's stack", ROUNDS, 1, &mut sides);
     }
 
-    /// Round trips at so many packets a second, through the program and through a program in the
-    /// kernel that sends every frame back as it is. The difference is what the way through user
+    /// Measures round trips at `rate` packets a second, through the pipeline and through an XDP
+    /// program that returns every frame unchanged. The difference is what the path through user
     /// space adds.
     fn latency(&self, rate: f64) {
         const SHARES: [(&str, f64); 3] = [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999)];
-        // What a program in the kernel sends back is only received where there is one, too.
+        // On a veth, frames that XDP_TX returns are received only if the peer has an XDP program
+        // too.
         let _program = KernelXdp::new(XDP_PASS).attach(&self.veth.left);
         let frame = self.frame();
         let trips = || {
@@ -196,7 +195,7 @@ impl Bench {
         let mut rows = [const { [const { Vec::new() }; SHARES.len()] }; 4];
         let (mut lost, mut sent) = (0, 0);
         for _ in 0..ROUNDS {
-            if is_over() {
+            if is_stopped() {
                 return;
             }
             let (theirs, ..) = {
@@ -211,7 +210,7 @@ impl Bench {
                 own = SHARES.map(|(_, share)| latency.value_at_quantile(share) as f64 / 1e3);
                 0.0
             });
-            let (ours, lost_now, sent_now) = round.expect("it was measured");
+            let (ours, lost_now, sent_now) = round.expect("the round was measured");
             (lost, sent) = (lost + lost_now, sent + sent_now);
             for share in 0..SHARES.len() {
                 let added = ours[share] - theirs[share];
@@ -227,8 +226,7 @@ impl Bench {
             "p99",
             "p99.9"
         ));
-        let names =
-            ["the kernel's XDP_TX", "mac_swap, inline, delay 0", "added", "of it between receiving and sending"];
+        let names = ["the kernel's XDP_TX", "mac_swap, inline, delay 0", "added", "of it from receipt to verdict"];
         for (name, row) in names.iter().zip(rows) {
             let [p50, p99, p999] = row.map(median);
             say(format_args!("{name:<34} {p50:>8.1} {p99:>8.1} {p999:>8.1}\n"));
@@ -248,23 +246,22 @@ impl Bench {
         })
     }
 
-    /// Measures while as much comes in at the right end as can be sent.
+    /// Measures while the left end sends as fast as it can.
     fn flooded(&self, measure: impl FnOnce(&End) -> f64) -> f64 {
         let _flood = Flood::start(&self.veth.left, &self.frame());
         measure(&self.veth.right)
     }
 
-    /// From the left to the right; IPv4, with a header that the kernel's stack looks at and throws
-    /// away.
+    /// A frame from left to right whose IPv4 header the kernel's stack reads and rejects.
     fn frame(&self) -> Vec<u8> {
         [&self.veth.right.mac()[..], &self.veth.left.mac(), &[0x08, 0x00, 0x45], &[0; 49]].concat()
     }
 }
 
-/// Times that a thread of this process had to wait.
-fn waits() -> i64 {
-    // SAFETY: all bytes zero are an `rusage`, which outlives the call.
-    #[expect(unsafe_code, reason = "the system's")]
+/// Number of voluntary context switches of this process.
+fn context_switches() -> i64 {
+    // SAFETY: a zeroed `rusage` is valid and outlives the call.
+    #[expect(unsafe_code, reason = "getrusage(2)")]
     let usage = unsafe {
         let mut usage: libc::rusage = std::mem::zeroed();
         libc::getrusage(libc::RUSAGE_SELF, &raw mut usage);
@@ -273,35 +270,37 @@ fn waits() -> i64 {
     usage.ru_nvcsw
 }
 
-/// Packets that have had their verdict.
-fn measure_carried(stats: &LaneStats) -> f64 {
+/// Rate of packets whose verdict was executed.
+fn executed_rate(stats: &LaneStats) -> f64 {
     rate(&mut || stats.snapshot().executed.all())
 }
 
-/// Packets that have come in at an end of a link, whatever XDP makes of them.
-fn came(end: &End) -> u64 {
-    let table = end.namespace().run(|| std::fs::read_to_string("/proc/thread-self/net/dev")).expect("it is there");
+/// Number of packets received at an end of a link, whatever XDP does with them.
+fn received_packets(end: &End) -> u64 {
+    let table =
+        end.namespace().run(|| std::fs::read_to_string("/proc/thread-self/net/dev")).expect("procfs is mounted");
     let line = table.lines().find_map(|line| line.trim_start().strip_prefix(end.name())?.strip_prefix(':'));
     let packets = line.and_then(|line| line.split_whitespace().nth(1)?.parse().ok());
-    packets.expect("the interface is there")
+    packets.expect("the interface is listed")
 }
 
-/// Packets that IPv4 of the kernel's stack has seen, whatever is wrong with them.
-fn into_stack(end: &End) -> u64 {
-    let table = end.namespace().run(|| std::fs::read_to_string("/proc/thread-self/net/snmp")).expect("it is there");
+/// Number of packets that the kernel's IPv4 stack has seen, including malformed ones.
+fn stack_packets(end: &End) -> u64 {
+    let table =
+        end.namespace().run(|| std::fs::read_to_string("/proc/thread-self/net/snmp")).expect("procfs is mounted");
     let mut lines = table.lines().filter(|line| line.starts_with("Ip:")).map(str::split_whitespace);
     let (Some(names), Some(values)) = (lines.next(), lines.next()) else { panic!("no IPv4: {table}") };
     let received = names.zip(values).find(|(name, _)| *name == "InReceives");
     received.and_then(|(_, value)| value.parse().ok()).expect("a number of packets")
 }
 
-/// Runs a filter at an end of a link while something is measured.
+/// Runs a filter at an end of a link while `measure` runs.
 fn ours(
     end: &End,
     filter: &str,
     dispatch: Dispatch,
     closing: BatchPolicy,
-    stack: Option<Kind>,
+    stack: Option<StackDevice>,
     measure: impl FnOnce(&LaneStats) -> f64 + Send,
 ) -> f64 {
     let options = Options {
@@ -336,7 +335,7 @@ fn ours(
             ran.join().unwrap();
             rate
         });
-        assert_eq!(run.frame_audit.frames().rest(), 0, "a frame is missing");
+        assert_eq!(run.frame_audit.frames().in_batches(), 0, "a frame is missing");
         rate
     })
 }

@@ -1,10 +1,10 @@
-//! DPDK's ports: packets from a device that makes them (net_null) by the program's own pipeline, on
-//! one processor, against `dpdk-testpmd` on the same device, and against a bare loop.
+//! Benchmarks of DPDK ports: packets that the driver net_null generates, through the pipeline on
+//! one processor, compared with `dpdk-testpmd` on the same device and with a bare loop.
 //!
 //! `cargo bench -p portcullis-live-tests --features bench,dpdk --bench dpdk`, with Debian's
-//! packages libdpdk-dev and dpdk-dev; behind `--` some of its parts: `io` and `mac` (as testpmd's
-//! modes of these names), `build` (what a batch costs beside receiving and freeing its packets),
-//! `batches` (batches of other sizes).
+//! packages libdpdk-dev and dpdk-dev; arguments after `--` select parts: `io` and `mac` (testpmd's
+//! modes of these names), `build` (the cost of a batch beyond receiving and freeing its packets),
+//! `batches` (other batch sizes).
 
 mod support;
 
@@ -20,24 +20,24 @@ use portcullis::pipeline::live::{BatchPolicy, LaneStats, LiveOptions};
 use portcullis_dpdk_sys as sys;
 use portcullis_io::dpdk::{Dpdk, Mempool, Options, open};
 use portcullis_io::live::Lane;
-use portcullis_live_tests::on_processor;
+use portcullis_live_tests::pin_to_processor;
 use support::testpmd::Testpmd;
 use support::{Side, compare, is_wanted, rate, say};
 
 const ROUNDS: usize = 7;
 
-/// Packets that are received at a time.
+/// Number of packets received at a time.
 const BURST: usize = 64;
 
-/// The processor that forwards, on either side.
+/// Processor that forwards, on either side.
 const PROCESSOR: usize = 1;
 
-/// Sends every packet back as it is: what testpmd's `io` does, where `minimal` has packets pass,
-/// which are dropped here.
-const BACK: &str = "fn xdp_filter(pkt: u32) -> u32 { return XDP_TX; }";
+/// Sends every packet back unchanged, as testpmd's `io` does. `minimal` passes packets, which are
+/// dropped here for want of a stack.
+const SEND_BACK: &str = "fn xdp_filter(pkt: u32) -> u32 { return XDP_TX; }";
 
 fn main() {
-    if !support::begin() {
+    if !support::prepare() {
         return;
     }
     let burst = BatchPolicy::fixed(BURST, Duration::ZERO);
@@ -45,7 +45,7 @@ fn main() {
         let mut sides = [
             Side::new("testpmd io", || testpmd("io")),
             Side::new("minimal", || ours(&support::stock("minimal"), burst)),
-            Side::new("sends all back", || ours(BACK, burst)),
+            Side::new("sends all back", || ours(SEND_BACK, burst)),
         ];
         compare("packets of 64 bytes", ROUNDS, 1, &mut sides);
     }
@@ -64,13 +64,16 @@ fn main() {
     }
 }
 
-/// Times building batches of packets and taking them apart, without a filter.
+/// Times building batches of packets and releasing them, without a filter.
 fn build() {
-    let mut sides = [Side::new("bare loop", || alone(bare)), Side::new("batches, dropped", || alone(dropped))];
+    let mut sides =
+        [Side::new("bare loop", || measure_loop(bare)), Side::new("batches, dropped", || measure_loop(dropped))];
     if let Some(rates) = compare("received and freed, 64 at a time", ROUNDS, 1, &mut sides) {
         let [bare, batches] = [1e9 / rates[0], 1e9 / rates[1]];
         let difference = batches - bare;
-        say(format_args!("ns a packet: {bare:.1} bare, {batches:.1} in batches, {difference:.1} between\n\n"));
+        say(format_args!(
+            "ns a packet: {bare:.1} bare, {batches:.1} in batches, {difference:.1} for building batches\n\n"
+        ));
     }
 }
 
@@ -82,7 +85,7 @@ fn batches() {
         let back = &back;
         sides.push(Side::new(name, move || ours(back, at(size))));
     }
-    sides.push(Side::new("which find their size", || ours(&back, BatchPolicy::adaptive())));
+    sides.push(Side::new("adaptive", || ours(&back, BatchPolicy::adaptive())));
     compare("mac_swap, packets a batch", ROUNDS, 1, &mut sides);
 }
 
@@ -92,7 +95,7 @@ fn testpmd(forward: &str) -> f64 {
     rate(&mut || testpmd.received())
 }
 
-/// A port that is open, of a device that was never there before.
+/// Opens a port of a device that no earlier call used.
 fn port() -> Dpdk {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     let port = format!("net_null{}", NUMBER.fetch_add(1, Ordering::Relaxed));
@@ -120,7 +123,7 @@ fn close(run: Dpdk) {
     assert_eq!(packets.total, packets.free, "a packet is missing");
 }
 
-/// The program's own pipeline.
+/// Measures the pipeline with a filter.
 fn ours(filter: &str, closing: BatchPolicy) -> f64 {
     let session = support::session_of(filter, Dispatch::Inline);
     let stats = Arc::new(LaneStats::default());
@@ -140,21 +143,21 @@ fn ours(filter: &str, closing: BatchPolicy) -> f64 {
     rate
 }
 
-/// Has a loop turn over a lane and its port's number, on a thread of its own. A turn gives how many
-/// packets it took.
-fn alone(turn: fn(&mut Lane, u16) -> u64) -> f64 {
+/// Repeats a step with a lane and its port's number on a thread of its own, and returns packets a
+/// second. A step returns the number of packets that it took.
+fn measure_loop(step: fn(&mut Lane, u16) -> u64) -> f64 {
     let mut run = port();
     let (mut lane, number) = (run.lanes.remove(0), run.info[0].number);
     let (is_over, count) = (AtomicBool::new(false), AtomicU64::new(0));
     let rate = std::thread::scope(|scope| {
         let (is_over, count) = (&is_over, &count);
         let ran = scope.spawn(move || {
-            on_processor(PROCESSOR);
-            // DPDK's pools are faster for threads that it knows, which the first look of a receiver
-            // sees to.
+            pin_to_processor(PROCESSOR);
+            // DPDK's mempools are faster for registered threads; a receiver registers its thread
+            // when it first polls.
             let mut all = dropped(&mut lane, number);
             while !is_over.load(Ordering::Relaxed) {
-                all += turn(&mut lane, number);
+                all += step(&mut lane, number);
                 count.store(all, Ordering::Relaxed);
             }
             drop(lane);
@@ -168,7 +171,7 @@ fn alone(turn: fn(&mut Lane, u16) -> u64) -> f64 {
     rate
 }
 
-/// What a filter gives for each packet, on both sides: it is none of what a batch costs.
+/// Builds the verdicts of a batch. Both sides do so, so that it does not count as a batch's cost.
 fn drop_all(count: usize) -> Vec<u8> {
     black_box(vec![Action::Drop as u8; count])
 }
@@ -176,9 +179,9 @@ fn drop_all(count: usize) -> Vec<u8> {
 /// Receives packets and frees them.
 fn bare(_: &mut Lane, number: u16) -> u64 {
     let mut mbufs = [std::ptr::null_mut(); BURST];
-    // SAFETY: nobody else has the queue, and there is room for so many packets, which are ours
+    // SAFETY: nothing else uses the queue, and the array has room for BURST packets, which are ours
     // until they are freed.
-    #[expect(unsafe_code, reason = "DPDK's")]
+    #[expect(unsafe_code, reason = "DPDK's C functions")]
     unsafe {
         let came = sys::pc_burst(number, 0, mbufs.as_mut_ptr(), BURST as u16);
         drop(drop_all(came.into()));
@@ -187,13 +190,13 @@ fn bare(_: &mut Lane, number: u16) -> u64 {
     }
 }
 
-/// Receives packets, makes a batch of them, and drops them all by their verdicts.
+/// Receives packets, makes a batch of them, and executes a DROP verdict for each.
 fn dropped(lane: &mut Lane, _: u16) -> u64 {
-    lane.receiver.receive(BURST).expect("the port is there");
+    lane.receiver.receive(BURST).expect("the port is open");
     let Some(batch) = lane.receiver.take_batch() else { return 0 };
     let count = batch.len();
     let verdicts = Verdicts::from_columns(drop_all(count), Vec::new());
     let done = Completion { batch: black_box(batch), verdicts, times: StageTimes::default() };
-    lane.executor.execute(done).expect("the port is there");
+    lane.executor.execute(done).expect("the port is open");
     count as u64
 }

@@ -1,10 +1,11 @@
-//! Netfilter queues: verdicts a second, against a loop over the crate `nfq`, which takes one packet
-//! with a call and gives one verdict with another. All packets are accepted, and end at a socket
-//! that is full. First of packets that wait already; then while one thread sends as many as it can,
-//! which is what all sides keep up with, so that it is of the processor time that they take.
+//! Benchmarks of netfilter queues: verdicts a second, compared with a loop over the crate `nfq`,
+//! which receives one packet and sends one verdict per call. All packets are accepted and end at a
+//! full socket. The first part (`waiting`) measures packets that are queued already; the second
+//! (`sent`) measures packets sent at full rate, as verdicts per second of processor time, because
+//! every side keeps up.
 //!
 //! `cargo bench -p portcullis-live-tests --features bench --bench nfqueue`, as root, with
-//! `iptables-legacy`; behind `--` one of its parts (`waiting`, `sent`).
+//! `iptables-legacy`; arguments after `--` select parts.
 #![allow(unsafe_code)]
 
 mod support;
@@ -22,24 +23,24 @@ use portcullis::io::live::{ExecutedCounts, Executor, Lane, LiveError};
 use portcullis::io::nfqueue::{QueueExecutor, QueueOptions, open};
 use portcullis::pipeline::live::{BatchPolicy, LaneStats, LiveOptions};
 use portcullis::program::facts::Window;
-use portcullis_live_tests::{Namespace, Veth, on_processor, wait_until};
+use portcullis_live_tests::{Namespace, Veth, pin_to_processor, wait_until};
 use support::Side;
 
-/// Packets that wait when the clock is started: about as many as fit into 200 MiB of the kernel's.
+/// Packets queued when the clock starts: about as many as fit into 200 MiB of kernel memory.
 const WAITING: u64 = 20_000;
 
 const ROUNDS: usize = 7;
 
-/// How long packets come as fast as they can be sent.
+/// Time for which packets are sent at full rate.
 const FLOOD: Duration = Duration::from_secs(1);
 
 const RECEIVE_BUFFER: usize = 256 << 20;
 
-/// How many packets may wait in the queue.
+/// Maximum number of packets in the queue.
 const MAX_LENGTH: u32 = 1 << 16;
 
 fn main() {
-    if !support::begin() {
+    if !support::prepare() {
         return;
     }
     let bench = Bench::new();
@@ -54,22 +55,22 @@ fn main() {
     };
     let flood = |accept: &Accept<'_>| {
         let is_over = Arc::new(AtomicBool::new(false));
-        let before = spent(libc::RUSAGE_SELF);
+        let before = processor_time(libc::RUSAGE_SELF);
         let (count, sending) = std::thread::scope(|scope| {
             let sender = scope.spawn(|| {
-                on_processor(0);
+                pin_to_processor(0);
                 let started = Instant::now();
                 while started.elapsed() < FLOOD {
-                    // Who has no room for a packet now, drops it.
+                    // A receiver without room drops the packet.
                     (0..64).for_each(|_| _ = bench.sender.send(&[0; 22]));
                 }
                 is_over.store(true, Ordering::Relaxed);
-                spent(libc::RUSAGE_THREAD)
+                processor_time(libc::RUSAGE_THREAD)
             });
             let count = accept(&|| {}, &is_over, u64::MAX).0;
             (count, sender.join().unwrap())
         });
-        count as f64 / (spent(libc::RUSAGE_SELF) - before - sending).as_secs_f64()
+        count as f64 / (processor_time(libc::RUSAGE_SELF) - before - sending).as_secs_f64()
     };
     let inline = |ready: &dyn Fn(), is_over: &Arc<AtomicBool>, packets| {
         bench.ours(Dispatch::Inline, Duration::ZERO, ready, is_over, packets)
@@ -85,25 +86,25 @@ fn main() {
         ("crate nfq", &theirs),
         ("minimal, cpu, inline", &inline),
         ("minimal, cpu, pipelined", &pipelined),
-        ("the same, delay 1 ms", &gathered),
+        ("minimal, cpu, pipelined, 1 ms", &gathered),
     ];
-    let of = |measure: &dyn Fn(&Accept<'_>) -> f64, what| {
+    let compare = |measure: &dyn Fn(&Accept<'_>) -> f64, what| {
         let mut sides: Vec<_> = sides.iter().map(|&(name, side)| Side::new(name, move || measure(side))).collect();
         support::compare(what, ROUNDS, 1, &mut sides);
     };
     if support::is_wanted("waiting") {
-        of(&waiting, "packets that wait already");
+        compare(&waiting, "packets queued already");
     }
     if support::is_wanted("sent") {
-        of(&flood, "sent at once: of processor time");
+        compare(&flood, "sent at full rate, by CPU time");
     }
 }
 
-/// Takes the queue, says that it is ready, and accepts packets until it is over, or on so many of
-/// them. Gives how many there were, and when the last one had its verdict.
+/// Takes the queue, calls its first argument, and accepts packets until the flag is set or the
+/// number of packets is reached. Returns the number of packets and when the last verdict was sent.
 type Accept<'a> = dyn Fn(&dyn Fn(), &Arc<AtomicBool>, u64) -> (u64, Instant) + 'a;
 
-/// Two namespaces, with a link on which packets come that are queued.
+/// Two namespaces and a link whose incoming packets are queued.
 struct Bench {
     right: Namespace,
     sender: UdpSocket,
@@ -125,7 +126,7 @@ impl Bench {
         Bench { right, sender, _sink: sink, _left: left, _veth: veth }
     }
 
-    /// Has packets wait in the queue.
+    /// Fills the queue with [`WAITING`] packets.
     fn fill(&self) {
         (0..WAITING).for_each(|_| _ = self.sender.send(&[0; 22]).unwrap());
         wait_until("all packets wait", Duration::from_secs(20), || {
@@ -134,11 +135,11 @@ impl Bench {
         });
     }
 
-    /// One packet, one verdict.
+    /// Accepts packets with the crate `nfq`, one at a time.
     fn theirs(&self, ready: &dyn Fn(), is_over: &Arc<AtomicBool>, packets: u64) -> (u64, Instant) {
         let before = descriptors();
         let mut queue = self.right.run(|| nfq::Queue::open().unwrap());
-        // It does not tell its socket, which is to be as ours is.
+        // The crate does not expose its socket, whose options must match ours.
         let socket = *descriptors().difference(&before).next().expect("it has opened a socket");
         queue.bind(0).unwrap();
         queue.set_queue_max_len(0, MAX_LENGTH).unwrap();
@@ -149,13 +150,13 @@ impl Bench {
             (libc::SO_RCVTIMEO, (&raw const time).cast(), size_of_val(&time)),
             (libc::SO_RCVBUFFORCE, (&raw const size).cast(), size_of_val(&size)),
         ] {
-            // SAFETY: a value, with its length, that outlives the call.
+            // SAFETY: a value that outlives the call, with its length.
             let set = unsafe { libc::setsockopt(socket, libc::SOL_SOCKET, option, at, length as libc::socklen_t) };
             assert_eq!(set, 0);
         }
         ready();
-        apart(|| {
-            on_processor(1);
+        on_new_thread(|| {
+            pin_to_processor(1);
             let mut count = 0;
             while count < packets && !is_over.load(Ordering::Relaxed) {
                 let Ok(mut message) = queue.recv() else { continue };
@@ -167,7 +168,7 @@ impl Bench {
         })
     }
 
-    /// The program's own pipeline.
+    /// Accepts packets through the pipeline.
     fn ours(
         &self,
         dispatch: Dispatch,
@@ -189,7 +190,7 @@ impl Bench {
         let (receiver, executor) = self.right.run(|| open(&queue)).unwrap();
         ready();
         let (stop, ended) = (CancelToken::new(), Arc::default());
-        let executor = Counting {
+        let executor = CountingExecutor {
             inner: executor,
             is_over: is_over.clone(),
             packets,
@@ -201,20 +202,20 @@ impl Bench {
         let options = LiveOptions { processors, ..LiveOptions::new(closing, dispatch) };
         let lane =
             Lane { name: "queue 0".into(), memory: None, receiver: Box::new(receiver), executor: Box::new(executor) };
-        apart(|| support::drive(lane, session, &options, &Arc::new(LaneStats::default()), &stop, || ()));
+        on_new_thread(|| support::drive(lane, session, &options, &Arc::new(LaneStats::default()), &stop, || ()));
         let ended = ended.lock().unwrap();
-        ended.expect("there was an end")
+        ended.expect("the end was recorded")
     }
 }
 
-/// Runs something on a thread of its own, which may be kept on a processor.
-fn apart<T: Send>(run: impl FnOnce() -> T + Send) -> T {
+/// Runs a function on a new thread, so that pinning it does not affect the caller.
+fn on_new_thread<T: Send>(run: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| scope.spawn(run).join()).unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// Processor time of this process, or of this thread.
-fn spent(whose: libc::c_int) -> Duration {
-    // SAFETY: all bytes zero are such a structure, which outlives the call.
+/// Returns the processor time of this process or of this thread.
+fn processor_time(whose: libc::c_int) -> Duration {
+    // SAFETY: a zeroed `rusage` is valid and outlives the call.
     let usage = unsafe {
         let mut usage: libc::rusage = std::mem::zeroed();
         assert_eq!(libc::getrusage(whose, &raw mut usage), 0);
@@ -224,17 +225,17 @@ fn spent(whose: libc::c_int) -> Duration {
     time(usage.ru_utime) + time(usage.ru_stime)
 }
 
-/// What this process has open.
+/// Returns the open file descriptors of this process.
 fn descriptors() -> BTreeSet<RawFd> {
     let names = std::fs::read_dir("/proc/self/fd").unwrap().flatten().map(|entry| entry.file_name());
     let all: Vec<RawFd> = names.filter_map(|name| name.to_str()?.parse().ok()).collect();
-    // The folder itself is closed by now.
+    // The descriptor of the folder itself is closed by now.
     all.into_iter().filter(|number| std::fs::read_link(format!("/proc/self/fd/{number}")).is_ok()).collect()
 }
 
-/// Counts verdicts until it is over, and then has the run end. Those that are given while it ends
-/// are not counted.
-struct Counting {
+/// Counts verdicts until the end, and then stops the run. Verdicts sent while the run ends are not
+/// counted.
+struct CountingExecutor {
     inner: QueueExecutor,
     is_over: Arc<AtomicBool>,
     packets: u64,
@@ -243,8 +244,8 @@ struct Counting {
     ended: Arc<Mutex<Option<(u64, Instant)>>>,
 }
 
-impl Counting {
-    fn look(&mut self) {
+impl CountingExecutor {
+    fn stop_if_done(&mut self) {
         let mut ended = self.ended.lock().unwrap();
         if ended.is_none() && (self.count >= self.packets || self.is_over.load(Ordering::Relaxed)) {
             *ended = Some((self.count, Instant::now()));
@@ -253,17 +254,17 @@ impl Counting {
     }
 }
 
-impl Executor for Counting {
+impl Executor for CountingExecutor {
     fn execute(&mut self, done: Completion) -> Result<(), LiveError> {
         let packets = done.batch.len() as u64;
         self.inner.execute(done)?;
         self.count += packets;
-        self.look();
+        self.stop_if_done();
         Ok(())
     }
 
     fn poll(&mut self) -> Result<(), LiveError> {
-        self.look();
+        self.stop_if_done();
         self.inner.poll()
     }
 

@@ -1,26 +1,26 @@
-//! A test that is run as a process of its own, to be killed.
+//! Runs a test as a process of its own, for tests that kill it.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child as Process, Stdio};
 
 use crate::veth::End;
 
-/// Names the interface to the process.
+/// Environment variable that names the interface to the child process.
 const INTERFACE: &str = "PORTCULLIS_TEST_INTERFACE";
 
-/// What comes before the line for which the parent waits. The test harness prints lines, too.
+/// Prefix of the line that the parent waits for; the test harness prints other lines too.
 const READY: &str = "ready: ";
 
-/// A test of the same program that runs once more, in the namespace of an interface.
+/// A test of the same program, running once more in the namespace of an interface.
 #[derive(Debug)]
 pub struct Child(Process);
 
 impl Child {
-    /// Runs the test of this name, until it has [said](Child::hold) that it is ready. Gives what it
-    /// said.
+    /// Runs the test of this name until it calls [`Child::hold`], and returns the text passed
+    /// there.
     ///
     /// # Panics
-    /// When it ends before.
+    /// If the child ends before it is ready.
     pub fn start(end: &End, test: &str) -> (Child, String) {
         let program = std::env::current_exe().expect("a program's own path");
         let mut process = end
@@ -32,40 +32,40 @@ impl Child {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap_or_else(|e| panic!("{test}: {e}"));
-        let mut lines = BufReader::new(process.stdout.take().expect("it is piped")).lines();
-        let said = lines.find_map(|line| line.ok()?.strip_prefix(READY).map(str::to_owned));
-        (Child(process), said.unwrap_or_else(|| panic!("{test} ended before it was ready")))
+        let mut lines = BufReader::new(process.stdout.take().expect("stdout is piped")).lines();
+        let text = lines.find_map(|line| line.ok()?.strip_prefix(READY).map(str::to_owned));
+        (Child(process), text.unwrap_or_else(|| panic!("{test} ended before it was ready")))
     }
 
-    /// In the process: the interface that the test is about. `None` in the ordinary run, where the
-    /// test does nothing.
+    /// Called in the child: returns the interface under test. `None` in the ordinary run, in which
+    /// the test returns at once.
     pub fn interface() -> Option<String> {
         std::env::var(INTERFACE).ok()
     }
 
-    /// In the process: says that all is there, and keeps it until the process is killed.
+    /// Called in the child: prints `text` for the parent and blocks until the process is killed.
     ///
     /// # Panics
-    /// When its parent has ended instead.
-    pub fn hold(said: &str) -> ! {
-        println!("\n{READY}{said}");
+    /// If the parent ends without killing the child.
+    pub fn hold(text: &str) -> ! {
+        println!("\n{READY}{text}");
         let _ = std::io::stdin().read(&mut [0]);
-        panic!("it was not killed");
+        panic!("the parent did not kill the child");
     }
 
-    /// Kills it (SIGKILL), and waits for its end.
+    /// Kills the child (SIGKILL) and waits for it.
     ///
     /// # Panics
-    /// When it has ended by itself.
+    /// If the child has ended by itself.
     pub fn kill(mut self) {
-        self.0.kill().expect("it can be killed");
-        assert!(!self.0.wait().expect("it can be waited for").success(), "it ended by itself");
+        self.0.kill().expect("the child can be killed");
+        assert!(!self.0.wait().expect("the child can be waited for").success(), "the child ended by itself");
     }
 }
 
 impl Drop for Child {
     fn drop(&mut self) {
-        // A test that fails leaves nobody behind.
+        // A failing test must not leave the child running.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

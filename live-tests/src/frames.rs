@@ -1,12 +1,12 @@
-//! Frames that go over a link from its left end to its right.
+//! Builds frames that go over a link from its left end to its right.
 
 use crate::veth::Veth;
 
-/// An EtherType for experiments (IEEE 802): no kernel answers it.
+/// EtherType reserved for local experiments (IEEE Std 802, 88b5): no kernel answers it.
 pub const EXPERIMENT: u16 = 0x88b5;
 
-/// A frame of [`EXPERIMENT`] with a number, and as long as that: at least 18 bytes. What fills it
-/// is other bytes for each number.
+/// Builds a frame of [`EXPERIMENT`] with a number and `length` bytes, at least 18. The fill bytes
+/// depend on the number.
 pub fn numbered(veth: &Veth, number: u32, length: usize) -> Vec<u8> {
     let mut frame =
         [&veth.right.mac()[..], &veth.left.mac(), &EXPERIMENT.to_be_bytes(), &number.to_be_bytes()].concat();
@@ -14,12 +14,12 @@ pub fn numbered(veth: &Veth, number: u32, length: usize) -> Vec<u8> {
     frame
 }
 
-/// The number of such a frame.
+/// Returns the number of a frame that [`numbered`] built.
 pub fn number(frame: &[u8]) -> u32 {
     u32::from_be_bytes(frame[14..18].try_into().expect("four bytes"))
 }
 
-/// A UDP datagram by IPv4, with no checksum of its own (RFC 768).
+/// Builds a UDP datagram over IPv4 without a UDP checksum (RFC 768).
 pub fn udp(veth: &Veth, port: u16, payload: &[u8]) -> Vec<u8> {
     let mut ip = [&[0x45, 0], &(28 + payload.len() as u16).to_be_bytes()[..], &[0, 1, 0, 0, 64, 17, 0, 0]].concat();
     ip.extend(veth.left.ipv4().octets());
@@ -32,7 +32,7 @@ pub fn udp(veth: &Veth, port: u16, payload: &[u8]) -> Vec<u8> {
     [&veth.right.mac()[..], &veth.left.mac(), &[8, 0], &ip, &ports, &rest, payload].concat()
 }
 
-/// A frame with its addresses swapped, as one that comes back.
+/// Returns a frame with its MAC addresses swapped, as a reflector sends it back.
 pub fn swapped(mut frame: Vec<u8>) -> Vec<u8> {
     let (to, from) = frame.split_at_mut(6);
     to.swap_with_slice(&mut from[..6]);

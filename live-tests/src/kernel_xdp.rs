@@ -1,4 +1,4 @@
-//! XDP programs that say the same of every frame.
+//! XDP programs that return the same verdict for every frame.
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
@@ -9,7 +9,7 @@ use libbpf_sys as bpf;
 
 use crate::veth::End;
 
-/// A program in the kernel with the same verdict on every frame.
+/// An XDP program loaded into the kernel that returns one fixed verdict.
 #[derive(Debug)]
 pub struct KernelXdp(OwnedFd);
 
@@ -21,36 +21,36 @@ impl KernelXdp {
     pub fn new(action: u32) -> KernelXdp {
         // r0 = action; exit
         let code: [u64; 2] = [0xb7 | u64::from(action) << 32, 0x95];
-        // SAFETY: an instruction is eight bytes, of which there are as many as is said; there are
-        // no options.
-        let made = unsafe {
+        // SAFETY: `code` outlives the call and has the stated number of instructions; there are no
+        // options.
+        let fd = unsafe {
             bpf::bpf_prog_load(
                 bpf::BPF_PROG_TYPE_XDP,
-                c"same".as_ptr(),
+                c"fixed_verdict".as_ptr(),
                 c"GPL".as_ptr(),
                 code.as_ptr().cast(),
                 code.len() as bpf::size_t,
                 std::ptr::null_mut(),
             )
         };
-        assert!(made >= 0, "loading a program: {}", Error::from_raw_os_error(-made));
-        // SAFETY: it was just made, and is nobody else's.
-        KernelXdp(unsafe { OwnedFd::from_raw_fd(made) })
+        assert!(fd >= 0, "loading a program: {}", Error::from_raw_os_error(-fd));
+        // SAFETY: the call has just returned this descriptor, and nothing else owns it.
+        KernelXdp(unsafe { OwnedFd::from_raw_fd(fd) })
     }
 
-    /// Has it decide on what comes in at an end of a link, in the driver, for as long as what this
-    /// gives is kept.
+    /// Attaches the program at an end of a link in native mode, for as long as the returned
+    /// descriptor is open.
     ///
     /// # Panics
-    /// When the kernel refuses.
+    /// If the kernel refuses.
     pub fn attach(&self, end: &End) -> OwnedFd {
         end.namespace().run(|| {
             // SAFETY: there are no options.
-            let made =
+            let fd =
                 unsafe { bpf::bpf_link_create(self.fd(), index(end.name()) as i32, bpf::BPF_XDP, std::ptr::null()) };
-            assert!(made >= 0, "a program at {}: {}", end.name(), Error::from_raw_os_error(-made));
-            // SAFETY: it was just made, and is nobody else's.
-            unsafe { OwnedFd::from_raw_fd(made) }
+            assert!(fd >= 0, "a program at {}: {}", end.name(), Error::from_raw_os_error(-fd));
+            // SAFETY: the call has just returned this descriptor, and nothing else owns it.
+            unsafe { OwnedFd::from_raw_fd(fd) }
         })
     }
 
@@ -59,9 +59,9 @@ impl KernelXdp {
     }
 }
 
-/// The number of an interface of this thread's namespace.
+/// Returns the index of an interface of this thread's namespace.
 pub(crate) fn index(name: &str) -> u32 {
-    let name = CString::new(name).expect("a name");
-    // SAFETY: the name ends with a zero byte, and is read only.
+    let name = CString::new(name).expect("an interface name without NUL");
+    // SAFETY: the name is NUL-terminated and only read.
     unsafe { libc::if_nametoindex(name.as_ptr()) }
 }

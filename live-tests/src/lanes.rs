@@ -1,4 +1,4 @@
-//! Lanes of AF_XDP sockets at work, with a function as the filter.
+//! Runs AF_XDP lanes with a function as the filter.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
@@ -12,18 +12,18 @@ use portcullis_io::live::{ExecutedCounts, Losses, ReceivedCounts};
 use crate::frames::EXPERIMENT;
 use crate::namespace::Namespace;
 
-/// Packets of a batch, at most.
+/// Maximum number of packets in a batch.
 const BATCH: usize = 64;
 
-/// How long ports may take to be opened.
-const OPENED: Duration = Duration::from_secs(20);
+/// Time limit for opening ports.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Options for ports (`eth0:0-3`) that take frames of [`EXPERIMENT`] alone, as kernels have things
-/// to say to each other, too. Packets have room, and their lanes metadata; none gets into the
-/// stack.
+/// Returns options for ports (`eth0:0-3`) that receive only frames of [`EXPERIMENT`], as kernels
+/// exchange frames of their own. Packets have resize room, lanes deliver metadata, and no packet is
+/// passed to the stack.
 ///
 /// # Panics
-/// When a text names no port.
+/// If a text names no port.
 pub fn lane_options(ports: &[&str]) -> Options {
     Options {
         ports: ports.iter().map(|port| port.parse().unwrap_or_else(|e| panic!("{port}: {e}"))).collect(),
@@ -43,52 +43,52 @@ pub fn lane_options(ports: &[&str]) -> Options {
     }
 }
 
-/// How a run ended.
+/// Counters of a finished run.
 #[derive(Debug)]
 pub struct FinishedRun {
-    /// By lane.
+    /// Packets received, by lane.
     pub received: Vec<ReceivedCounts>,
-    /// By lane.
-    pub carried: Vec<ExecutedCounts>,
-    /// Where frames were.
+    /// Verdicts executed, by lane.
+    pub executed: Vec<ExecutedCounts>,
+    /// Where the frames of all lanes were at the end.
     pub frames: FrameCounts,
 }
 
 impl FinishedRun {
-    /// Packets whose verdict was carried out, in all lanes.
+    /// Number of packets whose verdict was executed, over all lanes.
     pub fn of(&self, action: Action) -> u64 {
         self.sum(|it| it.of(action))
     }
 
-    /// Something of all lanes.
-    pub fn sum(&self, of: impl Fn(&ExecutedCounts) -> u64) -> u64 {
-        self.carried.iter().map(of).sum()
+    /// Sums a counter over all lanes.
+    pub fn sum(&self, counter: impl Fn(&ExecutedCounts) -> u64) -> u64 {
+        self.executed.iter().map(counter).sum()
     }
 
-    /// Packets that were received, in all lanes.
+    /// Number of packets received, over all lanes.
     pub fn packets(&self) -> u64 {
         self.received.iter().map(|it| it.packets).sum()
     }
 
-    /// Packets that were lost, in all lanes.
-    pub fn lost(&self, of: impl Fn(&Losses) -> u64) -> u64 {
-        self.sum(|it| of(&it.losses))
+    /// Sums a loss counter over all lanes.
+    pub fn lost(&self, counter: impl Fn(&Losses) -> u64) -> u64 {
+        self.sum(|it| counter(&it.losses))
     }
 }
 
-/// Runs lanes in a namespace, all on one thread, with a filter that gives what a filter returns for
-/// each packet, while something else happens that is told what was got of each port.
+/// Runs the lanes of `options` in a namespace, all on one thread, while `meanwhile` runs with what
+/// was opened of each port. The filter returns one return value for each packet.
 ///
 /// # Panics
-/// When they cannot be opened, when one ends before its time, and when packets or frames are
-/// missing in the end.
+/// If the ports cannot be opened, if a lane fails, or if packets or frames are unaccounted for at
+/// the end.
 pub fn run_lanes<T>(
     namespace: &Namespace,
     options: &Options,
     filter: impl Fn(&mut Batch) -> Vec<u32> + Sync,
     meanwhile: impl FnOnce(&[PortInfo]) -> T,
 ) -> (T, FinishedRun) {
-    /// Also when what happens meanwhile panics.
+    /// Stops the lanes even if `meanwhile` panics.
     struct Stop<'a>(&'a AtomicBool);
     impl Drop for Stop<'_> {
         fn drop(&mut self) {
@@ -102,15 +102,15 @@ pub fn run_lanes<T>(
             namespace.run(|| {
                 let mut run = af_xdp::open(options).unwrap_or_else(|error| panic!("{error}"));
                 println!("{:?}", run.ports);
-                ready.send(std::mem::take(&mut run.ports)).expect("somebody waits for it");
+                ready.send(std::mem::take(&mut run.ports)).expect("the caller waits for the ports");
                 drive(&mut run, &filter, &stop);
                 let received = run.lanes.iter_mut().map(|lane| lane.receiver.received()).collect();
-                let carried = run.lanes.iter().map(|lane| *lane.executor.executed()).collect();
-                FinishedRun { received, carried, frames: run.frame_audit.frames() }
+                let executed = run.lanes.iter().map(|lane| *lane.executor.executed()).collect();
+                FinishedRun { received, executed, frames: run.frame_audit.frames() }
             })
         });
         let guard = Stop(&stop);
-        let ports = is_ready.recv_timeout(OPENED).expect("the ports are open");
+        let ports = is_ready.recv_timeout(OPEN_TIMEOUT).expect("the ports are open");
         let result = meanwhile(&ports);
         drop(guard);
         let ended = match run.join() {
@@ -123,7 +123,7 @@ pub fn run_lanes<T>(
     })
 }
 
-/// Receives, filters and carries out, until an end is wanted and nothing more comes.
+/// Receives, filters and executes verdicts until `stop` is set and no packet arrives.
 fn drive(run: &mut AfXdp, filter: &(impl Fn(&mut Batch) -> Vec<u32> + Sync), stop: &AtomicBool) {
     let failed = |error| panic!("{error}");
     loop {
@@ -144,7 +144,7 @@ fn drive(run: &mut AfXdp, filter: &(impl Fn(&mut Batch) -> Vec<u32> + Sync), sto
         }
         match packets {
             0 if is_last => return,
-            // One of them: the others are looked at soon enough.
+            // Waiting on one lane is enough: the others are polled again within 500 µs.
             0 => run.lanes[0].receiver.wait(Duration::from_micros(500)).unwrap_or_else(|error| panic!("{error}")),
             _ => {}
         }

@@ -1,17 +1,17 @@
-//! Whether live traffic is treated as it should be: by a real kernel, in network namespaces that a
-//! test makes and that go with it, so that nothing is sent anywhere else.
+//! Tests with live traffic: a real kernel, network namespaces that each test creates and removes,
+//! and nothing sent anywhere else.
 //!
-//! - [`Suite`]: whether tests can be run here, and a note of what became of them;
-//! - [`Namespace`]: a network of a test's own, entered by threads and programs;
-//! - [`Veth`]: a link between two of them;
-//! - [`PacketSocket`]: frames, byte for byte, sent and received at a link's end;
-//! - [`frames`]: what to send there;
-//! - [`ping`], [`tcp_echo`]: whether somebody answers, and what connections carry;
-//! - `run_lanes`: AF_XDP sockets at work, with a function as the filter;
-//! - [`Child`]: a test as a process of its own, to be killed.
+//! - [`Suite`]: decides whether tests can run here, and records how they ended;
+//! - [`Namespace`]: a network namespace of the test's own, which threads and programs can enter;
+//! - [`Veth`]: a link between two namespaces;
+//! - [`PacketSocket`]: sends and receives frames, byte for byte, at an end of a link;
+//! - [`frames`]: builds frames to send;
+//! - [`ping`], [`tcp_echo`]: check that a peer answers, and that connections carry data;
+//! - `run_lanes`: runs AF_XDP sockets with a function as the filter;
+//! - [`Child`]: runs a test as a process of its own, to be killed.
 //!
-//! What cannot be set up is an error of the test or of the machine, and panics with what the system
-//! said.
+//! If something cannot be set up, that is an error of the test or of the machine: these functions
+//! panic with the system's message.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -43,7 +43,7 @@ use std::time::{Duration, Instant};
 
 pub use child::Child;
 #[cfg(feature = "bench")]
-pub use flood::{Flood, on_processor};
+pub use flood::{Flood, pin_to_processor};
 #[cfg(feature = "bench")]
 pub use kernel_xdp::KernelXdp;
 #[cfg(feature = "af-xdp")]
@@ -55,14 +55,14 @@ pub use suite::Suite;
 pub use tcp::tcp_echo;
 pub use veth::{End, Options, Veth};
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 ///
 /// # Panics
-/// When it is not so after this long; `what` says what was waited for.
-pub fn wait_until(what: &str, most: Duration, mut is_so: impl FnMut() -> bool) {
+/// If it does not hold within `timeout`; `what` names it in the message.
+pub fn wait_until(what: &str, timeout: Duration, mut condition: impl FnMut() -> bool) {
     let started = Instant::now();
-    while !is_so() {
-        assert!(started.elapsed() < most, "after {most:?} still not: {what}");
+    while !condition() {
+        assert!(started.elapsed() < timeout, "not within {timeout:?}: {what}");
         std::thread::sleep(Duration::from_millis(2));
     }
 }

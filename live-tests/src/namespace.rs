@@ -9,31 +9,31 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Once};
 
-/// What names of namespaces begin with; then come the process and a number.
+/// Prefix of the names of namespaces; the process id and a counter follow.
 const PREFIX: &str = "portcullis";
 
-/// Where `ip netns` keeps namespaces by name.
+/// Folder in which `ip netns` keeps named namespaces.
 const FOLDER: &str = "/run/netns";
 
-/// A network namespace of a test's own, with only the loopback interface, which is up. Dropping the
-/// last clone removes it, also when a test panics, with its interfaces and the programs still
-/// running in it.
+/// A network namespace of a test's own, whose only interface is loopback, which is up. Dropping the
+/// last clone removes it with its interfaces and kills the programs running in it, also when a test
+/// panics.
 ///
-/// In it, IPv6 addresses are there at once (no duplicate address detection), nobody asks for
-/// routers, and [`ping`](crate::ping) may.
+/// IPv6 addresses are usable at once (no duplicate address detection), no router solicitations are
+/// sent, and [`ping`](crate::ping) is permitted.
 #[derive(Debug, Clone)]
 pub struct Namespace(Arc<Named>);
 
-/// A namespace that is removed.
+/// Removes the namespace of this name when dropped.
 #[derive(Debug)]
 struct Named(String);
 
 impl Namespace {
-    /// A new one. The first of a process removes what killed processes left behind.
+    /// Creates a namespace. The first call in a process removes what killed processes left behind.
     ///
     /// # Panics
-    /// When the system refuses.
-    #[expect(clippy::new_without_default, reason = "it makes something")]
+    /// If the system refuses.
+    #[expect(clippy::new_without_default, reason = "creates a system object")]
     pub fn new() -> Namespace {
         static FIRST: Once = Once::new();
         FIRST.call_once(remove_leftovers);
@@ -47,26 +47,26 @@ impl Namespace {
         namespace
     }
 
-    /// Returns the name, as for `ip -netns`.
+    /// Returns the name, as `ip -netns` takes it.
     pub fn name(&self) -> &str {
         &self.0.0
     }
 
-    /// What stands for it in the file system, for `setns`.
+    /// Returns the path to open for `setns`.
     pub fn path(&self) -> PathBuf {
         Path::new(FOLDER).join(self.name())
     }
 
-    /// Runs something on a thread that has entered the namespace. Sockets that are made there stay
-    /// in it wherever they go. `/proc/sys/net` is the namespace's own; `/sys/class/net` is not.
+    /// Runs a function on a new thread inside the namespace. Sockets created there keep belonging
+    /// to it. `/proc/sys/net` is the namespace's own; `/sys/class/net` is not.
     ///
     /// # Panics
-    /// As `run` does.
+    /// If `run` panics.
     pub fn run<T: Send>(&self, run: impl FnOnce() -> T + Send) -> T {
         let enter = || {
             let path = self.path();
             let file = File::open(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-            // SAFETY: it takes no memory; the descriptor is open.
+            // SAFETY: the call takes no memory, and the descriptor is open.
             let result = unsafe { libc::setns(file.as_raw_fd(), libc::CLONE_NEWNET) };
             assert_eq!(result, 0, "cannot enter {}: {}", path.display(), std::io::Error::last_os_error());
             run()
@@ -77,29 +77,29 @@ impl Namespace {
         }
     }
 
-    /// A program to be run in the namespace. Its process id is the one that the child has. What
-    /// still runs when the namespace is removed is killed.
+    /// Returns a command that runs a program in the namespace, with the process id of the child.
+    /// What still runs when the namespace is removed is killed.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", self.name()]).arg(program);
         command
     }
 
-    /// Runs `ip` on the namespace, and gives what it prints.
+    /// Runs `ip` on the namespace, and returns what it prints.
     ///
     /// # Panics
-    /// When it fails.
+    /// If it fails.
     pub fn ip(&self, arguments: &[&str]) -> String {
         let arguments = [&["-netns", self.name()], arguments].concat();
         output(Command::new("ip").args(arguments)).unwrap_or_else(|e| panic!("{e}"))
     }
 
-    /// Sets a variable of the namespace's, such as `net.ipv4.ip_forward`.
+    /// Sets a sysctl of the namespace, such as `net.ipv4.ip_forward`.
     ///
     /// # Panics
-    /// When the system refuses.
+    /// If the system refuses.
     pub fn sysctl(&self, name: &str, value: &str) {
-        // Names of interfaces may have dots in them; where the folders part, there is a slash then.
+        // Interface names may contain dots; callers then separate the parts of the name by slashes.
         let path = if name.contains('/') { name.to_owned() } else { name.replace('.', "/") };
         let path = Path::new("/proc/sys").join(path);
         self.run(|| std::fs::write(&path, value).unwrap_or_else(|e| panic!("{}: {e}", path.display())));
@@ -123,17 +123,17 @@ impl Drop for Named {
     }
 }
 
-/// Makes a namespace and removes it: whether tests can.
-pub(crate) fn attempt() -> Result<(), String> {
-    // SAFETY: it only gives a number.
+/// Creates a namespace and removes it, to find out whether tests may.
+pub(crate) fn probe() -> Result<(), String> {
+    // SAFETY: the call takes no memory and cannot fail.
     match unsafe { libc::geteuid() } {
         0 => Named::new().map(drop),
         _ => Err("network namespaces need root".into()),
     }
 }
 
-/// Removes the namespaces of processes that are no more, which had no time to do it.
-/// [`Namespace::new`] does so.
+/// Removes the namespaces of processes that have died without removing them. [`Namespace::new`]
+/// calls it once per process.
 pub fn remove_leftovers() {
     for entry in std::fs::read_dir(FOLDER).into_iter().flatten().flatten() {
         let name = entry.file_name();
@@ -141,25 +141,25 @@ pub fn remove_leftovers() {
         let Some(process) = name.strip_prefix(PREFIX).and_then(|rest| rest.strip_prefix('-')) else { continue };
         let Some(process) = process.split('-').next().and_then(|process| process.parse::<u32>().ok()) else { continue };
         if !Path::new("/proc").join(process.to_string()).exists() {
-            // Another test program may be at it, too.
+            // Ignore errors: another test program may be removing it too.
             let _ = remove(name);
         }
     }
 }
 
-/// Kills what runs in a namespace, and removes it.
+/// Kills the processes in a namespace, and removes it.
 fn remove(name: &str) -> Result<(), String> {
     for process in output(Command::new("ip").args(["netns", "pids", name]))?.split_whitespace() {
         let process: i32 = process.parse().map_err(|_| format!("`ip netns pids {name}` gives {process}"))?;
         if process != std::process::id() as i32 {
-            // SAFETY: it takes no memory.
+            // SAFETY: the call takes no memory.
             unsafe { libc::kill(process, libc::SIGKILL) };
         }
     }
     output(Command::new("ip").args(["netns", "delete", name])).map(drop)
 }
 
-/// What a program that must succeed prints.
+/// Runs a program that must succeed, and returns what it prints.
 pub(crate) fn output(command: &mut Command) -> Result<String, String> {
     let output = command.output().map_err(|e| format!("{command:?}: {e}"))?;
     match output.status.success() {

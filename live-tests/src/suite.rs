@@ -1,4 +1,4 @@
-//! Whether a machine can run tests of live traffic, and a note of what became of them.
+//! Decides whether a machine can run tests with live traffic, and records how they ended.
 
 use std::io::Write;
 use std::path::Path;
@@ -7,16 +7,15 @@ use std::time::Instant;
 
 use crate::namespace;
 
-/// What must not be missing, with commas between: `af-xdp,nfqueue`.
+/// Environment variable listing what must be tested, separated by commas: `af-xdp,nfqueue`.
 const REQUIRE: &str = "PORTCULLIS_REQUIRE";
 
-/// A folder for notes on what ran; `cargo xtask test` makes a table of them.
+/// Environment variable naming the folder for records; `cargo xtask test` makes a table of them.
 const RECORDS: &str = "PORTCULLIS_TEST_RECORDS";
 
-/// A suite that is running. When it goes out of scope, how it ended is noted: failed where a panic
-/// ends it.
+/// A running suite. Dropping it records how it ended: failed if a panic is unwinding.
 #[derive(Debug)]
-#[must_use = "how the suite ends is noted when this goes out of scope"]
+#[must_use = "the outcome is recorded when this is dropped"]
 pub struct Suite {
     name: &'static str,
     tests: &'static str,
@@ -24,49 +23,48 @@ pub struct Suite {
 }
 
 impl Suite {
-    /// Begins a suite that tests a feature (`af-xdp` or `nfqueue`), for which it needs these
-    /// programs beside `ip`. `None` where this user or this machine cannot run it; that is printed,
-    /// with the reason.
+    /// Begins a suite that tests a feature (`af-xdp` or `nfqueue`) and needs these programs beside
+    /// `ip`. Returns `None`, and prints the reason, if this user or this machine cannot run it.
     ///
     /// # Panics
-    /// Where it cannot be run, but `PORTCULLIS_REQUIRE` demands it.
+    /// If it cannot be run although `PORTCULLIS_REQUIRE` names the feature.
     pub fn begin(name: &'static str, tests: &'static str, programs: &[&str]) -> Option<Suite> {
-        match obstacle(programs) {
+        match missing_requirement(programs) {
             None => Some(Suite { name, tests, started: Instant::now() }),
             Some(reason) => {
-                leave_out(name, tests, &reason);
+                record_skip(name, tests, &reason);
                 None
             }
         }
     }
 
-    /// Begins a suite that any user and machine can run.
+    /// Begins a suite that any user on any machine can run.
     pub fn anywhere(name: &'static str, tests: &'static str) -> Suite {
         Suite { name, tests, started: Instant::now() }
     }
 
-    /// Begins a part of the suite that is noted by itself: what it does with a device (`opencl`).
+    /// Begins the part of the suite that uses a device (`opencl`), which is recorded by itself.
     pub fn on(&self, device: &'static str) -> Suite {
         Suite { name: self.name, tests: device, started: Instant::now() }
     }
 
-    /// Notes that a part of the suite is not run: there is no such device.
+    /// Records that the part for a device is skipped because there is no such device.
     ///
     /// # Panics
-    /// Where `PORTCULLIS_REQUIRE` demands it.
+    /// If `PORTCULLIS_REQUIRE` names the device.
     pub fn lacks(&self, device: &'static str, reason: &str) {
-        leave_out(self.name, device, reason);
+        record_skip(self.name, device, reason);
     }
 
-    /// Leaves the suite out because of something that only its tests could find out: a kernel
-    /// without what they need.
+    /// Records the suite as skipped, for a reason that only its tests could find out, such as a
+    /// missing kernel feature.
     ///
     /// # Panics
-    /// Where `PORTCULLIS_REQUIRE` demands it.
+    /// If `PORTCULLIS_REQUIRE` names the feature.
     pub fn skip(self, reason: &str) {
         let (name, tests) = (self.name, self.tests);
         std::mem::forget(self);
-        leave_out(name, tests, reason);
+        record_skip(name, tests, reason);
     }
 }
 
@@ -77,19 +75,19 @@ impl Drop for Suite {
     }
 }
 
-/// Notes that a suite is not run.
+/// Records a suite that is not run.
 ///
 /// # Panics
-/// Where it is required.
-fn leave_out(name: &str, tests: &str, reason: &str) {
+/// If it is required.
+fn record_skip(name: &str, tests: &str, reason: &str) {
     let required = std::env::var(REQUIRE).unwrap_or_default();
     let required = required.split(',').any(|required| required.trim() == tests);
     record(name, tests, if required { "failed" } else { "skipped" }, reason);
     assert!(!required, "{tests} is required, and {name} cannot be tested: {reason}");
 }
 
-/// Why tests cannot be run that need these programs.
-fn obstacle(programs: &[&str]) -> Option<String> {
+/// Returns why tests that need these programs cannot be run here.
+fn missing_requirement(programs: &[&str]) -> Option<String> {
     let missing = ["ip"].iter().chain(programs).find(|program| !is_in_path(program));
     if let Some(program) = missing {
         let package = match *program {
@@ -99,9 +97,9 @@ fn obstacle(programs: &[&str]) -> Option<String> {
         };
         return Some(format!("the program `{program}` is not in PATH (Debian's package {package})"));
     }
-    // Asked for once: to be root is not enough in a container.
+    // Tried once per process: in a container, root may still lack the privilege.
     static PRIVILEGES: OnceLock<Option<String>> = OnceLock::new();
-    PRIVILEGES.get_or_init(|| namespace::attempt().err()).clone()
+    PRIVILEGES.get_or_init(|| namespace::probe().err()).clone()
 }
 
 fn is_in_path(program: &str) -> bool {
@@ -109,7 +107,7 @@ fn is_in_path(program: &str) -> bool {
     std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }
 
-/// Notes how a suite ended (`passed`, `failed` or `skipped`), and prints it: the lines of
+/// Prints and records how a suite ended (`passed`, `failed` or `skipped`), in the format of
 /// `compat-tests`.
 fn record(suite: &str, tests: &str, outcome: &str, remark: &str) {
     println!("{suite}: {tests}: {outcome} ({remark})");
@@ -117,7 +115,8 @@ fn record(suite: &str, tests: &str, outcome: &str, remark: &str) {
     let line = format!("{suite}\t{tests}\t{outcome}\t{}\n", remark.replace(['\t', '\n', '\r'], " "));
     let file = Path::new(&folder).join(format!("{}.tsv", std::process::id()));
     let opened = std::fs::OpenOptions::new().create(true).append(true).open(&file);
-    // One write a line: tests of a process run on several threads. No panic: one may be on its way.
+    // One write per line, as tests of a process run on several threads. No panic here: one may be
+    // unwinding.
     if let Err(error) = opened.and_then(|mut f| f.write_all(line.as_bytes())) {
         println!("{}: {error}", file.display());
     }

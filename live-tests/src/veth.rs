@@ -8,17 +8,17 @@ use std::time::Duration;
 use crate::namespace::{Namespace, output};
 use crate::wait_until;
 
-/// A pair of virtual Ethernet interfaces: what goes out of one comes in at the other. It goes with
-/// either namespace.
+/// A pair of virtual Ethernet interfaces: what one sends the other receives. Removing either
+/// namespace removes the pair.
 #[derive(Debug)]
 pub struct Veth {
-    /// The end in the first namespace, which has the lower addresses.
+    /// End in the first namespace, with the lower addresses.
     pub left: End,
-    /// The end in the second.
+    /// End in the second namespace.
     pub right: End,
 }
 
-/// One of the interfaces.
+/// One interface of a link.
 #[derive(Debug)]
 pub struct End {
     namespace: Namespace,
@@ -28,7 +28,7 @@ pub struct End {
     host: u8,
 }
 
-/// How a link is to be.
+/// Options of a link to be created.
 #[derive(Debug)]
 #[must_use]
 pub struct Options<'n> {
@@ -42,9 +42,8 @@ pub struct Options<'n> {
 }
 
 impl Veth {
-    /// A link between two namespaces, with one queue, an MTU of 1,500 bytes, IPv4 and IPv6
-    /// addresses, and all offloads that the kernel gives it, unless it is told otherwise:
-    /// [`Options::make`] makes it.
+    /// Returns the options of a link between two namespaces: one queue, an MTU of 1,500 bytes, IPv4
+    /// and IPv6 addresses, and all of the kernel's offloads. [`Options::make`] creates the link.
     pub fn between<'n>(left: &'n Namespace, right: &'n Namespace) -> Options<'n> {
         Options { namespaces: [left, right], queues: 1, mtu: 1500, subnet: 0, ipv4: true, ipv6: true, offloads: true }
     }
@@ -52,56 +51,56 @@ impl Veth {
     /// Removes both interfaces.
     ///
     /// # Panics
-    /// When they are gone.
+    /// If they are gone already.
     pub fn delete(self) {
         self.left.namespace.ip(&["link", "delete", &self.left.name]);
     }
 }
 
 impl Options<'_> {
-    /// Receive and transmit queues of each end.
+    /// Sets the number of receive and of transmit queues of each end.
     pub fn queues(mut self, queues: u32) -> Self {
         self.queues = queues;
         self
     }
 
-    /// Bytes behind the Ethernet header.
+    /// Sets the MTU, in bytes behind the Ethernet header.
     pub fn mtu(mut self, mtu: u32) -> Self {
         self.mtu = mtu;
         self
     }
 
-    /// Which of 256 networks the addresses are of: 0 where nothing is said. Links that meet in a
-    /// namespace need different ones.
+    /// Chooses one of 256 subnets for the addresses; 0 by default. Links that share a namespace
+    /// need different subnets.
     pub fn subnet(mut self, subnet: u8) -> Self {
         self.subnet = subnet;
         self
     }
 
-    /// No IPv4 addresses.
+    /// Leaves out IPv4 addresses.
     pub fn without_ipv4(mut self) -> Self {
         self.ipv4 = false;
         self
     }
 
-    /// No IPv6, not even link-local addresses. Without either, the kernels at both ends keep
-    /// silent.
+    /// Disables IPv6, link-local addresses included. Without IPv4 and IPv6 the kernels send no
+    /// frames of their own.
     pub fn without_ipv6(mut self) -> Self {
         self.ipv6 = false;
         self
     }
 
-    /// Nothing is left to be done by the other end: no checksums, no segments to be cut or put
-    /// together.
+    /// Disables offloads: senders complete checksums and cut segments, and receivers do not merge
+    /// them.
     pub fn without_offloads(mut self) -> Self {
         self.offloads = false;
         self
     }
 
-    /// Makes the link. Both ends are up, and frames go through, when it is done.
+    /// Creates the link. When this returns, both ends are up and forward frames.
     ///
     /// # Panics
-    /// When the system refuses.
+    /// If the system refuses.
     pub fn make(self) -> Veth {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -114,7 +113,7 @@ impl Options<'_> {
         let veth = Veth { left: end(0), right: end(1) };
         let (left, right) = (&veth.left, &veth.right);
         let queues = &self.queues.to_string();
-        let words = |end: &End| format!("{} address {} mtu {}", end.name, text(end.mac()), self.mtu);
+        let words = |end: &End| format!("{} address {} mtu {}", end.name, mac_text(end.mac()), self.mtu);
         let (near, far) = (words(left), words(right));
         let queues = ["numrxqueues", queues, "numtxqueues", queues];
         let mut arguments = vec!["link", "add"];
@@ -151,12 +150,12 @@ impl Options<'_> {
 }
 
 impl End {
-    /// The namespace it is in.
+    /// Returns the namespace that holds the interface.
     pub fn namespace(&self) -> &Namespace {
         &self.namespace
     }
 
-    /// The interface's name.
+    /// Returns the interface's name.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -176,44 +175,45 @@ impl End {
         Ipv6Addr::new(0xfd77, 0, 0, self.subnet.into(), 0, 0, 0, self.host.into())
     }
 
-    /// Sets it up. [`End::wait_until_running`] waits for what follows.
+    /// Sets the interface up. Wait with [`End::wait_until_running`] before sending.
     ///
     /// # Panics
-    /// When the system refuses.
+    /// If the system refuses.
     pub fn up(&self) {
         self.namespace.ip(&["link", "set", &self.name, "up"]);
     }
 
-    /// Sets it down: then the other end has no carrier.
+    /// Sets the interface down; the other end loses its carrier.
     ///
     /// # Panics
-    /// When the system refuses.
+    /// If the system refuses.
     pub fn down(&self) {
         self.namespace.ip(&["link", "set", &self.name, "down"]);
     }
 
-    /// Waits until frames go out: the kernel drops them for a moment after the other end came up.
+    /// Waits until frames can be sent: the kernel drops them for a moment after the other end comes
+    /// up.
     ///
     /// # Panics
-    /// When that does not happen.
+    /// If the interface is not running within 10 s.
     pub fn wait_until_running(&self) {
         let is_running = || self.namespace.ip(&["-oneline", "link", "show", &self.name]).contains("state UP");
         wait_until(&format!("{} is running", self.name), Duration::from_secs(10), is_running);
     }
 
-    /// Sets its MTU.
+    /// Sets the interface's MTU.
     ///
     /// # Panics
-    /// When the system refuses.
+    /// If the system refuses.
     pub fn set_mtu(&self, mtu: u32) {
         self.namespace.ip(&["link", "set", &self.name, "mtu", &mtu.to_string()]);
     }
 
-    /// Runs `ethtool` on it: an option, and what follows the interface's name, such as `-K` and
-    /// `tso off gso off`.
+    /// Runs `ethtool OPTION INTERFACE ARGUMENTS`: the first argument is the option, such as `-K`,
+    /// and the rest follows the interface's name, such as `tso off gso off`.
     ///
     /// # Panics
-    /// When it fails.
+    /// If it fails.
     pub fn ethtool(&self, arguments: &[&str]) -> String {
         let (option, rest) = arguments.split_first().expect("an option");
         let mut command: Command = self.namespace.command("ethtool");
@@ -222,7 +222,7 @@ impl End {
     }
 }
 
-/// An address as `ip` takes it.
-fn text(mac: [u8; 6]) -> String {
+/// Formats a MAC address as `ip` takes it.
+fn mac_text(mac: [u8; 6]) -> String {
     mac.map(|byte| format!("{byte:02x}")).join(":")
 }

@@ -1,6 +1,6 @@
-//! Checksums that a sender left to its network card, completed or not, with two kernels as judges:
-//! between their networks stands a bridge that carries frames from one packet socket to the other,
-//! where all that the kernel knew of a frame beside its bytes is lost.
+//! Completion of checksums that a sender left to its network card, checked by two kernels. A bridge
+//! between their networks copies frames from one packet socket to another, so that nothing but the
+//! frame's bytes is carried over.
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code)]
 
@@ -12,9 +12,9 @@ use std::time::Duration;
 use portcullis_io::live::checksum;
 use portcullis_live_tests::{Checksum, Frame, Namespace, PacketSocket, Suite, Veth, tcp_echo};
 
-const SOON: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Networks on the left and right, and a bridge between.
+/// Networks on the left and right, and a bridge between them.
 struct Bridged {
     left: Namespace,
     right: Namespace,
@@ -23,11 +23,11 @@ struct Bridged {
     ends: [PacketSocket; 2],
 }
 
-/// Addresses of the left and the right.
+/// Addresses of the left and of the right host.
 type Pair = [IpAddr; 2];
 
 impl Bridged {
-    /// Segments are cut by the senders: nothing else is taken from the kernels.
+    /// Senders cut segments themselves; all other offloads stay on.
     fn new() -> Bridged {
         let (left, between, right) = (Namespace::new(), Namespace::new(), Namespace::new());
         let near = Veth::between(&left, &between).without_ipv4().make();
@@ -41,7 +41,7 @@ impl Bridged {
         Bridged { left, right, _between: between, ends }
     }
 
-    /// Carries frames, each changed in between, while something else runs.
+    /// Copies frames both ways, changing each, while `while_this` runs.
     fn carry<T>(
         &mut self,
         change: impl Fn(&mut Frame) + Sync,
@@ -52,7 +52,7 @@ impl Bridged {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !is_done.load(Ordering::Relaxed) {
-                    // By turns: a frame waits for the other side for a moment at most.
+                    // Alternate with short timeouts, so that neither direction waits long.
                     for turn in [true, false] {
                         let (from, to) = if turn { (&mut *a, &mut *b) } else { (&mut *b, &mut *a) };
                         while let Some(mut frame) = from.receive(Duration::from_millis(1)) {
@@ -62,7 +62,7 @@ impl Bridged {
                     }
                 }
             });
-            // Also when it panics: the thread ends then.
+            // Stops the thread even if `while_this` panics.
             struct Done<'a>(&'a AtomicBool);
             impl Drop for Done<'_> {
                 fn drop(&mut self) {
@@ -74,13 +74,13 @@ impl Bridged {
         })
     }
 
-    /// How many packets the kernels found to be corrupt.
+    /// Returns how many packets both kernels counted as corrupt.
     fn corrupt(&self) -> u64 {
         [&self.left, &self.right].map(|namespace| namespace.run(corrupt)).iter().sum()
     }
 }
 
-/// IPv4 and IPv6 of a host.
+/// Returns the IPv4 and the IPv6 address of a host.
 fn addresses(host: u8) -> [IpAddr; 2] {
     let ipv6 = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, host.into());
     [Ipv4Addr::new(10, 77, 0, host).into(), ipv6.into()]
@@ -91,10 +91,10 @@ fn pairs() -> [Pair; 2] {
     [[a, c], [b, d]]
 }
 
-/// Packets that this thread's network found to be corrupt.
+/// Returns how many packets this thread's network counted as corrupt.
 fn corrupt() -> u64 {
     let read = |name: &str| std::fs::read_to_string(format!("/proc/thread-self/net/{name}")).unwrap();
-    // A line of names, and one of numbers.
+    // The table alternates lines of names and of numbers.
     let snmp = read("snmp");
     let lines: Vec<Vec<&str>> = snmp.lines().map(|line| line.split(' ').collect()).collect();
     let pairs = lines.chunks(2).flat_map(|pair| pair[0].iter().copied().zip(pair[1].iter().copied()));
@@ -102,15 +102,15 @@ fn corrupt() -> u64 {
     let six = snmp6.lines().filter_map(|line| line.split_once(char::is_whitespace));
     let errors = pairs.chain(six).filter(|(name, _)| name.ends_with("InCsumErrors"));
     let numbers: Vec<u64> = errors.map(|(_, number)| number.trim().parse().unwrap()).collect();
-    // Of IPv4: ICMP, TCP, UDP, UDP-Lite; of IPv6: ICMP, UDP, UDP-Lite.
+    // IPv4: ICMP, TCP, UDP, UDP-Lite; IPv6: ICMP, UDP, UDP-Lite.
     assert_eq!(numbers.len(), 7, "{snmp}{snmp6}");
     numbers.iter().sum()
 }
 
-/// What a sender puts between the IP header and the segment.
+/// Makes a sender put options or extension headers between the IP header and the datagram.
 fn set_options(socket: impl AsFd, to: IpAddr) {
-    // RFC 791: seven times no operation, and the end. RFC 8200: padding that fills an extension
-    // header.
+    // RFC 791: seven No Operation options and End of Option List. RFC 8200: a PadN option that
+    // fills an extension header.
     let (options, kinds): ([u8; 8], _) = match to {
         IpAddr::V4(_) => ([1, 1, 1, 1, 1, 1, 1, 0], &[(libc::IPPROTO_IP, libc::IP_OPTIONS)][..]),
         IpAddr::V6(_) => (
@@ -120,16 +120,16 @@ fn set_options(socket: impl AsFd, to: IpAddr) {
     };
     for &(level, kind) in kinds {
         let length = options.len() as u32;
-        // SAFETY: pointer and length are those of an array that lives.
+        // SAFETY: pointer and length are those of an array that outlives the call.
         let set = unsafe { libc::setsockopt(socket.as_fd().as_raw_fd(), level, kind, options.as_ptr().cast(), length) };
         assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
     }
 }
 
-/// Datagrams of many lengths; whether each arrived as it was sent.
-fn datagrams(left: &Namespace, right: &Namespace, [from, to]: Pair, with_options: bool, patience: Duration) -> bool {
+/// Sends datagrams of many lengths, and returns whether each arrived unchanged.
+fn datagrams(left: &Namespace, right: &Namespace, [from, to]: Pair, with_options: bool, timeout: Duration) -> bool {
     let receiver = right.run(|| UdpSocket::bind((to, 0))).unwrap();
-    receiver.set_read_timeout(Some(patience)).unwrap();
+    receiver.set_read_timeout(Some(timeout)).unwrap();
     let sender = left.run(|| UdpSocket::bind((from, 0))).unwrap();
     sender.connect(receiver.local_addr().unwrap()).unwrap();
     if with_options {
@@ -144,13 +144,13 @@ fn datagrams(left: &Namespace, right: &Namespace, [from, to]: Pair, with_options
 }
 
 #[test]
-fn frames_whose_checksums_are_completed_are_good_to_another_kernel() {
+fn another_kernel_accepts_frames_with_completed_checksums() {
     let Some(_suite) = Suite::begin("checksums left to a card", "af-xdp", &["ethtool"]) else { return };
     let mut bridged = Bridged::new();
     let counts = std::sync::Mutex::new([0u32; 3]);
     let frames = AtomicUsize::new(0);
     let complete = |frame: &mut Frame| {
-        // With no tag, one, or two, as on a trunk.
+        // Without a VLAN tag, with one, and with two.
         let tags = [0x88, 0xa8, 0, 5, 0x81, 0x00, 0, 6];
         let tags = &tags[frames.fetch_add(1, Ordering::Relaxed) % 3 * 4..];
         frame.bytes.splice(12..12, tags.iter().copied());
@@ -158,7 +158,7 @@ fn frames_whose_checksums_are_completed_are_good_to_another_kernel() {
         let completed = checksum::complete(&mut frame.bytes);
         assert_eq!(completed, frame.bytes != before);
         let partial = frame.checksum == Checksum::Partial;
-        assert!(partial || !completed, "completed, and was whole: {before:02x?}");
+        assert!(partial || !completed, "completed a checksum that was complete: {before:02x?}");
         frame.bytes.drain(12..12 + tags.len());
         let mut counts = counts.lock().unwrap();
         counts[0] += u32::from(completed);
@@ -168,29 +168,29 @@ fn frames_whose_checksums_are_completed_are_good_to_another_kernel() {
     bridged.carry(complete, |left, right| {
         for pair in pairs() {
             for with_options in [false, true] {
-                assert!(datagrams(left, right, pair, with_options, SOON), "{pair:?} {with_options}");
+                assert!(datagrams(left, right, pair, with_options, TIMEOUT), "{pair:?} {with_options}");
             }
-            tcp_echo(left, right, (pair[1], 0), 300_000, SOON).unwrap_or_else(|e| panic!("{pair:?}: {e}"));
+            tcp_echo(left, right, (pair[1], 0), 300_000, TIMEOUT).unwrap_or_else(|e| panic!("{pair:?}: {e}"));
         }
     });
-    let [completed, right_by_chance, whole] = counts.into_inner().unwrap();
-    println!("{completed} completed, {right_by_chance} right by chance, {whole} that were whole");
-    assert!(completed > 1000 && right_by_chance < 5 && whole > 0);
+    let [completed, correct_by_chance, whole] = counts.into_inner().unwrap();
+    println!("{completed} completed, {correct_by_chance} correct by chance, {whole} complete before");
+    assert!(completed > 1000 && correct_by_chance < 5 && whole > 0);
     assert_eq!(bridged.corrupt(), 0);
 }
 
-/// Completing checksums is needed: without it the peer drops frames, so the test above can fail.
+/// Proves that the test above can fail: without completion the peer drops the frames.
 #[test]
-fn frames_whose_checksums_are_not_completed_are_corrupt() {
+fn another_kernel_drops_frames_with_incomplete_checksums() {
     let Some(_suite) = Suite::begin("checksums left to a card", "af-xdp", &["ethtool"]) else { return };
     let mut bridged = Bridged::new();
     bridged.carry(
         |_| (),
         |left, right| {
             for pair in pairs() {
-                let patience = Duration::from_millis(300);
-                assert!(!datagrams(left, right, pair, false, patience), "{pair:?}");
-                assert!(tcp_echo(left, right, (pair[1], 0), 1, patience).is_err(), "{pair:?}");
+                let timeout = Duration::from_millis(300);
+                assert!(!datagrams(left, right, pair, false, timeout), "{pair:?}");
+                assert!(tcp_echo(left, right, (pair[1], 0), 1, timeout).is_err(), "{pair:?}");
             }
         },
     );

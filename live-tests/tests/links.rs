@@ -1,4 +1,4 @@
-//! Interfaces of a run's own, and the way back into the kernel's stack, in real kernels' networks.
+//! Interfaces that a run creates, and delivery into the kernel's stack, in real kernels' networks.
 #![cfg(all(target_os = "linux", feature = "af-xdp"))]
 
 use std::io::Write;
@@ -14,28 +14,28 @@ use portcullis_io::live::link::{
 };
 use portcullis_live_tests::{Child, Namespace, PacketSocket, Suite, Veth, ping, tcp_echo, wait_until};
 
-const SOON: Duration = Duration::from_secs(20);
-const NOTHING: Duration = Duration::from_millis(300);
+const TIMEOUT: Duration = Duration::from_secs(20);
+const QUIET_TIME: Duration = Duration::from_millis(300);
 
 fn begin() -> Option<Suite> {
     Suite::begin("interfaces of a run's own", "af-xdp", &["ethtool", "setpriv"])
 }
 
-/// What `ip` says of an interface; nothing where there is none.
-fn shown(namespace: &Namespace, name: &str) -> String {
+/// Returns what `ip` prints about an interface; empty if there is none.
+fn ip_link_show(namespace: &Namespace, name: &str) -> String {
     let output = namespace.command("ip").args(["-details", "link", "show", "dev", name]).output().unwrap();
     String::from_utf8(output.stdout).unwrap()
 }
 
 #[test]
-fn the_facts_of_an_interface_are_those_that_others_tell() {
+fn an_interface_is_described_as_ip_and_ethtool_describe_it() {
     let Some(_suite) = begin() else { return };
     let (left, right) = (Namespace::new(), Namespace::new());
     let veth = Veth::between(&left, &right).queues(3).mtu(2345).make();
     let find = || right.run(|| Interface::find(veth.right.name()));
     let found = find().unwrap();
-    let says = shown(&right, veth.right.name());
-    assert!(says.starts_with(&format!("{}: {}@", found.index, found.name)), "{says}");
+    let output = ip_link_show(&right, veth.right.name());
+    assert!(output.starts_with(&format!("{}: {}@", found.index, found.name)), "{output}");
     let expected = Interface {
         index: found.index,
         name: veth.right.name().into(),
@@ -52,26 +52,26 @@ fn the_facts_of_an_interface_are_those_that_others_tell() {
     veth.right.ethtool(&["-K", "rxvlan off"]);
     assert!(!find().unwrap().rx_vlan_offload);
     veth.right.ethtool(&["-K", "rxvlan on"]);
-    // Those in use, not those that the driver has memory for.
+    // The queues in use, not those that the driver has allocated.
     veth.right.ethtool(&["-L", "rx 2 tx 1"]);
     assert_eq!(find().unwrap(), Interface { receive_queues: 2, send_queues: 1, ..expected.clone() });
     veth.left.down();
     assert_eq!(find().unwrap(), Interface { has_link: false, receive_queues: 2, send_queues: 1, ..expected });
     veth.right.down();
     assert!(!find().unwrap().is_up);
-    // It is another namespace's.
+    // It belongs to another namespace.
     let error = left.run(|| Interface::find(veth.right.name()).unwrap_err());
     assert!(matches!(error, LinkError::NoInterface { .. }), "{error}");
 }
 
 #[test]
-fn a_pair_is_made_as_asked_and_goes() {
+fn a_veth_pair_has_the_requested_mtu_and_queues_and_is_deleted_on_drop() {
     let Some(_suite) = begin() else { return };
     let namespace = Namespace::new();
     let (mut pair, other) = namespace.run(|| (VethPair::new(3000, 4).unwrap(), VethPair::new(1500, 1).unwrap()));
     pair.set_up().unwrap();
     for (end, peer) in [(pair.near(), pair.far()), (pair.far(), pair.near())] {
-        let says = shown(&namespace, &end.name);
+        let output = ip_link_show(&namespace, &end.name);
         for part in [
             &format!("{}: {}@{}: ", end.index, end.name, peer.name),
             "LOWER_UP",
@@ -80,22 +80,22 @@ fn a_pair_is_made_as_asked_and_goes() {
             "numtxqueues 4",
             "numrxqueues 4",
         ] {
-            assert!(says.contains(part), "{part}: {says}");
+            assert!(output.contains(part), "{part}: {output}");
         }
     }
-    // What is sent comes in, also right away.
+    // A frame sent right after creation arrives.
     let (near, mut far) =
         (PacketSocket::open(&namespace, &pair.near().name), PacketSocket::open(&namespace, &pair.far().name));
     let frame: Vec<u8> = [&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0xb5][..], &[7; 3000]].concat();
     near.send(&frame);
-    assert_eq!(far.receive_where(SOON, |it| it.ether_type() == 0x88b5).unwrap().bytes, frame);
+    assert_eq!(far.receive_where(TIMEOUT, |it| it.ether_type() == 0x88b5).unwrap().bytes, frame);
 
     let names = [pair.near().name.clone(), pair.far().name.clone()];
-    // Here, where the thread is in another namespace.
+    // Deleted in its own namespace, although this thread is in another.
     drop(pair);
-    assert_eq!(names.map(|name| shown(&namespace, &name)), ["", ""]);
-    assert_ne!(shown(&namespace, &other.near().name), "");
-    // One that is gone already is no trouble.
+    assert_eq!(names.map(|name| ip_link_show(&namespace, &name)), ["", ""]);
+    assert_ne!(ip_link_show(&namespace, &other.near().name), "");
+    // Dropping a pair that is gone already does nothing.
     namespace.ip(&["link", "delete", &other.far().name]);
     drop(other);
 }
@@ -107,13 +107,13 @@ fn frames_go_through_a_tap_both_ways() {
     let mut tap = namespace.run(|| Tap::new().unwrap());
     let name = tap.interface().name.clone();
     let frame = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0xb5, 1, 2, 3];
-    assert!(tap.write(&frame).is_err(), "it is down");
+    assert!(tap.write(&frame).is_err(), "the interface is down");
     namespace.sysctl(&format!("net/ipv6/conf/{name}/disable_ipv6"), "1");
     tap.set_up().unwrap();
     let mut socket = PacketSocket::open(&namespace, &name);
     tap.write(&frame).unwrap();
-    assert_eq!(socket.receive(SOON).unwrap().bytes, frame);
-    assert!(tap.write(&frame[..5]).is_err(), "no header");
+    assert_eq!(socket.receive(TIMEOUT).unwrap().bytes, frame);
+    assert!(tap.write(&frame[..5]).is_err(), "the frame has no header");
 
     let mut read = [0; 2000];
     assert_eq!(tap.read(&mut read).unwrap(), None);
@@ -121,51 +121,52 @@ fn frames_go_through_a_tap_both_ways() {
     assert_eq!(tap.read(&mut read).unwrap(), Some(frame.len()));
     assert_eq!(read[..frame.len()], frame);
     drop(tap);
-    assert_eq!(shown(&namespace, &name), "");
+    assert_eq!(ip_link_show(&namespace, &name), "");
 }
 
 #[test]
-fn a_watch_sees_an_interface_come_and_go() {
+fn a_watch_follows_an_interface_up_down_and_gone() {
     let Some(_suite) = begin() else { return };
     let (left, right) = (Namespace::new(), Namespace::new());
     let veth = Veth::between(&left, &right).make();
     let name = veth.right.name();
     let index = right.run(|| Interface::find(name)).unwrap().index;
     let mut watch = right.run(|| LinkWatch::new(name).unwrap());
-    let mut becomes = |state| {
-        wait_until(&format!("it is {state:?}"), SOON, || watch.poll().unwrap() == state);
+    let mut expect_state = |state| {
+        wait_until(&format!("the link is {state:?}"), TIMEOUT, || watch.poll().unwrap() == state);
         assert_eq!(watch.state(), state);
     };
-    becomes(LinkState::Up);
+    expect_state(LinkState::Up);
     veth.left.down();
-    becomes(LinkState::Down);
+    expect_state(LinkState::Down);
     veth.left.up();
-    becomes(LinkState::Up);
+    expect_state(LinkState::Up);
     veth.right.down();
-    becomes(LinkState::Down);
-    // Others' doings are none of its.
+    expect_state(LinkState::Down);
+    // Changes of other interfaces are ignored.
     right.ip(&["link", "set", "lo", "down"]);
     right.ip(&["link", "set", "lo", "up"]);
-    becomes(LinkState::Down);
+    expect_state(LinkState::Down);
     veth.right.up();
-    becomes(LinkState::Up);
-    // It has gone where it is nobody's here; and one that has its number is not it.
+    expect_state(LinkState::Up);
+    // Moved to another namespace, it is gone here; an interface that reuses its index is not the
+    // same.
     right.ip(&["link", "set", name, "netns", left.name()]);
-    becomes(LinkState::Gone);
+    expect_state(LinkState::Gone);
     right.ip(&["link", "add", "name", name, "index", &index.to_string(), "type", "veth"]);
-    becomes(LinkState::Gone);
+    expect_state(LinkState::Gone);
     assert!(matches!(right.run(|| LinkWatch::new("none")).unwrap_err(), LinkError::NoInterface { .. }));
 }
 
-/// A watch that overflows loses the oldest changes' details and reports the current state.
+/// After an overflow, a watch reports the current state instead of the lost changes.
 #[test]
-fn a_watch_that_nobody_looked_at_for_long_sees_what_is_so_now() {
+fn a_watch_that_overflowed_reports_the_current_state() {
     let Some(_suite) = begin() else { return };
     let (left, right) = (Namespace::new(), Namespace::new());
     let veth = Veth::between(&left, &right).without_ipv6().make();
     let name = veth.right.name();
     let up_and_down = format!("link set {name} down\nlink set {name} up\n").repeat(400);
-    // The last event that there is room for is another one each time.
+    // Vary the number of events before, so that the overflow falls on a different event each time.
     for (number, (end, state)) in [("", LinkState::Up), ("down", LinkState::Down)].repeat(3).into_iter().enumerate() {
         let others: String = (0..number).map(|mtu| format!("link set {name} mtu {}\n", 1400 + number + mtu)).collect();
         let mut watch = right.run(|| LinkWatch::new(name).unwrap());
@@ -173,14 +174,14 @@ fn a_watch_that_nobody_looked_at_for_long_sees_what_is_so_now() {
         let mut ip = right.command("ip").args(["-batch", "-"]).stdin(Stdio::piped()).spawn().unwrap();
         ip.stdin.take().unwrap().write_all((others + &up_and_down + &last).as_bytes()).unwrap();
         assert!(ip.wait().unwrap().success());
-        // And nothing old comes after it.
+        // Two polls: no old event follows the first.
         assert_eq!([watch.poll().unwrap(), watch.poll().unwrap()], [state; 2]);
     }
 }
 
-/// What the next test runs, without rights.
+/// Run by the next test, without capabilities.
 #[test]
-fn child_without_rights() {
+fn child_without_capabilities() {
     if std::env::var_os("PORTCULLIS_TEST_CHILD").is_none() {
         return;
     }
@@ -192,14 +193,14 @@ fn child_without_rights() {
 }
 
 #[test]
-fn the_right_that_is_missing_is_named() {
+fn errors_name_the_missing_capability() {
     let Some(_suite) = begin() else { return };
     let namespace = Namespace::new();
     let output = namespace
         .command("setpriv")
         .args(["--bounding-set", "-all", "--inh-caps", "-all"])
         .arg(std::env::current_exe().unwrap())
-        .args(["--exact", "child_without_rights", "--nocapture"])
+        .args(["--exact", "child_without_capabilities", "--nocapture"])
         .env("PORTCULLIS_TEST_CHILD", "yes")
         .output()
         .unwrap();
@@ -216,7 +217,7 @@ fn the_right_that_is_missing_is_named() {
     }
 }
 
-/// What the next test runs, and kills.
+/// Run by the next test, and killed.
 #[test]
 fn child_that_holds_interfaces() {
     let Some(interface) = Child::interface() else { return };
@@ -228,37 +229,36 @@ fn child_that_holds_interfaces() {
 }
 
 #[test]
-fn what_a_killed_run_left_is_removed_by_the_next_and_nothing_else() {
+fn the_next_run_removes_only_what_a_killed_run_left() {
     let Some(_suite) = begin() else { return };
     let (left, right) = (Namespace::new(), Namespace::new());
     let veth = Veth::between(&left, &right).make();
     let (child, made) = Child::start(&veth.right, "child_that_holds_interfaces");
     let [pair, tap, "mirred", "tcx"] = made.split(' ').collect::<Vec<_>>()[..] else { panic!("{made}") };
-    // Names that look like them, and one like theirs that somebody else has given.
+    // Names that resemble the run's, one of them in the same format but given by someone else.
     for name in ["pc0-1x", "pcx-1a", "pc7-1a"] {
         right.ip(&["link", "add", "name", name, "type", "veth"]);
     }
     let mine = right.run(|| VethPair::new(1500, 1).unwrap());
-    // While it is alive, nobody takes its interfaces away, though many come and go.
+    // While the process lives, no other run removes its interfaces.
     drop(right.run(|| StackInjector::open(veth.right.name(), StackDevice::Auto).unwrap()));
-    assert!(!shown(&right, pair).is_empty() && !shown(&right, tap).is_empty());
+    assert!(!ip_link_show(&right, pair).is_empty() && !ip_link_show(&right, tap).is_empty());
 
     child.kill();
-    wait_until("the TAP interface has gone with its process", SOON, || shown(&right, tap).is_empty());
-    assert!(!shown(&right, pair).is_empty(), "a pair stays");
+    wait_until("the TAP interface has gone with its process", TIMEOUT, || ip_link_show(&right, tap).is_empty());
+    assert!(!ip_link_show(&right, pair).is_empty(), "the pair is still there");
     let next = right.run(|| StackInjector::open(veth.right.name(), StackDevice::Auto).unwrap());
-    assert_eq!(shown(&right, pair), "");
+    assert_eq!(ip_link_show(&right, pair), "");
     for name in [veth.right.name(), "pc0-1x", "pcx-1a", "pc7-1a", &mine.near().name, &next.exit().name] {
-        assert_ne!(shown(&right, name), "", "{name}");
+        assert_ne!(ip_link_show(&right, name), "", "{name}");
     }
     drop((next, mine));
-    let says = right.ip(&["link"]);
-    assert!(!says.contains("pc0-") || says.contains("pc0-1x"), "{says}");
+    let output = right.ip(&["link"]);
+    assert!(!output.contains("pc0-") || output.contains("pc0-1x"), "{output}");
 }
 
-/// Networks on the left and right between which nobody carries anything but this test: from the
-/// left to the right, only what belongs to finding neighbours goes by the link, and all else
-/// through the stack's entrance.
+/// Networks on the left and right that only this test connects: from left to right, neighbour
+/// discovery goes over the link, and all else through the stack injector.
 struct Divided {
     left: Namespace,
     right: Namespace,
@@ -267,7 +267,7 @@ struct Divided {
     ends: [PacketSocket; 2],
 }
 
-/// Of the right.
+/// Addresses of the right host.
 fn addresses() -> [IpAddr; 2] {
     ["10.77.0.2".parse().unwrap(), "fd77::2".parse().unwrap()]
 }
@@ -286,9 +286,9 @@ impl Divided {
         Divided { left, right, _between: between, interface: far.right.name().to_owned(), ends }
     }
 
-    /// Carries frames while something else runs. Gives how many were put into the entrance.
+    /// Carries frames while `while_this` runs. Returns how many went through the injector.
     fn carry(&mut self, put: impl Fn(&[u8]) + Send, while_this: impl FnOnce(&Namespace, &Namespace)) -> usize {
-        /// Also when what is run panics.
+        /// Stops the thread even if `while_this` panics.
         struct Done<'a>(&'a AtomicBool);
         impl Drop for Done<'_> {
             fn drop(&mut self) {
@@ -303,7 +303,7 @@ impl Divided {
                 while !is_done.load(Ordering::Relaxed) {
                     while let Some(mut frame) = near.receive(Duration::from_millis(1)) {
                         checksum::complete(&mut frame.bytes);
-                        if is_for_neighbours(&frame.bytes) {
+                        if is_neighbour_discovery(&frame.bytes) {
                             far.send(&frame.bytes);
                         } else {
                             count.fetch_add(1, Ordering::Relaxed);
@@ -323,8 +323,8 @@ impl Divided {
     }
 }
 
-/// ARP, and ICMPv6 of the types 133 to 137.
-fn is_for_neighbours(frame: &[u8]) -> bool {
+/// Returns whether a frame is ARP or ICMPv6 neighbour discovery (types 133 to 137).
+fn is_neighbour_discovery(frame: &[u8]) -> bool {
     match frame[12..14] {
         [0x08, 0x06] => true,
         [0x86, 0xdd] => frame[20] == 58 && (133..=137).contains(&frame[54]),
@@ -333,7 +333,7 @@ fn is_for_neighbours(frame: &[u8]) -> bool {
 }
 
 #[test]
-fn frames_that_pass_reach_the_stack_by_each_way() {
+fn frames_reach_the_stack_by_each_delivery_method() {
     let Some(_suite) = begin() else { return };
     for (kind, mode, way) in [
         (StackDevice::Auto, Some(Mode::Native), "tcx"),
@@ -360,12 +360,12 @@ fn frames_that_pass_reach_the_stack_by_each_way() {
             _ => unreachable!(),
         };
 
-        // Nothing gets through before.
+        // Nothing is delivered before the injector is connected.
         divided.carry(
             |frame| put(&stack, frame),
             |left, _| {
                 for address in addresses() {
-                    assert!(!ping(left, address, NOTHING), "{what}: {address}");
+                    assert!(!ping(left, address, QUIET_TIME), "{what}: {address}");
                 }
             },
         );
@@ -378,28 +378,28 @@ fn frames_that_pass_reach_the_stack_by_each_way() {
             |frame| put(&stack, frame),
             |left, right| {
                 for address in addresses() {
-                    assert!(ping(left, address, SOON), "{what}: {address}");
-                    tcp_echo(left, right, (address, 0), 50_000, SOON)
+                    assert!(ping(left, address, TIMEOUT), "{what}: {address}");
+                    tcp_echo(left, right, (address, 0), 50_000, TIMEOUT)
                         .unwrap_or_else(|e| panic!("{what}: {address}: {e}"));
                 }
             },
         );
         assert!(packets > 80, "{packets}");
 
-        // The kernel has kept silent in there.
+        // The kernel sends no frames of its own into the pair.
         if let Some(mut socket) = socket {
             assert_eq!(socket.receive(Duration::ZERO), None, "{what}");
         }
-        assert!(shown(&right, &exit).contains("alias portcullis"), "{}", shown(&right, &exit));
+        assert!(ip_link_show(&right, &exit).contains("alias portcullis"), "{}", ip_link_show(&right, &exit));
         drop(stack);
-        assert_eq!(shown(&right, &exit), "");
-        let says = right.ip(&["link"]);
-        assert!(!says.contains("pc0-"), "{says}");
+        assert_eq!(ip_link_show(&right, &exit), "");
+        let output = right.ip(&["link"]);
+        assert!(!output.contains("pc0-"), "{output}");
     }
 }
 
 #[test]
-fn beside_its_interface_nothing_gets_past_a_reverse_path_filter() {
+fn direct_delivery_is_refused_under_a_reverse_path_filter() {
     let Some(_suite) = begin() else { return };
     let (left, right) = (Namespace::new(), Namespace::new());
     let veth = Veth::between(&left, &right).make();

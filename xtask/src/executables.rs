@@ -1,11 +1,11 @@
-//! Programs that cargo builds, found by what it says about them.
+//! Programs that cargo builds, found through its JSON messages.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use serde_json::Value;
 
-/// A program, or the tests of something.
+/// An executable that cargo built: a program, or the tests of a target.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Executable {
     /// The folder of its crate, in which cargo runs tests.
@@ -16,14 +16,14 @@ pub struct Executable {
     pub name: String,
     /// Whether the executable runs the target's tests.
     pub is_test: bool,
-    /// Where it lies.
+    /// Path of the executable.
     pub path: PathBuf,
 }
 
-/// What a call of cargo builds; what is built already is named as well.
+/// Runs cargo and returns the executables that it builds, including those that are up to date.
 ///
 /// # Errors
-/// In words, when it does not build.
+/// Cargo's exit status if the build fails; cargo prints the errors itself.
 pub fn built(root: &Path, arguments: &[&str]) -> Result<Vec<Executable>, String> {
     let mut command = crate::cargo(root);
     command.args(arguments).arg("--message-format=json-render-diagnostics").stderr(Stdio::inherit());
@@ -35,8 +35,8 @@ pub fn built(root: &Path, arguments: &[&str]) -> Result<Vec<Executable>, String>
 }
 
 impl Executable {
-    /// What a line tells of one (the Cargo Book, "External tools", "Artifact messages"); `None`
-    /// where it is about something else.
+    /// Parses one line of cargo's output (the Cargo Book, "External tools", "Artifact messages");
+    /// `None` for any other message.
     fn from_message(line: &str) -> Option<Executable> {
         let message: Value = serde_json::from_str(line).ok()?;
         let text = |value: &Value| value.as_str().map(str::to_owned);
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_messages_about_programs_are_taken() {
+    fn only_artifact_messages_with_an_executable_are_taken() {
         let artifact = r#"{"reason":"compiler-artifact","package_id":"path+file:///p/io#portcullis-io@0.1.0",
             "manifest_path":"/p/io/Cargo.toml","target":{"kind":["test"],"crate_types":["bin"],"name":"synth","src_path":"/p/io/tests/synth.rs"},
             "profile":{"opt_level":"1","test":true},"features":[],"filenames":["/p/target/debug/deps/synth-1f"],"executable":EXECUTABLE,"fresh":true}"#

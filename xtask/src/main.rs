@@ -1,4 +1,4 @@
-//! What a maintainer runs: `cargo xtask TASK`.
+//! Maintainers' tasks: `cargo xtask TASK`.
 
 mod bundle;
 mod executables;
@@ -14,29 +14,29 @@ Usage: cargo xtask TASK
 
 Tasks:
   test [--require NAME,...] [--intel]
-           everything that a change must pass: format, lints, documentation, feature sets, all tests;
-           in release the self-test, the README's first command and the tests of the program and the CPU.
-           On Debian it installs what the tests need, after naming it, when it may, and fetches NVIDIA's
-           compilers with pip into target/wheels.
-           --require  fail where one of these is missing: a device (cpu, cuda, wgpu, opencl), a tool (nvrtc,
-                      oclgrind, qemu-aarch64, emulated-cuda, tcpdump, bpftool), a Linux that takes BPF
-                      (kernel-bpf), a clang that makes it (clang-bpf), a way of live traffic (af-xdp, nfqueue,
-                      dpdk) or what compiles expressions (pcap-expr). Others that are missing are listed with
-                      the reason
-           --intel    fetch Intel's OpenCL for processors, too, and test on it beside the other devices
+           run everything that a change must pass: format, prose, lints, feature sets, documentation,
+           and all tests; in release the self-test, the tests of the program and of the CPU backend,
+           and the README's first command. On Debian it installs what the tests need, after naming it,
+           if permitted, and fetches NVIDIA's compilers with pip into target/wheels
+           --require  fail if one of these is missing: a device (cpu, cuda, wgpu, opencl), a tool (nvrtc,
+                      oclgrind, qemu-aarch64, emulated-cuda, tcpdump, bpftool), a kernel that loads BPF
+                      (kernel-bpf), a clang that compiles it (clang-bpf), a live source (af-xdp, nfqueue,
+                      dpdk) or libpcap for expressions (pcap-expr). Others that are missing are listed
+                      with the reason
+           --intel    also fetch Intel's OpenCL for CPUs, and test it beside the other devices
   gpu-bundle [DIR]
-           makes a folder (target/gpu-bundle) to try Portcullis on another machine's NVIDIA GPU: program,
-           benches, loaders, compiled filters, and gpu-check.sh, which writes one JSON file
-  prose    checks comments, docs and names: openings, columns, vague names, pages without a reader
-  samples  writes samples/mixed.pcap anew
-  package  builds every published crate from what its package holds (slow)
+           create a folder (target/gpu-bundle) to try Portcullis on another machine's NVIDIA GPU: program,
+           benchmarks, loaders, compiled filters, and gpu-check.sh, which writes one JSON file
+  prose    check comments, docs and names: openings, columns, vague names, pages without a reader
+  samples  regenerate samples/mixed.pcap
+  package  build every published crate from its package (slow)
 ";
 
-/// What the program is built with for use and for tests in release: every backend that needs
-/// nothing at build time.
+/// Features of release builds and of tests in release: every backend without build-time
+/// requirements.
 const FEATURES: [&str; 2] = ["--features", "opencl"];
 
-/// What to do.
+/// A task of the command line.
 #[derive(Debug, PartialEq, Eq)]
 enum Task {
     Test(test::Options),
@@ -47,7 +47,7 @@ enum Task {
     Help,
 }
 
-/// Reads the command line; `None` for one that means nothing.
+/// Parses the command line; `None` if it is not understood.
 fn parse(arguments: &[&str]) -> Option<Task> {
     let (task, rest) = match arguments {
         [] => return Some(Task::Help),
@@ -69,14 +69,14 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let Some(task) = parse(&arguments) else {
-        eprint!("xtask: cannot make sense of `{}`\n\n{USAGE}", arguments.join(" "));
+        eprint!("xtask: unknown arguments `{}`\n\n{USAGE}", arguments.join(" "));
         return ExitCode::from(2);
     };
     let result = match task {
         Task::Test(options) => test::run(&options),
         Task::GpuBundle(folder) => bundle::run(folder.as_deref()),
         Task::Prose => prose::check(&root()),
-        Task::Samples => sample(),
+        Task::Samples => write_sample(),
         Task::Package => test::package(),
         Task::Help => {
             print!("{USAGE}");
@@ -92,31 +92,32 @@ fn main() -> ExitCode {
     }
 }
 
-/// Writes the capture that comes with the project.
-fn sample() -> Result<(), String> {
+/// Regenerates the capture that comes with the project.
+fn write_sample() -> Result<(), String> {
     let root = root();
     let mut command = cargo(&root);
     command.args(["run", "--quiet", "--package", "portcullis-io", "--example", "sample", "--", "samples/mixed.pcap"]);
     match command.status() {
         Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(format!("the sample is not written: {status}")),
+        Ok(status) => Err(format!("cannot write the sample: cargo ends with {status}")),
         Err(error) => Err(format!("cargo does not start: {error}")),
     }
 }
 
-/// The repository's root folder.
+/// Returns the repository's root folder.
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the root").to_owned()
 }
 
-/// The cargo that runs this, in the repository's root, with nothing to read.
+/// Returns a command for the cargo that runs this program, in the repository's root and without
+/// input.
 fn cargo(root: &Path) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root).stdin(Stdio::null());
     command
 }
 
-/// Where the system has a shared library.
+/// Returns the path of a shared library in the system's folders.
 fn find_library(name: &str) -> Option<PathBuf> {
     let folders = [
         "/usr/lib/x86_64-linux-gnu",
@@ -134,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn command_lines_are_understood_or_refused() {
+    fn command_lines_are_parsed_or_refused() {
         let test = |require: &str, intel| {
             let require = require.split_terminator(',').map(str::to_owned).collect();
             Some(Task::Test(test::Options { require, intel }))

@@ -1,18 +1,18 @@
-//! `cargo xtask prose`: the mechanical part of how the project writes.
+//! `cargo xtask prose`: mechanical checks of the project's prose.
 //!
-//! A human reads for meaning; this catches what a machine can see: documentation whose first
-//! sentence does not stand by itself, comments and pages wider than 100 columns, type names from a
-//! list of everyday words, pages of `docs/` that no reader is sent to, and front ends that core
-//! would depend on.
+//! Finds documentation whose first sentence does not stand by itself, comments and pages wider than
+//! 100 columns, type names from a list of everyday words, pages of `docs/` missing from its index,
+//! paths and links in pages that lead to no file, and dependencies of core on the project's other
+//! crates. Meaning is left to reviewers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::Path;
 
 /// Maximum width of comments and of prose in pages, in characters. Code may be wider.
 const MAX_COLUMNS: usize = 100;
 
-/// First words of a rustdoc that lean on the item's name, on the item before, or on a riddle.
+/// First words of a rustdoc that only make sense after the item's name or the item before.
 const OPENINGS: [&str; 16] = [
     "It",
     "The same",
@@ -32,7 +32,7 @@ const OPENINGS: [&str; 16] = [
     "The session's",
 ];
 
-/// Type names that say nothing to a reader of the field, one a line.
+/// Type names that do not say what the type is, one a line.
 const VAGUE_NAMES: &str = include_str!("prose/vague_names.txt");
 
 /// Vague names that are right where they are: `Name path: reason`, one a line.
@@ -62,23 +62,25 @@ pub fn check(root: &Path) -> Result<(), String> {
     if !listed.status.success() {
         return Err(format!("git ls-files ends with {}", listed.status));
     }
+    let listed = String::from_utf8_lossy(&listed.stdout);
+    let tree: BTreeSet<&str> = listed.split_terminator('\0').collect();
     let mut files = BTreeMap::new();
-    for path in String::from_utf8_lossy(&listed.stdout).split_terminator('\0') {
+    for &path in &tree {
         if !is_checked(path) {
             continue;
         }
-        // A file that is deleted and not committed yet is still listed.
+        // A file that is deleted but not yet committed is still listed.
         match std::fs::read_to_string(root.join(path)) {
             Ok(text) => _ = files.insert(path.to_owned(), text),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
             Err(error) => return Err(format!("cannot read {path}: {error}")),
         }
     }
-    let findings = findings(&files);
+    let findings = findings(&files, &tree);
     findings.iter().for_each(|finding| println!("{finding}"));
     match findings.len() {
         0 => Ok(()),
-        count => Err(format!("{count} places to reword; CONTRIBUTING.md says how the project writes")),
+        count => Err(format!("{count} places to reword; see \"Prose\" in CONTRIBUTING.md")),
     }
 }
 
@@ -86,19 +88,20 @@ fn is_checked(path: &str) -> bool {
     [".rs", ".md", "Cargo.toml"].iter().any(|ending| path.ends_with(ending))
 }
 
-fn findings(files: &BTreeMap<String, String>) -> Vec<Violation> {
+/// Findings in `files` (path and text), where `tree` has every tracked path.
+fn findings(files: &BTreeMap<String, String>, tree: &BTreeSet<&str>) -> Vec<Violation> {
     let mut all = Vec::new();
     for (path, text) in files {
         match path.rsplit_once('.') {
             Some((_, "rs")) => check_rust(path, text, &mut all),
-            Some((_, "md")) => check_page(path, text, &mut all),
+            Some((_, "md")) => check_page(path, text, (files, tree), &mut all),
             _ => check_manifest(path, text, &mut all),
         }
     }
     if let Some(index) = files.get("docs/README.md") {
         let pages = files.keys().filter_map(|path| path.strip_prefix("docs/")).filter(|page| *page != "README.md");
         for page in pages.filter(|page| !index.contains(&format!("({page})"))) {
-            let message = "docs/README.md sends no reader here".to_owned();
+            let message = "docs/README.md does not link to this page".to_owned();
             all.push(Violation { path: format!("docs/{page}"), line: 1, message });
         }
     }
@@ -131,12 +134,13 @@ fn check_rust(path: &str, text: &str, all: &mut Vec<Violation>) {
     }
 }
 
-/// The first paragraph's words, up to one that continues it: `It` does not open `Items`.
+/// Returns whether a text starts with these words, and not with a longer word: `It` does not open
+/// `Items`.
 fn opens_with(doc: &str, opening: &str) -> bool {
     doc.strip_prefix(opening).is_some_and(|rest| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '\''))
 }
 
-/// The name of the type that a line defines.
+/// Returns the name of the type that a line defines.
 fn defined_type(line: &str) -> Option<&str> {
     let mut words = line.split(|c: char| !(c.is_alphanumeric() || c == '_')).filter(|word| !word.is_empty());
     let keyword = words.find(|word| !matches!(*word, "pub" | "crate" | "super" | "in" | "self"))?;
@@ -147,28 +151,100 @@ fn is_defended(name: &str, path: &str) -> bool {
     DEFENDED_NAMES.lines().filter_map(|line| line.split_once(": ")).any(|(place, _)| place == format!("{name} {path}"))
 }
 
-fn check_page(path: &str, text: &str, all: &mut Vec<Violation>) {
-    let mut is_in_fence = false;
+fn check_page(
+    path: &str,
+    text: &str,
+    (files, tree): (&BTreeMap<String, String>, &BTreeSet<&str>),
+    all: &mut Vec<Violation>,
+) {
+    let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
+    let (mut is_in_fence, mut is_in_code) = (false, false);
     for (index, line) in text.lines().enumerate() {
+        let mut find = |message: String| all.push(Violation { path: path.to_owned(), line: index + 1, message });
         is_in_fence ^= line.trim_start().starts_with("```");
-        let is_prose = !is_in_fence && !line.starts_with("    ") && !line.trim_start().starts_with('|');
-        if is_prose {
-            let mut find = |message: String| all.push(Violation { path: path.to_owned(), line: index + 1, message });
+        if is_in_fence || line.starts_with("    ") {
+            continue;
+        }
+        if !line.trim_start().starts_with('|') {
             check_columns(line, &mut find);
+        }
+        // Code between backticks may go on in the next line of its paragraph.
+        is_in_code &= !line.trim().is_empty();
+        let parts: Vec<&str> = line.split('`').collect();
+        for (place, part) in parts.iter().enumerate() {
+            let is_whole = place > 0 && place + 1 < parts.len();
+            if is_in_code && is_whole && is_missing(part, folder, tree) {
+                find(format!("no `{part}` in the tree"));
+            }
+            is_in_code ^= place + 1 < parts.len();
+        }
+        for target in line.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let (to, anchor) = target.split_once('#').unwrap_or((target, ""));
+            let to = if to.is_empty() { path.to_owned() } else { normalized(folder, to) };
+            let has_anchor = anchor.is_empty() || files.get(&to).is_none_or(|text| has_heading(text, anchor));
+            if !target.contains(':') && !(is_in_tree(&to, tree) && has_anchor) {
+                find(format!("the link leads nowhere: {target}"));
+            }
         }
     }
 }
 
+/// Whether `code`, cited by a page in `folder`, looks like a path of the tree and is none.
+///
+/// Rust files may be cited by the end of their path; everything else counts as a path if it begins
+/// with a folder at the root, and has to be whole.
+fn is_missing(code: &str, folder: &str, tree: &BTreeSet<&str>) -> bool {
+    let is_path = code.chars().all(|c| c.is_ascii_alphanumeric() || "._-/".contains(c)) && !code.starts_with('/');
+    let has_placeholder = code.split('/').any(|part| part.len() > 1 && part.chars().all(|c| c.is_ascii_uppercase()));
+    if !is_path || has_placeholder || is_in_tree(code, tree) || is_in_tree(&normalized(folder, code), tree) {
+        return false;
+    }
+    if code.ends_with(".rs") {
+        return !tree.iter().any(|path| path.strip_suffix(code).is_some_and(|rest| rest.ends_with('/')));
+    }
+    code.split_once('/').is_some_and(|(first, _)| first != "target" && is_in_tree(first, tree))
+}
+
+/// Whether a page has the heading that an anchor names.
+fn has_heading(text: &str, anchor: &str) -> bool {
+    let headings = text.lines().filter_map(|line| line.strip_prefix('#'));
+    headings.map(|heading| heading.trim_start_matches('#').trim()).any(|heading| {
+        let kept = heading.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+        kept.flat_map(char::to_lowercase).map(|c| if c == ' ' { '-' } else { c }).eq(anchor.chars())
+    })
+}
+
+/// Whether `path` is a tracked file, or a folder that has one.
+fn is_in_tree(path: &str, tree: &BTreeSet<&str>) -> bool {
+    let path = path.trim_end_matches('/');
+    let folder = format!("{path}/");
+    path.is_empty()
+        || tree.contains(path)
+        || tree.range(&*folder..).next().is_some_and(|next| next.starts_with(&folder))
+}
+
+/// `path` as seen from `folder`, without `..`.
+fn normalized(folder: &str, path: &str) -> String {
+    let mut parts: Vec<&str> = Vec::new();
+    for part in folder.split('/').chain(path.split('/')).filter(|part| !matches!(*part, "" | ".")) {
+        match part {
+            ".." => _ = parts.pop(),
+            _ => parts.push(part),
+        }
+    }
+    parts.join("/")
+}
+
 fn check_columns(line: &str, find: &mut impl FnMut(String)) {
     let columns = line.chars().count();
-    // An address or a path cannot be broken.
+    // A URL or a path cannot be broken.
     let has_long_word = line.split_whitespace().any(|word| word.chars().count() > 60);
     if columns > MAX_COLUMNS && !line.contains("://") && !has_long_word {
-        find(format!("{columns} columns, {MAX_COLUMNS} are the most"));
+        find(format!("{columns} columns, at most {MAX_COLUMNS} are allowed"));
     }
 }
 
-/// Core is below everything: its manifest names none of the project's other crates.
+/// Checks that core's manifest names no other crate of the project.
 fn check_manifest(path: &str, text: &str, all: &mut Vec<Violation>) {
     if path != "core/Cargo.toml" {
         return;
@@ -187,11 +263,11 @@ mod tests {
 
     fn messages(path: &str, text: &str) -> Vec<(usize, String)> {
         let files = BTreeMap::from([(path.to_owned(), text.to_owned())]);
-        findings(&files).into_iter().map(|it| (it.line, it.message)).collect()
+        findings(&files, &BTreeSet::from([path])).into_iter().map(|it| (it.line, it.message)).collect()
     }
 
     #[test]
-    fn openings_are_judged_by_whole_words_and_only_at_the_start() {
+    fn openings_are_matched_by_whole_words_and_only_at_the_start() {
         let text = "/// It.\nstruct A;\n/// Items in the queue.\nstruct B;\n/// Releases frames.\n/// It never blocks.\nfn c() {}\n";
         assert_eq!(messages("a.rs", text), [(1, "documentation opens with `It`: name the thing".into())]);
         assert_eq!(messages("a.rs", "//! What there is of it.\n").len(), 1);
@@ -199,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn comments_and_pages_have_a_hundred_columns_at_most() {
+    fn comments_and_pages_wider_than_a_hundred_columns_are_found() {
         let wide = "word ".repeat(20);
         assert_eq!(messages("a.rs", &format!("// {wide}\n")).len(), 1);
         assert!(messages("a.rs", &format!("let a = b; // {wide}\n")).is_empty(), "code has its own limit");
@@ -230,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_without_a_reader_and_core_above_others_are_found() {
+    fn unlinked_pages_and_dependencies_of_core_are_found() {
         let page = |path: &str, text: &str| (path.to_owned(), text.to_owned());
         let files = BTreeMap::from([
             page("docs/README.md", "[a](a.md)"),
@@ -238,7 +314,39 @@ mod tests {
             page("docs/b.md", ""),
             page("core/Cargo.toml", "[dependencies]\nportcullis-wgsl.workspace = true\n"),
         ]);
-        let paths: Vec<String> = findings(&files).into_iter().map(|it| it.path).collect();
+        let tree = files.keys().map(String::as_str).collect();
+        let paths: Vec<String> = findings(&files, &tree).into_iter().map(|it| it.path).collect();
         assert_eq!(paths, ["core/Cargo.toml", "docs/b.md"]);
+    }
+
+    #[test]
+    fn paths_and_links_of_pages_lead_to_files_of_the_tree() {
+        let tree = BTreeSet::from(["core/src/map/shards.rs", "docs/guide/a.md", "docs/b.md", "samples/mixed.pcap"]);
+        let messages = |text: &str| {
+            let other = "# b\n\n## 64-bit `int`s, etc.\n";
+            let files =
+                [("docs/guide/a.md", text), ("docs/b.md", other)].map(|(path, text)| (path.into(), text.into()));
+            let files = BTreeMap::from(files);
+            findings(&files, &tree).into_iter().map(|it| (it.line, it.message)).collect::<Vec<_>>()
+        };
+        for right in [
+            "`core/src/map/shards.rs`, `map/shards.rs`, `shards.rs`, `core/src/`, `core/src/map`, `core/`",
+            "[a](a.md), [b](../b.md#64-bit-ints-etc), [map](../../core/src/map/), [far](https://a.example/b)",
+            "# There\n[here](#there)",
+            "`target/wheels`, `linux/bpf.h`, `/dev/hugepages/`, `out/7.pcap`, `core/NAME/src`, `u32/u64`",
+            "    `core/src/lang/`",
+            "```\n`gone.rs`\n```",
+        ] {
+            assert_eq!(messages(right), [], "{right}");
+        }
+        for wrong in ["core/src/lang/a.rs", "ards.rs", "core/src/lang/", "core/src/lang", "samples/mixed.pcapng"] {
+            let line = format!("first\n`a b`, `{wrong}`.\n");
+            assert_eq!(messages(&line), [(2, format!("no `{wrong}` in the tree"))]);
+        }
+        assert_eq!(messages("`a\nb` and `gone.rs`"), [(2, "no `gone.rs` in the tree".into())]);
+        assert_eq!(messages("| `gone.rs` |").len(), 1);
+        for link in ["b.md", "../guide/c.md#d", "../../lang/", "../b.md#64", "#here"] {
+            assert_eq!(messages(&format!("[x]({link})")).len(), 1, "{link}");
+        }
     }
 }

@@ -1,34 +1,34 @@
-//! Compilers that vendors give away as Python wheels: fetched with pip, unpacked into a folder
-//! under target/, where no Python ever looks.
+//! Vendors' compilers in Python wheels: fetched with pip and unpacked into a folder under target/,
+//! outside any Python path.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Packages that are fetched together.
+/// A set of packages that are fetched together.
 pub struct Wheels {
-    /// The folder's name.
+    /// Name of the folder.
     name: &'static str,
-    /// pip's list of them, each with its version and checksum: what is fetched is run.
+    /// pip's requirements, each with version and checksum, as fetched programs are run.
     list: &'static str,
 }
 
 /// NVRTC and ptxas.
 pub const NVIDIA: Wheels = Wheels { name: "nvidia", list: include_str!("../wheels/nvidia.txt") };
 
-/// Intel's OpenCL for processors.
+/// Intel's OpenCL for CPUs.
 pub const INTEL: Wheels = Wheels { name: "intel", list: include_str!("../wheels/intel.txt") };
 
-/// In a folder that is whole: the list that it was made from.
+/// File that marks a complete folder; it holds the list that the folder was made from.
 const STAMP: &str = "list.txt";
 
 impl Wheels {
-    /// The folder with everything in the wheels, which is fetched where it is not there yet.
+    /// Returns the folder with the unpacked wheels, fetching them if needed.
     ///
     /// # Errors
-    /// In words, why they cannot be had.
+    /// The reason why they are unavailable.
     pub fn fetch(&self) -> Result<PathBuf, String> {
         if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
-            return Err("fetched on x86-64 Linux alone".into());
+            return Err("the wheels are for x86-64 Linux only".into());
         }
         let all = crate::root().join("target/wheels");
         let folder = all.join(self.name);
@@ -36,7 +36,7 @@ impl Wheels {
             return Ok(folder);
         }
         let text = |error: std::io::Error| error.to_string();
-        // Under another name first: one that is there is whole.
+        // Under a temporary name first, so that a folder of this name is complete.
         let new = all.join(format!("{}.new", self.name));
         for old in [&folder, &new] {
             if old.exists() {
@@ -70,7 +70,7 @@ fn python<'a>(folder: &Path, arguments: impl IntoIterator<Item = &'a str>) -> Re
         return Ok(());
     }
     let said = String::from_utf8_lossy(&output.stderr);
-    Err(said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("python3 fails and does not say why").to_owned())
+    Err(said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("python3 fails without a message").to_owned())
 }
 
 /// NVIDIA's compilers.
@@ -82,16 +82,16 @@ pub struct Nvidia {
 }
 
 impl Nvidia {
-    /// Fetches them.
+    /// Fetches NVRTC and ptxas.
     ///
     /// # Errors
-    /// In words, why they cannot be had.
+    /// The reason why they are unavailable.
     pub fn fetch() -> Result<Nvidia, String> {
         let folder = NVIDIA.fetch()?.join("nvidia");
         let nvidia =
             Nvidia { nvrtc: folder.join("cuda_nvrtc/lib/libnvrtc.so.12"), ptxas: folder.join("cuda_nvcc/bin/ptxas") };
         for file in [&nvidia.nvrtc, &nvidia.ptxas] {
-            // The archive's permissions are lost in unpacking.
+            // Unpacking does not restore the archive's permissions.
             #[cfg(unix)]
             std::fs::set_permissions(file, std::os::unix::fs::PermissionsExt::from_mode(0o755))
                 .map_err(|error| format!("{}: {error}", file.display()))?;
@@ -100,11 +100,11 @@ impl Nvidia {
     }
 }
 
-/// Variables by which an OpenCL loader and the dynamic linker find Intel's OpenCL beside the
-/// system's.
+/// Returns the variables with which an OpenCL loader and the dynamic linker find Intel's OpenCL
+/// beside the system's drivers.
 ///
 /// # Errors
-/// In words, why it cannot be had.
+/// The reason why it is unavailable.
 pub fn intel() -> Result<Vec<(String, String)>, String> {
     let folder = INTEL.fetch()?;
     let mut libraries = Vec::new();
@@ -117,7 +117,7 @@ pub fn intel() -> Result<Vec<(String, String)>, String> {
     libraries.sort();
     let driver = libraries.iter().map(|folder| Path::new(folder).join("libintelocl.so")).find(|file| file.exists());
     let driver = driver.ok_or_else(|| format!("no libintelocl.so in {}", folder.display()))?;
-    // All drivers in one folder: a loader looks in one.
+    // All drivers in one folder, as a loader reads only one.
     let vendors = folder.join("vendors");
     let _ = std::fs::remove_dir_all(&vendors);
     let put = |name: &std::ffi::OsStr, text: &str| std::fs::write(vendors.join(name), text).map_err(|e| e.to_string());

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use portcullis_core::device::record_kernel::{HostMemory, RecordKernel};
 use portcullis_core::device::{
-    CancelToken, Clock, Device, DeviceError, Dispatch, Imported, LoadOptions, Session, Transfer,
+    CancelToken, Clock, Device, DeviceError, Dispatch, Imported, LoadOptions, MeasureOptions, Session, Transfer,
 };
 use portcullis_core::interp::InterpDevice;
 use portcullis_core::packet::{Arena, Batch, BatchCutter, Descriptor, ResizeRoom};
@@ -145,8 +145,15 @@ fn artificial_work_is_done_once_for_each_packet() {
     };
     let work = std::env::var("PORTCULLIS_TEST_WORK").unwrap().parse().ok().map(Duration::from_nanos);
     let program = program(FILTERS[4]);
-    let mut session =
-        device().load(&program, &LoadOptions { synthetic_work: work, ..options(dispatch.parse().unwrap()) }).unwrap();
+    let mut session = device()
+        .load(
+            &program,
+            &LoadOptions {
+                measure: MeasureOptions { synthetic_work: work, ..MeasureOptions::default() },
+                ..options(dispatch.parse().unwrap())
+            },
+        )
+        .unwrap();
     let mut reference = InterpDevice::new().load(&program, &LoadOptions::default()).unwrap();
     for packets in SIZES {
         let (done, want) = (session.run(batch(packets, 0, 1)).unwrap(), reference.run(batch(packets, 0, 1)).unwrap());
@@ -322,7 +329,11 @@ fn streams_time_stages_with_events() {
     // A filter that only reads, and one that writes; packets are copied as they lie.
     for body in [FILTERS[1], FILTERS[3]] {
         for dispatch in device().info().dispatch {
-            let options = LoadOptions { record_stages: true, transfer: Transfer::Whole, ..options(*dispatch) };
+            let options = LoadOptions {
+                measure: MeasureOptions { record_stages: true, ..MeasureOptions::default() },
+                transfer: Transfer::Whole,
+                ..options(*dispatch)
+            };
             let mut session = device().load(&program(body), &options).unwrap();
             let began = Instant::now();
             for seed in 0..3 {
@@ -592,6 +603,40 @@ fn a_hanging_session_blocks_no_other() {
         quickly(began);
         let text = device().load(&program, &LoadOptions::default()).err().unwrap().to_string();
         assert!(text.contains("cannot be used") && text.contains("busy with a batch that was given up"), "{text}");
+    });
+}
+
+#[test]
+fn a_failed_quiescent_period_frees_nothing_beside_resident_kernels() {
+    const TEST: &str = "a_failed_quiescent_period_frees_nothing_beside_resident_kernels";
+    if !is_child() {
+        // With the cache, loading the filter again takes no time.
+        let cache = tempfile::tempdir().unwrap();
+        let variables = [("PORTCULLIS_CACHE", cache.path().to_str().unwrap())];
+        let Some(child) = run_child_without(TEST, "hang=5,linger=200", &[], &variables) else { return };
+        let error = String::from_utf8_lossy(&child.stderr);
+        assert!(child.status.success(), "{}\n{error}", String::from_utf8_lossy(&child.stdout));
+        return;
+    }
+    with_timeout(|| {
+        let program = program(FILTERS[3]);
+        let load = |dispatch, cancel| device().load(&program, &LoadOptions { cancel, ..options(dispatch) });
+        drop(load(Dispatch::Inline, CancelToken::new()).unwrap());
+        let mut resident = load(Dispatch::Persistent, CancelToken::new()).unwrap();
+        let cancel = CancelToken::new();
+        let mut hangs = load(Dispatch::WaitValue, cancel.clone()).unwrap();
+        resident.run(batch(50, 128, 1)).unwrap();
+        hangs.submit(batch(300, 0, 1)).unwrap();
+        std::thread::scope(|scope| {
+            // Loading waits for all resident kernels to leave, until it is cancelled.
+            let waiting = scope.spawn(|| load(Dispatch::Inline, cancel_after_a_second()).err());
+            std::thread::sleep(Duration::from_millis(100));
+            // Whoever waits has the last reference to these kernels now, and releases them.
+            drop(resident);
+            assert_eq!(waiting.join().unwrap(), Some(DeviceError::Cancelled));
+        });
+        cancel.cancel();
+        assert_eq!(hangs.complete().err(), Some(DeviceError::Cancelled));
     });
 }
 

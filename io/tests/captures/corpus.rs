@@ -14,11 +14,11 @@ use super::{Packet, drain};
 fn captures() -> Option<Vec<PathBuf>> {
     let directory = match std::env::var_os("PORTCULLIS_CAPTURES") {
         Some(directory) => PathBuf::from(directory),
-        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/captures"),
+        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/captures/tcpdump"),
     };
     let mut files = Vec::new();
     if find(&directory, &mut files).is_err() {
-        println!("skipped: no captures in ../shared/captures beside the workspace (or PORTCULLIS_CAPTURES)");
+        println!("skipped: no captures in ../shared/captures/tcpdump beside the workspace (or PORTCULLIS_CAPTURES)");
         return None;
     }
     files.sort();

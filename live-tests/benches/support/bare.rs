@@ -1,19 +1,19 @@
-//! A loop over xsk-rs that receives frames and gives them back.
+//! A minimal loop over xsk-rs that receives frames and returns them to the fill ring.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use portcullis::io::af_xdp::{Steering, xdp::AttachedProgram};
-use portcullis_live_tests::on_processor;
+use portcullis_live_tests::pin_to_processor;
 use xsk_rs::config::{BindFlags, Interface, LibxdpFlags, SocketConfig, UmemConfig};
 use xsk_rs::socket::Socket;
 use xsk_rs::umem::{Umem, frame::FrameDesc};
 
-/// Frames that are received at a time.
+/// Number of frames received at a time.
 const BURST: usize = 64;
 
 /// Runs the loop at queue 0 of an interface of this thread's namespace, on the second processor,
-/// while `measure` measures what it is given: how many frames were received.
+/// while `measure` runs with a function that returns the number of frames received.
 pub fn bare(interface: &str, frames: u32, measure: impl FnOnce(&mut dyn FnMut() -> u64) -> f64) -> f64 {
     let umem = UmemConfig::builder()
         .frame_size(2048.try_into().unwrap())
@@ -30,9 +30,9 @@ pub fn bare(interface: &str, frames: u32, measure: impl FnOnce(&mut dyn FnMut() 
         .build();
     let name: Interface = interface.parse().unwrap();
     let begun = Instant::now();
-    #[expect(unsafe_code, reason = "the library's")]
+    #[expect(unsafe_code, reason = "xsk-rs")]
     let (_tx, mut rx, rings) = loop {
-        // SAFETY: nobody else has this queue.
+        // SAFETY: nothing else uses this queue.
         match unsafe { Socket::new(config, &umem, &name, 0) } {
             Ok(made) => break made,
             Err(_) if begun.elapsed() < Duration::from_secs(2) => std::thread::sleep(Duration::from_millis(20)),
@@ -42,8 +42,8 @@ pub fn bare(interface: &str, frames: u32, measure: impl FnOnce(&mut dyn FnMut() 
     let (mut fill, _completion) = rings.unwrap();
     let program = AttachedProgram::new(interface, 1, &Steering::Default, &Default::default()).unwrap();
     program.set_socket(0, rx.fd()).unwrap();
-    #[expect(unsafe_code, reason = "the library's")]
-    // SAFETY: the frames are this UMEM's, and given once.
+    #[expect(unsafe_code, reason = "xsk-rs")]
+    // SAFETY: the frames are this UMEM's, and posted once.
     unsafe {
         fill.produce(&descs[..frames as usize / 2])
     };
@@ -51,11 +51,11 @@ pub fn bare(interface: &str, frames: u32, measure: impl FnOnce(&mut dyn FnMut() 
     std::thread::scope(|scope| {
         let (is_over, count) = (&is_over, &count);
         scope.spawn(move || {
-            on_processor(1);
+            pin_to_processor(1);
             let mut descs = [FrameDesc::default(); BURST];
             while !is_over.load(Ordering::Relaxed) {
-                // SAFETY: what is received is given back once.
-                #[expect(unsafe_code, reason = "the library's")]
+                // SAFETY: each received frame is returned once.
+                #[expect(unsafe_code, reason = "xsk-rs")]
                 unsafe {
                     let came = rx.consume(&mut descs);
                     if came == 0 {

@@ -1,4 +1,4 @@
-//! How long frames are on their way to the other end of a link and back.
+//! Round-trip times of frames over a link.
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
@@ -7,30 +7,30 @@ use std::mem::{MaybeUninit, zeroed};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
-use portcullis_live_tests::{End, on_processor};
+use portcullis_live_tests::{End, pin_to_processor};
 
-/// Bytes of a frame.
+/// Length of a frame, in bytes.
 const LENGTH: usize = 64;
 
-/// Where a frame says when it was sent.
+/// Offset of the time of sending in a frame.
 const STAMP: usize = 40;
 
-/// What a frame of ours has in front of it.
+/// Bytes before the time of sending that identify a frame of this benchmark.
 const MARK: [u8; 4] = *b"port";
 
-/// How long the last frames may take.
-const LAST: Duration = Duration::from_millis(100);
+/// Time to wait for the last frames.
+const LAST_FRAME_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Sends frames at an even rate out of an end of a link, whose other end sends them back as they
-/// are or with addresses swapped, and gives how long each was away, in nanoseconds, ascending; and
-/// how many were sent.
+/// Sends frames at an even rate out of an end of a link whose other end returns them, unchanged or
+/// with addresses swapped. Returns the round-trip times in nanoseconds, ascending, and the number
+/// of frames sent.
 ///
-/// A frame bears the time just before it was sent. That of its return is the kernel's
-/// (`SO_TIMESTAMPNS`), so that it does not count how long nobody looked. The calling thread stays
-/// on the first processor for that time.
+/// A frame carries the time just before it was sent. Its return is stamped by the kernel
+/// (`SO_TIMESTAMPNS`), so that delays of this thread do not count. The calling thread is pinned to
+/// the first processor.
 pub fn round_trips(end: &End, frame: &[u8], rate: f64, time: Duration) -> (Vec<u64>, u64) {
     end.namespace().run(|| {
-        on_processor(0);
+        pin_to_processor(0);
         let socket = Socket::open(end.name());
         let mut frame = frame.to_vec();
         frame.resize(LENGTH, 0);
@@ -41,13 +41,13 @@ pub fn round_trips(end: &End, frame: &[u8], rate: f64, time: Duration) -> (Vec<u
         let mut times = Vec::with_capacity((rate * time.as_secs_f64() * 1.2) as usize);
         loop {
             let before = now();
-            if before >= begun + (time + LAST).as_nanos() as u64 {
+            if before >= begun + (time + LAST_FRAME_TIMEOUT).as_nanos() as u64 {
                 times.sort_unstable();
                 return (times, sent);
             }
             if before >= next && before < begun + time.as_nanos() as u64 {
-                // Where this thread was held up, what was missed is not sent at once: that would be
-                // another load.
+                // If this thread was delayed, missed frames are not sent in a burst: that would be
+                // a different load.
                 next = (next + interval).max(before);
                 frame[STAMP..STAMP + 8].copy_from_slice(&now().to_be_bytes());
                 sent += u64::from(socket.send(&frame));
@@ -58,13 +58,13 @@ pub fn round_trips(end: &End, frame: &[u8], rate: f64, time: Duration) -> (Vec<u
     })
 }
 
-/// The value below which this share of sorted values lies.
+/// Returns the quantile `share` of ascending values.
 pub fn quantile(sorted: &[u64], share: f64) -> u64 {
     let index = (sorted.len() as f64 * share) as usize;
     sorted.get(index.min(sorted.len().saturating_sub(1))).copied().unwrap_or(0)
 }
 
-/// `CLOCK_REALTIME`, in nanoseconds.
+/// Returns `CLOCK_REALTIME` in nanoseconds.
 fn now() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::SystemTime::UNIX_EPOCH);
     since.map_or(0, |since| since.as_nanos() as u64)
@@ -73,12 +73,12 @@ fn now() -> u64 {
 struct Socket(OwnedFd);
 
 impl Socket {
-    /// Frames of IPv4 at an interface.
+    /// Opens a socket for IPv4 frames at an interface.
     fn open(interface: &str) -> Socket {
         let protocol = (libc::ETH_P_IP as u16).to_be();
-        let name = CString::new(interface).expect("a name");
-        // SAFETY: values that outlive the calls, with their lengths; the descriptor is new, and
-        // nobody else's.
+        let name = CString::new(interface).expect("an interface name without NUL");
+        // SAFETY: values that outlive the calls, with their lengths; the call has just returned the
+        // descriptor, and nothing else owns it.
         unsafe {
             let socket = libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_NONBLOCK, protocol.into());
             assert!(socket >= 0, "a packet socket: {}", Error::last_os_error());
@@ -100,20 +100,19 @@ impl Socket {
         }
     }
 
-    /// Whether the frame went out.
+    /// Returns whether the frame was sent.
     fn send(&self, frame: &[u8]) -> bool {
         // SAFETY: pointer and length are those of a slice.
         unsafe { libc::send(self.0.as_raw_fd(), frame.as_ptr().cast(), frame.len(), 0) == frame.len() as isize }
     }
 
-    /// How long the next frame that has come back was away.
+    /// Returns the round-trip time of the next frame that has come back.
     fn receive(&self) -> Option<u64> {
         let mut frame = [0_u8; LENGTH];
         let mut control = MaybeUninit::<[u64; 16]>::zeroed();
         let mut piece = libc::iovec { iov_base: frame.as_mut_ptr().cast(), iov_len: frame.len() };
-        // SAFETY: all bytes zero are a header without an address; then it has one piece and room
-        // for control data, both of which outlive the call, and control data are walked as its
-        // macros do.
+        // SAFETY: a zeroed header is valid; it gets one buffer and one control buffer, both of
+        // which outlive the call, and control messages are walked by the system's macros.
         unsafe {
             let mut header: libc::msghdr = zeroed();
             header.msg_iov = &raw mut piece;

@@ -1,6 +1,5 @@
-//! What the benches have in common: sides that take turns, and the program's own pipeline as one of
-//! them.
-#![allow(dead_code, reason = "each bench has its own needs")]
+//! Shared parts of the benchmarks: alternating sides, and the pipeline as one of them.
+#![allow(dead_code, reason = "no benchmark uses all of it")]
 
 pub mod bare;
 pub mod latency;
@@ -21,52 +20,53 @@ use portcullis::pipeline::Event;
 use portcullis::pipeline::live::{LaneStats, LiveLane, LiveOptions, run_live};
 use portcullis::program::{Program, ProgramOptions};
 
-/// Whether somebody wants an end.
-static OVER: AtomicBool = AtomicBool::new(false);
+/// Set by Ctrl-C or a closed output: end the run.
+static STOPPED: AtomicBool = AtomicBool::new(false);
 
-/// Whether there is to be measured anything. Ctrl-C ends it from now on between two rounds, so that
-/// what was made is removed; and threads and programs that are started have their processors before
-/// all that is not in real time: a machine's other work would hold up one side more than the other.
-pub fn begin() -> bool {
+/// Prepares a run; returns false if nothing is to be measured (`--test`). From now on Ctrl-C ends
+/// the run between two rounds, so that interfaces are removed. Threads and programs started later
+/// inherit SCHED_FIFO, so that the machine's other work does not delay one side more than the
+/// other.
+pub fn prepare() -> bool {
     if std::env::args().any(|argument| argument == "--test") {
         return false;
     }
     let first = libc::sched_param { sched_priority: 1 };
     // SAFETY: the structure outlives the call.
-    #[expect(unsafe_code, reason = "the system's")]
+    #[expect(unsafe_code, reason = "sched_setscheduler(2)")]
     let set = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const first) };
     if set != 0 {
-        say(format_args!("beside other work: SCHED_FIFO is refused, {}\n", std::io::Error::last_os_error()));
+        say(format_args!("without real-time priority: SCHED_FIFO is refused: {}\n", std::io::Error::last_os_error()));
     }
-    ctrlc::set_handler(|| OVER.store(true, Ordering::Relaxed)).expect("the first handler");
+    ctrlc::set_handler(|| STOPPED.store(true, Ordering::Relaxed)).expect("the first handler");
     true
 }
 
-/// Whether a part is asked for: by its name behind `--`, or by naming none.
+/// Returns whether a part is selected: named after `--`, or no part is named.
 pub fn is_wanted(part: &str) -> bool {
     let mut names = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).peekable();
-    !is_over() && (names.peek().is_none() || names.any(|name| name == part))
+    !is_stopped() && (names.peek().is_none() || names.any(|name| name == part))
 }
 
-/// Whether Ctrl-C was pressed.
-pub fn is_over() -> bool {
-    OVER.load(Ordering::Relaxed)
+/// Returns whether the run is to end.
+pub fn is_stopped() -> bool {
+    STOPPED.load(Ordering::Relaxed)
 }
 
-/// Prints something. Where nobody reads it any more (`| head`), an end is wanted.
+/// Prints a text; if the reader has closed the pipe (`| head`), the run ends.
 pub fn say(text: fmt::Arguments<'_>) {
     if std::io::stdout().lock().write_fmt(text).is_err() {
-        OVER.store(true, Ordering::Relaxed);
+        STOPPED.store(true, Ordering::Relaxed);
     }
 }
 
-/// How long something is counted.
+/// Duration of a count.
 pub const ROUND: Duration = Duration::from_secs(1);
 
-/// How long it goes on before.
+/// Time between the start of a side and its count.
 const WARM_UP: Duration = Duration::from_millis(300);
 
-/// A second's rate of what is counted.
+/// Returns the rate of a counter, per second.
 pub fn rate(count: &mut dyn FnMut() -> u64) -> f64 {
     std::thread::sleep(WARM_UP);
     let (before, begun) = (count(), Instant::now());
@@ -75,10 +75,10 @@ pub fn rate(count: &mut dyn FnMut() -> u64) -> f64 {
     (after - before) as f64 / begun.elapsed().as_secs_f64()
 }
 
-/// Something that is measured.
+/// One of the alternatives compared.
 pub struct Side<'a> {
     pub name: &'static str,
-    /// Gives packets a second; takes a second or two.
+    /// Returns packets a second, after a second or two.
     pub run: Box<dyn FnMut() -> f64 + 'a>,
 }
 
@@ -88,14 +88,14 @@ impl<'a> Side<'a> {
     }
 }
 
-/// Measures all sides in turn, and prints medians: of the rates, and of their ratios to those that
-/// the first sides (`bases` of them) had in the same round, with the least and the most. Gives the
-/// rates' medians; `None` where somebody wants an end.
+/// Measures all sides in turn, and prints medians of the rates, and of their ratios to the rates of
+/// the first `bases` sides in the same round, with minimum and maximum. Returns the medians of the
+/// rates; `None` if the run is to end.
 pub fn compare(what: &str, rounds: usize, bases: usize, sides: &mut [Side<'_>]) -> Option<Vec<f64>> {
     let mut rates = vec![Vec::new(); sides.len()];
     for _ in 0..rounds {
         for (side, rates) in sides.iter_mut().zip(&mut rates) {
-            if is_over() {
+            if is_stopped() {
                 return None;
             }
             rates.push((side.run)());
@@ -123,20 +123,20 @@ pub fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// A stock filter, ready on the CPU.
+/// Loads a stock filter on the CPU.
 pub fn session(filter: &str, dispatch: Dispatch) -> Box<dyn Session> {
     session_of(&stock(filter), dispatch)
 }
 
-/// A filter, by its text, ready on the CPU.
+/// Loads a filter, given its text, on the CPU.
 pub fn session_of(filter: &str, dispatch: Dispatch) -> Box<dyn Session> {
     let load = LoadOptions { threads: NonZeroUsize::new(1), dispatch: Some(dispatch), ..LoadOptions::default() };
-    let device = portcullis::devices::open("cpu").expect("the CPU is there");
+    let device = portcullis::devices::open("cpu").expect("the CPU device opens");
     let device: &dyn Device = &*device;
     device.load(&program(filter), &load).unwrap_or_else(|error| panic!("{filter}: {error}"))
 }
 
-/// A stock filter's text.
+/// Reads a stock filter's text.
 pub fn stock(name: &str) -> String {
     let path = format!("{}/../shaders/{name}.wgsl", env!("CARGO_MANIFEST_DIR"));
     std::fs::read_to_string(&path).expect("a stock filter")

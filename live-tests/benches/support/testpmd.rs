@@ -1,4 +1,4 @@
-//! DPDK's own forwarder: Debian's packages dpdk-dev and, for AF_XDP, librte-net-af-xdp23.
+//! DPDK's own forwarder, testpmd: Debian's packages dpdk-dev and, for AF_XDP, librte-net-af-xdp23.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use portcullis_live_tests::End;
 
-/// `dpdk-testpmd`. It forwards on the second processor, which it polls without a pause.
+/// A running `dpdk-testpmd`, which polls and forwards on the second processor.
 pub struct Testpmd {
     child: Child,
     output: BufReader<ChildStdout>,
@@ -17,10 +17,11 @@ pub struct Testpmd {
 }
 
 impl Testpmd {
-    /// Starts it at queue 0 of an interface, and waits until it forwards: `rxonly`, or `macswap`.
+    /// Starts testpmd at queue 0 of an interface, and waits until it forwards in mode `rxonly` or
+    /// `macswap`.
     ///
     /// # Errors
-    /// Why it cannot: it is not there, or has no such driver.
+    /// The reason why it cannot start: not installed, or without this driver.
     pub fn start(end: &End, forward: &str) -> Result<Testpmd, String> {
         let mut command = end.namespace().command("stdbuf");
         command.env("LIBXDP_SKIP_DISPATCHER", "1");
@@ -28,18 +29,18 @@ impl Testpmd {
         Testpmd::at(command, &port, forward, 32)
     }
 
-    /// Starts it at a device that it makes, with so many packets at a time.
+    /// Starts testpmd with a virtual device that it creates, and bursts of `burst` packets.
     ///
     /// # Errors
     /// As [`Testpmd::start`].
     pub fn at(mut stdbuf: Command, port: &str, forward: &str, burst: u16) -> Result<Testpmd, String> {
         let prefix = format!("portcullis-{}", std::process::id());
         stdbuf
-            // Its output is waited for line by line.
+            // Line-buffered, as its output is read line by line.
             .args(["-oL", "dpdk-testpmd", "-l", "0,1", "--no-huge", "--no-pci", "-m", "512", "--no-telemetry"])
             .args(["--file-prefix", &prefix, "--vdev", port, "--", "-i", "--total-num-mbufs=8192", "--no-mlockall"])
             .args([format!("--forward-mode={forward}"), format!("--burst={burst}")])
-            // Ctrl-C is for who measures.
+            // A process group of its own: Ctrl-C is for the benchmark.
             .process_group(0)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -48,12 +49,12 @@ impl Testpmd {
         let output = BufReader::new(child.stdout.take().expect("piped"));
         let mut testpmd = Testpmd { child, output, prefix };
         testpmd.say("start");
-        // What it says last when it starts.
+        // The last line that testpmd prints when it starts.
         match testpmd.line_with("TX offloads=") {
             Some(_) => Ok(testpmd),
             None => {
                 let mut said = String::new();
-                // Where it said nothing, nothing is told.
+                // An unreadable or empty stderr leaves `said` empty.
                 let _ = testpmd.child.stderr.take().expect("piped").read_to_string(&mut said);
                 let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("it ended");
                 Err(format!("dpdk-testpmd: {last} (Debian's packages dpdk-dev and librte-net-af-xdp23 have it)"))
@@ -61,20 +62,20 @@ impl Testpmd {
         }
     }
 
-    /// Packets that it has received.
+    /// Returns the number of packets received.
     pub fn received(&mut self) -> u64 {
         self.say("show port stats 0");
-        let line = self.line_with("RX-packets:").expect("it runs");
+        let line = self.line_with("RX-packets:").expect("testpmd is running");
         line.split_whitespace().nth(1).and_then(|number| number.parse().ok()).expect("a number of packets")
     }
 
     fn say(&mut self, command: &str) {
         let stdin = self.child.stdin.as_mut().expect("piped");
-        // Who does not hear it any more says nothing either, which is noticed.
+        // If testpmd has ended, the missing answer is noticed.
         let _ = writeln!(stdin, "{command}").and_then(|()| stdin.flush());
     }
 
-    /// The next line that has this in it; `None` where it ends before.
+    /// Returns the next line that contains `part`; `None` if the output ends before.
     fn line_with(&mut self, part: &str) -> Option<String> {
         let mut line = String::new();
         loop {
@@ -98,7 +99,7 @@ impl Drop for Testpmd {
             }
             std::thread::sleep(Duration::from_millis(20));
         }
-        // It leaves them behind. Where there are none, there is nothing to do.
+        // testpmd leaves these files behind. Ignore errors: there may be none.
         let _ = std::fs::remove_dir_all(Path::new("/var/run/dpdk").join(&self.prefix));
     }
 }

@@ -1,4 +1,4 @@
-//! Several queues, and more than a queue has room for.
+//! Several queues, and more packets than a queue has room for.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,12 +10,12 @@ use portcullis_io::live::{Lane, Receiver};
 use portcullis_live_tests::frames::{number, numbered, swapped, udp};
 use portcullis_live_tests::{Namespace, PacketSocket, Veth, lane_options, run_lanes, wait_until};
 
-use crate::{SOON, all, begin};
+use crate::{TIMEOUT, all, begin};
 
-/// A link deals packets to its queues by their flows. Each queue has its own, and each packet goes
-/// back out of its queue.
+/// A veth distributes packets over its queues by flow. Each lane serves its own queue, and each
+/// packet leaves through the queue that it came from.
 #[test]
-fn every_queue_has_its_share_of_the_traffic() {
+fn traffic_is_spread_over_all_queues_and_returns_on_its_own() {
     let Some(_suite) = begin("AF_XDP queues") else { return };
     let (left, right) = (Namespace::new(), Namespace::new());
     let veth = Veth::between(&left, &right).queues(4).without_ipv6().make();
@@ -34,22 +34,22 @@ fn every_queue_has_its_share_of_the_traffic() {
             steer: "udp".parse().map(portcullis_io::af_xdp::Steering::Only).unwrap(),
             ..lane_options(&[veth.right.name()])
         };
-        let (came, ended) = run_lanes(&right, &options, filter, |got| {
-            assert_eq!(got[0].queues, [0, 1, 2, 3]);
+        let (came, ended) = run_lanes(&right, &options, filter, |opened| {
+            assert_eq!(opened[0].queues, [0, 1, 2, 3]);
             let mut came = BTreeSet::new();
-            // No more at once than the link has room for.
+            // At most as many in flight as the link has room for.
             for some in ports.chunks(50) {
                 for port in some {
                     peer.send(&udp(&veth, *port, &port.to_be_bytes()));
                 }
                 for _ in some {
-                    came.insert(peer.receive(SOON).expect("it comes back").bytes);
+                    came.insert(peer.receive(TIMEOUT).expect("the packet comes back").bytes);
                 }
             }
             came
         });
         let wanted = ports.iter().map(|port| swapped(udp(&veth, *port, &port.to_be_bytes())));
-        assert!(came == wanted.collect(), "{lanes:?}: {} came back, or others", came.len());
+        assert!(came == wanted.collect(), "{lanes:?}: {} packets came back, or the wrong ones", came.len());
         let shares: Vec<u64> = ended.received.iter().map(|it| it.packets).collect();
         println!("{lanes:?}: {shares:?}");
         assert_eq!(shares.iter().sum::<u64>(), ports.len() as u64);
@@ -61,20 +61,19 @@ fn every_queue_has_its_share_of_the_traffic() {
     }
 }
 
-/// Packets that were sent into an end of a link and found no room at the other, as the link counts
+/// Returns how many packets sent into the left end found no room at the right, as the link counts
 /// them.
-fn refused_by_the_link(veth: &Veth) -> u64 {
-    let says = veth.left.namespace().ip(&["-statistics", "-oneline", "link", "show", "dev", veth.left.name()]);
+fn refused_by_link(veth: &Veth) -> u64 {
+    let output = veth.left.namespace().ip(&["-statistics", "-oneline", "link", "show", "dev", veth.left.name()]);
     // `... \ TX: bytes packets errors dropped carrier collsns \ 1 2 3 4 5 6`
-    let numbers = says.rsplit('\\').next().unwrap();
-    numbers.split_whitespace().nth(3).and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{says}"))
+    let numbers = output.rsplit('\\').next().unwrap();
+    numbers.split_whitespace().nth(3).and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{output}"))
 }
 
-/// A filter that is slower than its packets come loses some, of which every one is counted once:
-/// those that the socket has no room for by the kernel, and those that do not even get there by the
-/// link.
+/// A filter slower than its traffic loses packets, and each loss is counted once: by the kernel if
+/// the socket has no room, by the link if the packet does not reach the socket.
 #[test]
-fn what_a_full_queue_loses_is_counted() {
+fn every_packet_lost_to_a_full_queue_is_counted_once() {
     let Some(_suite) = begin("AF_XDP queues") else { return };
     let (left, right) = (Namespace::new(), Namespace::new());
     let veth = Veth::between(&left, &right).without_ipv4().without_ipv6().make();
@@ -86,7 +85,7 @@ fn what_a_full_queue_loses_is_counted() {
         all(Action::Drop)(batch)
     };
     let sent = 5000;
-    let before = refused_by_the_link(&veth);
+    let before = refused_by_link(&veth);
     let options = Options { frames: 256, ..lane_options(&[veth.right.name()]) };
     let ((), ended) = run_lanes(&right, &options, slow, |_| {
         for number in 0..sent {
@@ -94,7 +93,7 @@ fn what_a_full_queue_loses_is_counted() {
         }
     });
     let (received, dropped) = (ended.packets(), ended.received[0].dropped_by_kernel);
-    let refused = refused_by_the_link(&veth) - before;
+    let refused = refused_by_link(&veth) - before;
     println!("{sent} sent, {received} received, {dropped} dropped by the kernel, {refused} refused by the link");
     assert_eq!(received + dropped + refused, u64::from(sent));
     assert!(dropped > 0 && received > 0, "nothing overflowed");
@@ -104,9 +103,9 @@ fn what_a_full_queue_loses_is_counted() {
     assert_eq!(ended.of(Action::Drop), received);
 }
 
-/// Half of a lane's frames are for packets that come while a batch is filtered.
+/// Half of a lane's frames are kept for packets that arrive while a batch is being filtered.
 #[test]
-fn a_receiver_is_full_when_it_has_half_of_its_frames_and_goes_on_when_the_batch_is_closed() {
+fn a_receiver_is_full_at_half_of_its_frames_until_its_batch_is_taken() {
     let Some(_suite) = begin("AF_XDP queues") else { return };
     let (left, right) = (Namespace::new(), Namespace::new());
     let veth = Veth::between(&left, &right).without_ipv4().without_ipv6().make();
@@ -117,23 +116,23 @@ fn a_receiver_is_full_when_it_has_half_of_its_frames_and_goes_on_when_the_batch_
         let half = run.frame_audit.frames().total / 2;
         let Lane { receiver, executor, .. } = &mut run.lanes[0];
         let mut sent = 0;
-        let mut comes = |receiver: &mut dyn Receiver| {
+        let mut receive_one = |receiver: &mut dyn Receiver| {
             peer.send(&numbered(&veth, sent, 60));
             sent += 1;
-            wait_until("it comes", SOON, || {
+            wait_until("the packet is received", TIMEOUT, || {
                 receiver.wait(Duration::from_millis(50)).unwrap();
                 receiver.receive(1).unwrap() == 1
             });
         };
         for gathered in 0..half {
             assert!(!receiver.is_full(), "{gathered} of {half}");
-            comes(&mut **receiver);
+            receive_one(&mut **receiver);
         }
         assert!(receiver.is_full(), "{half}");
         let first = receiver.take_batch().unwrap();
         assert!(!receiver.is_full(), "nothing is gathered");
-        // The batch is still on its way, and the kernel has frames to go on with.
-        (0..20).for_each(|_| comes(&mut **receiver));
+        // The first batch is still in flight, and the kernel has frames for more packets.
+        (0..20).for_each(|_| receive_one(&mut **receiver));
         assert!(!receiver.is_full());
         let second = receiver.take_batch().unwrap();
         assert_eq!((first.len(), second.len()), (half, 20));

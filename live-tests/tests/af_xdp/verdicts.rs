@@ -1,11 +1,11 @@
-//! Verdicts carried out, seen from the other side of the link.
+//! Execution of verdicts, as the other end of the link sees it.
 
 use portcullis_core::packet::{Action, Batch};
 use portcullis_io::live::Loss;
 use portcullis_live_tests::frames::{EXPERIMENT, number, numbered, swapped};
 use portcullis_live_tests::{Frame, Namespace, PacketSocket, Veth, lane_options, run_lanes};
 
-use crate::{NOTHING, SOON, begin, redirect};
+use crate::{QUIET_TIME, TIMEOUT, begin, redirect};
 
 const ABORTED: u32 = Action::Aborted as u32;
 const DROP: u32 = Action::Drop as u32;
@@ -13,14 +13,14 @@ const PASS: u32 = Action::Pass as u32;
 const TX: u32 = Action::Tx as u32;
 
 #[test]
-fn a_verdict_of_tx_sends_a_frame_back_as_the_filter_has_left_it() {
+fn tx_sends_a_frame_back_as_the_filter_left_it() {
     let Some(_suite) = begin("AF_XDP verdicts") else { return };
     let (left, right) = (Namespace::new(), Namespace::new());
-    // Their kernels keep silent.
+    // Without IP the kernels send no frames of their own.
     let veth = Veth::between(&left, &right).without_ipv4().without_ipv6().make();
     let mut peer = PacketSocket::at(&veth.left);
-    // Each frame goes back with its addresses swapped, cut at its front, at its end, or grown on
-    // both.
+    // Each frame goes back with its addresses swapped, and cut at the front, cut at the end, or
+    // grown at both ends.
     let filter = |batch: &mut Batch| {
         for index in 0..batch.len() {
             let (to, from) = batch.packet_mut(index).split_at_mut(6);
@@ -46,7 +46,7 @@ fn a_verdict_of_tx_sends_a_frame_back_as_the_filter_has_left_it() {
         let mut came = Vec::new();
         for number in 0..600 {
             peer.send(&numbered(&veth, number, lengths[number as usize % 6]));
-            came.push(peer.receive(SOON).expect("it comes back").bytes);
+            came.push(peer.receive(TIMEOUT).expect("the frame comes back").bytes);
         }
         came
     });
@@ -55,7 +55,7 @@ fn a_verdict_of_tx_sends_a_frame_back_as_the_filter_has_left_it() {
         match number % 4 {
             1 => assert_eq!(came, want[4..], "{number}"),
             2 => assert_eq!(came, want[..want.len() - 10], "{number}"),
-            // What was before and behind it is anybody's.
+            // The bytes gained before and behind are unspecified.
             3 => assert_eq!((&came[2..2 + want.len()], came.len()), (&want[..], want.len() + 3), "{number}"),
             _ => assert_eq!(came, want, "{number}"),
         }
@@ -64,89 +64,91 @@ fn a_verdict_of_tx_sends_a_frame_back_as_the_filter_has_left_it() {
 }
 
 #[test]
-fn frames_are_redirected_to_other_ports_dropped_or_lost_for_a_reason() {
+fn each_frame_is_redirected_dropped_or_counted_as_lost_by_reason() {
     let Some(_suite) = begin("AF_XDP verdicts") else { return };
     let (left, right, other) = (Namespace::new(), Namespace::new(), Namespace::new());
     let veth = Veth::between(&left, &right).make();
-    let beyond = Veth::between(&other, &right).subnet(2).make();
+    let redirect_link = Veth::between(&other, &right).subnet(2).make();
     let mut peer = PacketSocket::at(&veth.left);
-    let mut far = PacketSocket::at(&beyond.left);
+    let mut far = PacketSocket::at(&redirect_link.left);
     let filter = |batch: &mut Batch| {
         let verdict = |number| [DROP, redirect(3), PASS, redirect(9), ABORTED, TX][number as usize % 6];
         (0..batch.len()).map(|index| verdict(number(batch.packet(index)))).collect()
     };
     let mut options = lane_options(&[&format!("{}:0", veth.right.name())]);
-    options.redirect.push((3, beyond.right.name().into()));
+    options.redirect.push((3, redirect_link.right.name().into()));
     let ((), ended) = run_lanes(&right, &options, filter, |_| {
         for number in 0..3000 {
             peer.send(&numbered(&veth, number, 60 + number as usize % 1000));
             match number % 6 {
                 1 => {
-                    let came =
-                        far.receive_where(SOON, |frame| frame.ether_type() == EXPERIMENT).expect("it is redirected");
+                    let came = far
+                        .receive_where(TIMEOUT, |frame| frame.ether_type() == EXPERIMENT)
+                        .expect("the frame is redirected");
                     assert_eq!(came.bytes, numbered(&veth, number, 60 + number as usize % 1000));
                 }
                 5 => {
-                    let came =
-                        peer.receive_where(SOON, |frame| frame.ether_type() == EXPERIMENT).expect("it comes back");
+                    let came = peer
+                        .receive_where(TIMEOUT, |frame| frame.ether_type() == EXPERIMENT)
+                        .expect("the frame comes back");
                     assert_eq!(came.bytes, numbered(&veth, number, 60 + number as usize % 1000));
                 }
                 _ => {}
             }
         }
-        assert!(far.receive_where(NOTHING, |frame| frame.ether_type() == EXPERIMENT).is_none());
-        assert!(peer.receive_where(NOTHING, |frame| frame.ether_type() == EXPERIMENT).is_none());
+        assert!(far.receive_where(QUIET_TIME, |frame| frame.ether_type() == EXPERIMENT).is_none());
+        assert!(peer.receive_where(QUIET_TIME, |frame| frame.ether_type() == EXPERIMENT).is_none());
     });
     assert_eq!(ended.received[0].packets, 3000);
-    assert_eq!(ended.carried[0].packets, [0, 500, 0, 500, 500]);
-    let losses = ended.carried[0].losses;
+    assert_eq!(ended.executed[0].packets, [0, 500, 0, 500, 500]);
+    let losses = ended.executed[0].losses;
     let lost = [Loss::NoStack, Loss::NoTarget, Loss::Aborted].map(|loss| losses.of(loss));
     assert_eq!((lost, losses.all()), ([500, 500, 500], 1500));
 }
 
-/// A redirect's target goes down, comes back, and is deleted; what has nothing to do with it goes
-/// on.
+/// Redirecting to a target that goes down, comes back and is deleted does not affect other packets.
 #[test]
-fn a_target_that_is_down_or_gone_keeps_nobody_else_waiting() {
+fn a_redirect_target_that_is_down_or_deleted_does_not_delay_other_packets() {
     let Some(_suite) = begin("AF_XDP verdicts: a target that is down") else { return };
     let (left, right, other) = (Namespace::new(), Namespace::new(), Namespace::new());
     let veth = Veth::between(&left, &right).without_ipv4().without_ipv6().make();
-    let beyond = Veth::between(&other, &right).subnet(2).without_ipv4().without_ipv6().make();
+    let redirect_link = Veth::between(&other, &right).subnet(2).without_ipv4().without_ipv6().make();
     let mut peer = PacketSocket::at(&veth.left);
-    let mut far = PacketSocket::at(&beyond.left);
+    let mut far = PacketSocket::at(&redirect_link.left);
     let filter = |batch: &mut Batch| {
         let verdict = |number| if number % 2 == 0 { redirect(3) } else { TX };
         (0..batch.len()).map(|index| verdict(number(batch.packet(index)))).collect()
     };
     let mut options = lane_options(&[&format!("{}:0", veth.right.name())]);
-    options.redirect.push((3, beyond.right.name().into()));
-    /// More than a ring takes.
+    options.redirect.push((3, redirect_link.right.name().into()));
+    /// More than a TX ring holds.
     const MANY: u32 = 1200;
     let ((), ended) = run_lanes(&right, &options, filter, |_| {
-        // One that is redirected, and one that comes back when that has been done.
+        // Sends a packet that is redirected and one that comes back, and waits for the latter.
         let pair = |peer: &mut PacketSocket, pair: u32| {
             for number in [2 * pair, 2 * pair + 1] {
                 peer.send(&numbered(&veth, number, 60));
             }
-            let came = peer.receive_where(SOON, |frame| frame.ether_type() == EXPERIMENT).expect("it comes back");
+            let came =
+                peer.receive_where(TIMEOUT, |frame| frame.ether_type() == EXPERIMENT).expect("the frame comes back");
             assert_eq!(number(&came.bytes), 2 * pair + 1);
         };
         let wanted = |wanted| move |frame: &Frame| frame.ether_type() == EXPERIMENT && number(&frame.bytes) == wanted;
         pair(&mut peer, 0);
-        assert!(far.receive_where(SOON, wanted(0)).is_some());
-        beyond.right.down();
+        assert!(far.receive_where(TIMEOUT, wanted(0)).is_some());
+        redirect_link.right.down();
         (1..=MANY).for_each(|number| pair(&mut peer, number));
-        beyond.right.up();
-        beyond.right.wait_until_running();
-        beyond.left.wait_until_running();
+        redirect_link.right.up();
+        redirect_link.right.wait_until_running();
+        redirect_link.left.wait_until_running();
         pair(&mut peer, MANY + 1);
-        assert!(far.receive_where(SOON, wanted(2 * (MANY + 1))).is_some(), "it goes on");
-        beyond.delete();
+        assert!(far.receive_where(TIMEOUT, wanted(2 * (MANY + 1))).is_some(), "redirecting resumes");
+        redirect_link.delete();
         (MANY + 2..=2 * MANY).for_each(|number| pair(&mut peer, number));
     });
     assert_eq!(ended.of(Action::Tx), u64::from(2 * MANY + 1));
-    // The first after each end was in the ring before anybody knew, perhaps with another that came
-    // with it.
+    // After each change, the packets already in the ring are still sent: one, or two that came
+    // together.
     let (down, all) = (ended.lost(|it| it.of(Loss::Down)), ended.lost(|it| it.all()));
     let lost = u64::from(2 * MANY - 1);
     assert!((lost - 4..lost).contains(&down), "{down} of {lost}");
@@ -154,13 +156,13 @@ fn a_target_that_is_down_or_gone_keeps_nobody_else_waiting() {
 }
 
 #[test]
-fn an_interface_is_the_same_by_any_of_its_names() {
+fn an_alternative_interface_name_names_the_same_port() {
     let Some(_suite) = begin("AF_XDP verdicts") else { return };
     let (left, right) = (Namespace::new(), Namespace::new());
     let veth = Veth::between(&left, &right).without_ipv4().without_ipv6().make();
     right.ip(&["link", "property", "add", "dev", veth.right.name(), "altname", "uplink"]);
     let mut peer = PacketSocket::at(&veth.left);
-    // The port by one name, and the way back out of it by another.
+    // The port by one name, and the redirect target by the other.
     for (port, target) in [(veth.right.name(), "uplink"), ("uplink", veth.right.name())] {
         let mut options = lane_options(&[port]);
         options.redirect = vec![(7, target.into())];
@@ -170,7 +172,7 @@ fn an_interface_is_the_same_by_any_of_its_names() {
             |batch| vec![redirect(7); batch.len()],
             |_| {
                 peer.send(&numbered(&veth, 1, 60));
-                peer.receive(SOON).expect("it comes back").bytes
+                peer.receive(TIMEOUT).expect("the frame comes back").bytes
             },
         );
         assert_eq!(came, numbered(&veth, 1, 60), "{port}, {target}");

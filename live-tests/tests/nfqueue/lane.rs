@@ -1,4 +1,4 @@
-//! A queue's two halves at work, with a closure as the filter.
+//! A netfilter queue's receiver and executor on two threads, with a closure as the filter.
 #![allow(unsafe_code)]
 
 use std::collections::BTreeSet;
@@ -17,13 +17,13 @@ use portcullis_io::live::{ExecutedCounts, Executor, ReceivedCounts, Receiver};
 use portcullis_io::nfqueue::{QueueExecutor, QueueOptions, QueueReceiver, open};
 use portcullis_live_tests::{Namespace, Suite, Veth};
 
-/// Long enough for whatever is to happen, on a busy machine, too.
-pub const SOON: Duration = Duration::from_secs(20);
+/// Timeout for what must happen; long, as the machine may be busy.
+pub const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Long enough to see that nothing happens.
-pub const NOTHING: Duration = Duration::from_millis(300);
+/// Time in which nothing must happen.
+pub const QUIET_TIME: Duration = Duration::from_millis(300);
 
-/// Begins a suite: `nfqueue: verdicts`.
+/// Begins a suite, such as `nfqueue: verdicts`.
 pub fn begin(name: &'static str) -> Option<Suite> {
     Suite::begin(name, "nfqueue", &["iptables-legacy", "ip6tables-legacy"])
 }
@@ -42,8 +42,8 @@ impl Link {
         Link { left, right, veth }
     }
 
-    /// One whose datagrams go to queue 0, where they leave (`OUTPUT`, on the left) or where they
-    /// come in (`INPUT`, on the right), and datagrams over it.
+    /// Creates a link whose datagrams go to queue 0, where they leave (`OUTPUT`, on the left) or
+    /// where they arrive (`INPUT`, on the right), and sockets that send datagrams over it.
     pub fn queued(chain: &str, ipv6: bool) -> (Link, Numbered) {
         let link = Link::new();
         rule(link.end(chain), &format!("{chain} -p udp -j NFQUEUE --queue-num 0"));
@@ -53,33 +53,33 @@ impl Link {
         (link, numbered)
     }
 
-    /// Where a chain has its packets: see [`Link::queued`].
+    /// Returns the namespace whose rules [`Link::queued`] sets for a chain.
     pub fn end(&self, chain: &str) -> &Namespace {
         if chain == "OUTPUT" { &self.left } else { &self.right }
     }
 }
 
-/// Adds a rule to both kinds of tables: `OUTPUT -p udp -j NFQUEUE --queue-num 0`.
+/// Adds a rule for IPv4 and IPv6, such as `OUTPUT -p udp -j NFQUEUE --queue-num 0`.
 pub fn rule(namespace: &Namespace, rule: &str) {
     for program in ["iptables-legacy", "ip6tables-legacy"] {
         rule_of(namespace, program, rule);
     }
 }
 
-/// Adds a rule to one kind.
+/// Adds a rule with `iptables-legacy` or `ip6tables-legacy`.
 pub fn rule_of(namespace: &Namespace, program: &str, rule: &str) {
     let mut command: Command = namespace.command(program);
     let output = command.args(["-w", "-A"]).args(rule.split(' ')).output().unwrap();
     assert!(output.status.success(), "{program} -A {rule}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// What the filter and the queue have come to.
+/// Counters of a finished lane.
 #[derive(Debug)]
 pub struct Outcome {
     pub received: ReceivedCounts,
-    pub carried: ExecutedCounts,
+    pub executed: ExecutedCounts,
     pub fallen_back: u64,
-    /// The length of the longest packet.
+    /// Length of the longest packet.
     pub longest: usize,
 }
 
@@ -91,7 +91,7 @@ pub struct Lane {
 }
 
 impl Lane {
-    /// Takes a queue in a namespace. The filter gives a verdict's number for each packet.
+    /// Opens a queue in a namespace. The filter returns one action for each packet.
     pub fn start(
         namespace: &Namespace,
         options: QueueOptions,
@@ -115,15 +115,15 @@ impl Lane {
         Lane { stop, receiver, executor }
     }
 
-    /// Ends both threads. What was taken has its verdict then.
+    /// Ends both threads, after every received packet has its verdict.
     pub fn stop(self) -> Outcome {
         self.stop.store(true, Ordering::Relaxed);
         let received = self.receiver.join().unwrap();
         let (mut executor, longest) = self.executor.join().unwrap();
         executor.poll().unwrap();
-        let (carried, fallen_back) = (*executor.executed(), executor.fallback_count());
-        assert_eq!(carried.all(), received.packets, "every packet is counted once");
-        Outcome { received, carried, fallen_back, longest }
+        let (executed, fallen_back) = (*executor.executed(), executor.fallback_count());
+        assert_eq!(executed.all(), received.packets, "every packet is counted once");
+        Outcome { received, executed, fallen_back, longest }
     }
 }
 
@@ -136,34 +136,34 @@ fn execute(
     for mut batch in batches {
         longest = batch.packets().map(<[u8]>::len).max().unwrap_or(0).max(longest);
         let actions = filter(&mut batch);
-        executor.execute(done(batch, actions)).unwrap();
+        executor.execute(completion(batch, actions)).unwrap();
     }
     (executor, longest)
 }
 
-/// A batch with its verdicts, as it comes back from a device.
-pub fn done(batch: Batch, actions: Vec<u8>) -> Completion {
+/// Returns a batch with its verdicts, as a device completes it.
+pub fn completion(batch: Batch, actions: Vec<u8>) -> Completion {
     Completion { batch, verdicts: Verdicts::new(actions, Vec::new()), times: StageTimes::default() }
 }
 
-/// Returns a filter that gives every packet this verdict.
+/// Returns a filter with this verdict for every packet.
 pub fn all(action: Action) -> impl FnMut(&mut Batch) -> Vec<u8> + Send + 'static {
     move |batch| vec![action as u8; batch.len()]
 }
 
-/// Takes exactly so many packets into one batch.
+/// Receives exactly `packets` packets into one batch.
 pub fn take(receiver: &mut QueueReceiver, packets: usize) -> Batch {
     let mut got = 0;
     let started = std::time::Instant::now();
     while got < packets {
-        assert!(started.elapsed() < SOON, "{got} of {packets} packets came");
+        assert!(started.elapsed() < TIMEOUT, "{got} of {packets} packets were received");
         receiver.wait(Duration::from_millis(50)).unwrap();
         got += receiver.receive(packets - got).unwrap();
     }
     receiver.take_batch().unwrap()
 }
 
-/// Where an IP packet's own header ends, behind the Ethernet header: no extensions.
+/// Returns the offset of the transport header in an IP packet without extension headers.
 pub fn transport(packet: &[u8]) -> usize {
     match packet[12..14] {
         [0x08, 0x00] => 14 + usize::from(packet[14] & 0xf) * 4,
@@ -172,20 +172,20 @@ pub fn transport(packet: &[u8]) -> usize {
     }
 }
 
-/// The number in a datagram that [`Numbered`] sent.
+/// Returns the number in a datagram that [`Numbered`] sent.
 pub fn number(packet: &[u8]) -> u32 {
     let at = transport(packet) + 8;
     u32::from_be_bytes(packet[at..at + 4].try_into().unwrap())
 }
 
-/// Sends datagrams with numbers, and sees which arrive.
+/// Sends numbered datagrams and tells which arrive.
 pub struct Numbered {
     sender: UdpSocket,
     receiver: UdpSocket,
 }
 
 impl Numbered {
-    /// From the left end of a link to the right one.
+    /// Opens sockets from the left end of a link to the right one.
     pub fn over(link: &Link) -> Numbered {
         Numbered::between(&link.left, &link.right, link.veth.right.ipv4().into())
     }
@@ -196,47 +196,47 @@ impl Numbered {
         let receiver = to.run(|| UdpSocket::bind((address, 0)).unwrap());
         let (size, length): (libc::c_int, _) = (16 << 20, size_of::<libc::c_int>() as libc::socklen_t);
         let at = (&raw const size).cast();
-        // SAFETY: an int, with its length, that outlives the call.
+        // SAFETY: an int that outlives the call, with its length.
         let set = unsafe { libc::setsockopt(receiver.as_raw_fd(), libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, at, length) };
-        assert_eq!(set, 0, "no room for what arrives");
+        assert_eq!(set, 0, "the receive buffer cannot be enlarged");
         let sender = from.run(|| UdpSocket::bind((any, 0)).unwrap());
         sender.connect(receiver.local_addr().unwrap()).unwrap();
         Numbered { sender, receiver }
     }
 
-    /// Where they arrive.
+    /// Returns the address that the datagrams are sent to.
     pub fn address(&self) -> SocketAddr {
         self.receiver.local_addr().unwrap()
     }
 
     pub fn send(&self, numbers: impl IntoIterator<Item = u32>) {
         for number in numbers {
-            // The queue may refuse it, and says so to a sender in the same namespace.
+            // The queue may refuse a packet, and a sender in the same namespace gets the error.
             let _ = self.sender.send(&number.to_be_bytes());
         }
     }
 
-    /// The lengths of what arrives of these, one after the other.
+    /// Sends these numbers one at a time, and returns the length of each datagram that arrives.
     pub fn lengths<const N: usize>(&self, numbers: [u32; N]) -> [usize; N] {
-        self.receiver.set_read_timeout(Some(SOON)).unwrap();
+        self.receiver.set_read_timeout(Some(TIMEOUT)).unwrap();
         numbers.map(|number| {
             self.send([number]);
             self.receiver.recv(&mut [0; 2048]).unwrap()
         })
     }
 
-    /// Returns the marks that arrive until all wanted ones have, or none arrives for a while.
+    /// Returns the numbers that arrive until all wanted ones have, or none arrives for a while.
     pub fn arrived(&self, wanted: &BTreeSet<u32>) -> BTreeSet<u32> {
         let mut arrived = BTreeSet::new();
         let mut bytes = [0; 2048];
         loop {
-            let is_all = arrived.len() >= wanted.len();
-            self.receiver.set_read_timeout(Some(if is_all { NOTHING } else { SOON / 4 })).unwrap();
+            let has_all = arrived.len() >= wanted.len();
+            self.receiver.set_read_timeout(Some(if has_all { QUIET_TIME } else { TIMEOUT / 4 })).unwrap();
             match self.receiver.recv(&mut bytes) {
                 Ok(length) => {
                     assert!(length >= 4);
                     let number = u32::from_be_bytes(bytes[..4].try_into().unwrap());
-                    assert!(arrived.insert(number), "{number} came twice");
+                    assert!(arrived.insert(number), "{number} arrived twice");
                 }
                 Err(_) => return arrived,
             }

@@ -1,4 +1,4 @@
-//! Netfilter queues: what becomes of packets for which a kernel asks.
+//! Netfilter queues: receiving, verdicts, rewriting and overload, in real kernels' networks.
 #![cfg(all(target_os = "linux", feature = "nfqueue"))]
 
 mod lane;

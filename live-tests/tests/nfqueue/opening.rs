@@ -1,14 +1,14 @@
-//! Queues that cannot be taken, or are lost.
+//! Queues that cannot be opened, or that are lost.
 #![allow(unsafe_code)]
 
 use portcullis_core::packet::Action;
 use portcullis_io::live::{Executor, LiveError, Receiver};
 use portcullis_io::nfqueue::{NfqueueError, QueueOptions, open};
 
-use crate::lane::{Link, Numbered, SOON, begin, done, rule, take};
+use crate::lane::{Link, Numbered, TIMEOUT, begin, completion, rule, take};
 
 #[test]
-fn a_queue_that_another_has_is_busy() {
+fn opening_a_queue_in_use_names_the_process_that_holds_it() {
     let Some(_suite) = begin("nfqueue: a busy queue") else { return };
     let link = Link::new();
     let options = QueueOptions { queue: 12, ..QueueOptions::default() };
@@ -18,7 +18,7 @@ fn a_queue_that_another_has_is_busy() {
     let text = error.to_string();
     let me = format!("another program has it: process {} (", std::process::id());
     assert!(text.contains("queue 12") && text.contains(&me), "{text}");
-    // Others are free, and so is this one elsewhere, and later.
+    // Other queues are free; so is this one in another namespace, and after it is closed.
     drop(link.left.run(|| open(&QueueOptions { queue: 13, ..options })).unwrap());
     drop(link.right.run(|| open(&options)).unwrap());
     drop(held);
@@ -26,7 +26,7 @@ fn a_queue_that_another_has_is_busy() {
 }
 
 #[test]
-fn options_that_make_no_sense_are_refused() {
+fn invalid_options_are_refused() {
     let good = QueueOptions { queue: 5, ..QueueOptions::default() };
     for (options, what) in [
         (QueueOptions { batch: 0, ..good }, "a batch size of 0 packets"),
@@ -42,34 +42,34 @@ fn options_that_make_no_sense_are_refused() {
 /// CAP_NET_ADMIN of linux/capability.h.
 const CAP_NET_ADMIN: u32 = 12;
 
-/// `struct __user_cap_header_struct`, of version 3, and two of `struct __user_cap_data_struct`:
-/// linux/capability.h.
+/// `struct __user_cap_header_struct`, version 3; the data are two of `struct
+/// __user_cap_data_struct`: linux/capability.h.
 #[repr(C)]
 struct Header {
     version: u32,
     pid: i32,
 }
 
-/// Takes the capability from this thread, for good.
-fn give_up_capability() {
+/// Drops the capability from this thread, irrevocably.
+fn drop_capability() {
     let header = Header { version: 0x2008_0522, pid: 0 };
     // Effective, permitted, inheritable; the lower half and the upper.
     let mut data = [[0u32; 3]; 2];
-    // SAFETY: both have the layout that the call wants, and outlive it.
+    // SAFETY: both have the layout that the call requires, and outlive it.
     assert_eq!(unsafe { libc::syscall(libc::SYS_capget, &raw const header, data.as_mut_ptr()) }, 0);
     for set in &mut data[0] {
         *set &= !(1 << CAP_NET_ADMIN);
     }
-    // SAFETY: as above; it is this thread's.
+    // SAFETY: as above; the call changes this thread only.
     assert_eq!(unsafe { libc::syscall(libc::SYS_capset, &raw const header, data.as_ptr()) }, 0);
 }
 
 #[test]
-fn taking_a_queue_needs_a_capability() {
+fn opening_a_queue_without_cap_net_admin_is_refused() {
     let Some(_suite) = begin("nfqueue: no capability") else { return };
     let link = Link::new();
     let error = link.left.run(|| {
-        give_up_capability();
+        drop_capability();
         open(&QueueOptions { queue: 2, ..QueueOptions::default() }).unwrap_err()
     });
     assert!(matches!(error, NfqueueError::NotPermitted { queue: 2 }), "{error:?}");
@@ -77,7 +77,7 @@ fn taking_a_queue_needs_a_capability() {
 }
 
 #[test]
-fn who_loses_the_capability_is_told() {
+fn losing_cap_net_admin_is_reported_on_every_call() {
     let Some(_suite) = begin("nfqueue: a lost capability") else { return };
     let link = Link::new();
     rule(&link.left, "OUTPUT -p udp -j NFQUEUE --queue-num 2");
@@ -87,15 +87,16 @@ fn who_loses_the_capability_is_told() {
     numbered.send(0..10);
     let batch = take(&mut receiver, 10);
     let executor = link.left.run(move || {
-        give_up_capability();
-        // The kernel takes the message, and says later what it thinks of it.
-        executor.execute(done(batch, vec![Action::Pass as u8; 10])).unwrap();
+        drop_capability();
+        // The kernel accepts the message, and reports the error later.
+        executor.execute(completion(batch, vec![Action::Pass as u8; 10])).unwrap();
         executor
     });
-    receiver.wait(SOON).unwrap();
+    receiver.wait(TIMEOUT).unwrap();
     assert_eq!(receiver.receive(10).unwrap(), 0);
     let mut executor = executor;
-    for error in [receiver.receive(10).unwrap_err(), receiver.wait(SOON).unwrap_err(), executor.poll().unwrap_err()] {
+    for error in [receiver.receive(10).unwrap_err(), receiver.wait(TIMEOUT).unwrap_err(), executor.poll().unwrap_err()]
+    {
         assert!(matches!(error, LiveError::System { .. }), "{error:?}");
         let text = error.to_string();
         assert!(text.starts_with("netfilter queue 2: ") && text.contains("CAP_NET_ADMIN"), "{text}");

@@ -1,4 +1,4 @@
-//! More packets than there is room for, and packets that nobody has a verdict on.
+//! More packets than a queue or a buffer holds, and packets without a verdict.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,14 +9,14 @@ use portcullis_io::live::{Executor, Loss, Receiver};
 use portcullis_io::nfqueue::{QueueOptions, open};
 use portcullis_live_tests::{Namespace, wait_until};
 
-use crate::lane::{Lane, Link, Numbered, SOON, all, begin, done, number, rule, take};
+use crate::lane::{Lane, Link, Numbered, TIMEOUT, all, begin, completion, number, rule, take};
 
 #[test]
-fn a_full_queue_is_counted_and_goes_on() {
+fn a_full_queue_counts_its_drops_and_resumes() {
     let Some(_suite) = begin("nfqueue: a full queue") else { return };
     for fail_open in [false, true] {
         let link = Link::new();
-        // On the way in: a sender would have to wait.
+        // On INPUT: on OUTPUT the sender would block.
         rule(&link.right, "INPUT -p udp -j NFQUEUE --queue-num 0");
         let numbered = Numbered::over(&link);
         let options = QueueOptions { max_length: 10, fail_open, ..QueueOptions::default() };
@@ -26,16 +26,16 @@ fn a_full_queue_is_counted_and_goes_on() {
             numbered.send(first..first + 100);
             let mut wanted: BTreeSet<u32> = BTreeSet::new();
             if fail_open {
-                // What found no room is there already.
+                // Packets without room have been accepted already.
                 wanted.extend(first + 10..first + 100);
                 assert_eq!(numbered.arrived(&wanted), wanted);
             } else {
                 let dropped = (u64::from(round) + 1) * 90;
-                wait_until("the queue is full", SOON, || receiver.received().dropped_by_kernel == dropped);
+                wait_until("the queue is full", TIMEOUT, || receiver.received().dropped_by_kernel == dropped);
             }
             let batch = take(&mut receiver, 10);
             assert!(batch.packets().map(number).eq(first..first + 10));
-            executor.execute(done(batch, vec![Action::Pass as u8; 10])).unwrap();
+            executor.execute(completion(batch, vec![Action::Pass as u8; 10])).unwrap();
             wanted = (first..first + 10).collect();
             assert_eq!(numbered.arrived(&wanted), wanted);
         }
@@ -45,7 +45,7 @@ fn a_full_queue_is_counted_and_goes_on() {
 }
 
 #[test]
-fn a_full_receive_buffer_is_counted_and_goes_on() {
+fn a_full_receive_buffer_counts_its_drops_and_resumes() {
     let Some(_suite) = begin("nfqueue: a full receive buffer") else { return };
     let link = Link::new();
     rule(&link.right, "INPUT -p udp -j NFQUEUE --queue-num 0");
@@ -55,12 +55,12 @@ fn a_full_receive_buffer_is_counted_and_goes_on() {
     for round in 1..4 {
         numbered.send(0..2000);
         let mut taken = BTreeSet::new();
-        wait_until("every packet is taken or counted", SOON, || {
+        wait_until("every packet is taken or counted", TIMEOUT, || {
             receiver.receive(usize::MAX).unwrap();
             if let Some(batch) = receiver.take_batch() {
                 taken.extend(batch.packets().map(number));
                 let verdicts = vec![Action::Pass as u8; batch.len()];
-                executor.execute(done(batch, verdicts)).unwrap();
+                executor.execute(completion(batch, verdicts)).unwrap();
             }
             let received = receiver.received();
             received.packets + received.dropped_by_kernel == round * 2000
@@ -72,7 +72,7 @@ fn a_full_receive_buffer_is_counted_and_goes_on() {
 }
 
 #[test]
-fn a_batch_that_is_full_does_not_wait() {
+fn waiting_with_a_full_batch_returns_at_once() {
     let Some(_suite) = begin("nfqueue: a full batch") else { return };
     let link = Link::new();
     rule(&link.right, "INPUT -p udp -j NFQUEUE --queue-num 0");
@@ -82,8 +82,8 @@ fn a_batch_that_is_full_does_not_wait() {
     numbered.send(0..20);
     for packets in [8, 8, 4] {
         let mut got = 0;
-        wait_until("packets come", SOON, || {
-            // It waits for hours, but for packets.
+        wait_until("packets are received", TIMEOUT, || {
+            // The timeout is hours, so only packets can end the wait.
             receiver.wait(Duration::from_secs(10_000)).unwrap();
             got += receiver.receive(usize::MAX).unwrap();
             got == packets
@@ -94,14 +94,14 @@ fn a_batch_that_is_full_does_not_wait() {
         }
         let batch = receiver.take_batch().unwrap();
         assert!(receiver.take_batch().is_none());
-        executor.execute(done(batch, vec![Action::Pass as u8; packets])).unwrap();
+        executor.execute(completion(batch, vec![Action::Pass as u8; packets])).unwrap();
     }
     let wanted = (0..20).collect();
     assert_eq!(numbered.arrived(&wanted), wanted);
 }
 
 #[test]
-fn what_waits_when_the_queue_is_given_up_gets_the_fallback_verdict() {
+fn packets_waiting_when_the_queue_is_closed_get_the_fallback_verdict() {
     let Some(_suite) = begin("nfqueue: giving up") else { return };
     for fail_open in [false, true] {
         let link = Link::new();
@@ -110,18 +110,18 @@ fn what_waits_when_the_queue_is_given_up_gets_the_fallback_verdict() {
         let options = QueueOptions { fail_open, ..QueueOptions::default() };
         let (mut receiver, executor) = link.left.run(|| open(&options)).unwrap();
         numbered.send(0..30);
-        let on_its_way = take(&mut receiver, 10);
-        // Some are gathered, and the others were not even received.
+        let in_flight = take(&mut receiver, 10);
+        // Some are gathered in a batch, and the others not yet received.
         receiver.receive(10).unwrap();
         drop(receiver);
         drop(executor);
         let wanted = if fail_open { (10..20).collect() } else { BTreeSet::new() };
         assert_eq!(numbered.arrived(&wanted), wanted);
-        // The queue is held as long as a batch is on its way.
-        drop(on_its_way);
+        // A batch in flight keeps the queue open.
+        drop(in_flight);
         let wanted = if fail_open { (0..10).chain(20..30).collect() } else { BTreeSet::new() };
         assert_eq!(numbered.arrived(&wanted), wanted);
-        // And not any longer.
+        // Without it the queue is closed.
         let wanted = (100..110).collect();
         numbered.send(100..110);
         assert_eq!(numbered.arrived(&wanted), wanted);
@@ -129,7 +129,7 @@ fn what_waits_when_the_queue_is_given_up_gets_the_fallback_verdict() {
 }
 
 #[test]
-fn a_queue_may_be_taken_while_packets_come() {
+fn a_queue_can_be_opened_while_packets_arrive() {
     let Some(_suite) = begin("nfqueue: taken under load") else { return };
     let link = Link::new();
     rule(&link.right, "INPUT -p udp -j NFQUEUE --queue-num 0 --queue-bypass");
@@ -144,44 +144,46 @@ fn a_queue_may_be_taken_while_packets_come() {
             });
             std::thread::sleep(Duration::from_millis(20));
             let lane = Lane::start(&link.right, QueueOptions::default(), all(Action::Pass));
-            wait_until("packets are handed over", SOON, || handed_over(&link.right) > 100);
+            wait_until("packets are handed over", TIMEOUT, || handed_over(&link.right) > 100);
             is_over.store(true, Ordering::Relaxed);
             let last = sender.join().unwrap();
-            wait_until("nothing waits", SOON, || waiting(&link.right) == 0);
+            wait_until("no packet waits", TIMEOUT, || waiting(&link.right) == 0);
             let outcome = lane.stop();
             assert!(outcome.received.packets > 0 && outcome.fallen_back == 0);
             let wanted = (first..=last).collect();
             let missing = &wanted - &numbered.arrived(&wanted);
-            // Between the queue's beginning and its being set up, which are one message, the kernel
-            // drops packets; later only where the queue is full, and counts them.
-            let at_once = missing.iter().zip(missing.first().copied().unwrap_or(0)..).take_while(|(a, b)| **a == *b);
-            let later = missing.len() - at_once.count();
+            // While the queue is bound and configured, which is one message, the kernel drops
+            // packets without counting them. Later it drops packets only if the queue is full, and
+            // counts them.
+            let while_opening =
+                missing.iter().zip(missing.first().copied().unwrap_or(0)..).take_while(|(a, b)| **a == *b);
+            let later = missing.len() - while_opening.count();
             let dropped = outcome.received.dropped_by_kernel;
-            assert!(later as u64 <= dropped, "{later} not lost at once, {dropped} counted: {missing:?}");
+            assert!(later as u64 <= dropped, "{later} lost after opening, {dropped} counted: {missing:?}");
             last + 1
         });
     }
 }
 
-/// The packets that wait in queue 0.
+/// Number of packets waiting in queue 0.
 fn waiting(namespace: &Namespace) -> u32 {
-    queue_0(namespace, 2)
+    queue_0_field(namespace, 2)
 }
 
-/// The packets that were sent to whoever has queue 0.
+/// Number of packets sent to the process that holds queue 0.
 fn handed_over(namespace: &Namespace) -> u32 {
-    queue_0(namespace, 7)
+    queue_0_field(namespace, 7)
 }
 
-/// A field of what the kernel says of queue 0 (`seq_show`, `net/netfilter/nfnetlink_queue.c`), 0
-/// where nobody has it.
-fn queue_0(namespace: &Namespace, field: usize) -> u32 {
+/// A field of the kernel's line about queue 0 (`seqf_show`, `net/netfilter/nfnetlink_queue.c`); 0
+/// if no process holds it.
+fn queue_0_field(namespace: &Namespace, field: usize) -> u32 {
     let table = namespace.run(|| std::fs::read_to_string("/proc/thread-self/net/netfilter/nfnetlink_queue").unwrap());
     table.split_whitespace().nth(field).map_or(0, |number| number.parse().unwrap())
 }
 
 #[test]
-fn packets_of_an_interface_that_went_down_are_gone() {
+fn packets_of_an_interface_that_went_down_are_counted_as_refused() {
     let Some(_suite) = begin("nfqueue: an interface that goes down") else { return };
     let link = Link::new();
     rule(&link.right, "INPUT -p udp -j NFQUEUE --queue-num 0");
@@ -192,30 +194,29 @@ fn packets_of_an_interface_that_went_down_are_gone() {
     link.veth.right.down();
     let mut verdicts = vec![Action::Pass as u8; 30];
     verdicts[10..15].fill(Action::Drop as u8);
-    executor.execute(done(batch, verdicts)).unwrap();
+    executor.execute(completion(batch, verdicts)).unwrap();
     // The kernel's answers are received like packets.
-    receiver.wait(SOON).unwrap();
+    receiver.wait(TIMEOUT).unwrap();
     assert_eq!(receiver.receive(100).unwrap(), 0);
     assert!(receiver.take_batch().is_none());
     executor.poll().unwrap();
     assert_eq!(executor.executed().losses.of(Loss::Refused), 25);
     assert_eq!((executor.executed().of(Action::Pass), executor.executed().of(Action::Drop)), (0, 5));
     assert_eq!(executor.executed().bytes[Action::Pass as usize], 0);
-    // And all is well again.
+    // The queue works again afterwards.
     link.veth.right.up();
     link.veth.right.wait_until_running();
     link.veth.left.wait_until_running();
     numbered.send(30..40);
     let batch = take(&mut receiver, 10);
-    executor.execute(done(batch, vec![Action::Pass as u8; 10])).unwrap();
+    executor.execute(completion(batch, vec![Action::Pass as u8; 10])).unwrap();
     let wanted = (30..40).collect();
     assert_eq!(numbered.arrived(&wanted), wanted);
 }
 
-/// Counters that only grow, and come out right in the end, though the kernel's refusals are seen
-/// late.
+/// Counters never decrease and are right in the end, although the kernel's refusals arrive late.
 #[test]
-fn an_accepted_packet_that_was_counted_is_not_taken_back() {
+fn counters_do_not_decrease_when_refusals_arrive_late() {
     let Some(_suite) = begin("nfqueue: refusals that are seen late") else { return };
     let link = Link::new();
     rule(&link.right, "INPUT -p udp -j NFQUEUE --queue-num 0");
@@ -225,30 +226,31 @@ fn an_accepted_packet_that_was_counted_is_not_taken_back() {
     let batch = take(&mut receiver, 30);
     let length = u64::from(batch.descriptors()[0].length);
     link.veth.right.down();
-    executor.execute(done(batch, vec![Action::Pass as u8; 30])).unwrap();
-    // Nobody has received yet what the kernel has answered.
+    executor.execute(completion(batch, vec![Action::Pass as u8; 30])).unwrap();
+    // The kernel's answer has not been received yet.
     executor.poll().unwrap();
     let before = *executor.executed();
     assert_eq!(before.of(Action::Pass), 30);
-    receiver.wait(SOON).unwrap();
+    receiver.wait(TIMEOUT).unwrap();
     assert_eq!(receiver.receive(100).unwrap(), 0);
     executor.poll().unwrap();
-    assert_eq!(*executor.executed(), before, "nothing is taken back");
+    assert_eq!(*executor.executed(), before, "counters do not decrease");
     link.veth.right.up();
     link.veth.right.wait_until_running();
     link.veth.left.wait_until_running();
     numbered.send(30..80);
     let batch = take(&mut receiver, 50);
-    executor.execute(done(batch, vec![Action::Pass as u8; 50])).unwrap();
+    executor.execute(completion(batch, vec![Action::Pass as u8; 50])).unwrap();
     executor.poll().unwrap();
-    let carried = executor.executed();
-    assert_eq!((carried.of(Action::Pass), carried.losses.of(Loss::Refused), carried.all()), (50, 30, 80));
-    assert_eq!(carried.bytes[Action::Pass as usize], 50 * length);
+    let executed = executor.executed();
+    assert_eq!((executed.of(Action::Pass), executed.losses.of(Loss::Refused), executed.all()), (50, 30, 80));
+    assert_eq!(executed.bytes[Action::Pass as usize], 50 * length);
 }
 
-/// Nobody receives any more, and no later packet can be counted for those that are gone.
+/// Refusals that arrive after the last packet are still counted, although no later packet can make
+/// up for them.
 #[test]
-fn a_refusal_that_comes_last_is_counted_in_the_end() {
+fn refusals_after_the_last_packet_are_counted_by_finish() {
     let Some(_suite) = begin("nfqueue: refusals at the end") else { return };
     for seen in [false, true] {
         let link = Link::new();
@@ -258,32 +260,36 @@ fn a_refusal_that_comes_last_is_counted_in_the_end() {
         numbered.send(0..10);
         let batch = take(&mut receiver, 10);
         let length = u64::from(batch.descriptors()[0].length);
-        executor.execute(done(batch, vec![Action::Pass as u8; 10])).unwrap();
+        executor.execute(completion(batch, vec![Action::Pass as u8; 10])).unwrap();
         numbered.send(10..40);
         let batch = take(&mut receiver, 30);
-        // The kernel's word lies behind packets that nobody takes.
+        // The kernel's answer is queued behind packets that are never received.
         numbered.send(40..50);
-        wait_until("they are handed over", SOON, || handed_over(&link.right) >= 50);
+        wait_until("packets are handed over", TIMEOUT, || handed_over(&link.right) >= 50);
         link.veth.right.down();
-        executor.execute(done(batch, vec![Action::Pass as u8; 30])).unwrap();
+        executor.execute(completion(batch, vec![Action::Pass as u8; 30])).unwrap();
         if seen {
             executor.poll().unwrap();
-            assert_eq!(executor.executed().of(Action::Pass), 40, "nobody has heard of it");
+            assert_eq!(executor.executed().of(Action::Pass), 40, "the refusals have not been received");
         }
         executor.finish().unwrap();
-        let carried = executor.executed();
-        assert_eq!((carried.of(Action::Pass), carried.losses.of(Loss::Refused), carried.all()), (10, 30, 40), "{seen}");
-        assert_eq!(carried.bytes[Action::Pass as usize], 10 * length);
-        // The queue is given up, once.
-        assert_eq!(queue_0(&link.right, 7), 0);
+        let executed = executor.executed();
+        assert_eq!(
+            (executed.of(Action::Pass), executed.losses.of(Loss::Refused), executed.all()),
+            (10, 30, 40),
+            "{seen}"
+        );
+        assert_eq!(executed.bytes[Action::Pass as usize], 10 * length);
+        // The queue is closed once.
+        assert_eq!(queue_0_field(&link.right, 7), 0);
         let again = link.right.run(|| open(&QueueOptions::default())).unwrap();
         drop((receiver, executor));
-        assert!(is_taken(&link.right), "it is another's");
+        assert!(is_held(&link.right), "the second open still holds the queue");
         drop(again);
     }
 }
 
-/// Whether somebody has queue 0.
-fn is_taken(namespace: &Namespace) -> bool {
-    queue_0(namespace, 1) != 0
+/// Returns whether a process holds queue 0.
+fn is_held(namespace: &Namespace) -> bool {
+    queue_0_field(namespace, 1) != 0
 }

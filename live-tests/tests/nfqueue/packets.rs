@@ -1,4 +1,4 @@
-//! What packets look like to a filter, and packets of all kinds.
+//! What a filter sees of a packet, and traffic of several protocols.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -11,22 +11,22 @@ use portcullis_io::live::{Executor, Receiver};
 use portcullis_io::nfqueue::{QueueOptions, QueueReceiver, open};
 use portcullis_live_tests::{ping, wait_until};
 
-use crate::lane::{Lane, Link, NOTHING, Numbered, SOON, all, begin, done, rule, rule_of};
+use crate::lane::{Lane, Link, Numbered, QUIET_TIME, TIMEOUT, all, begin, completion, rule, rule_of};
 
 #[test]
-fn packets_have_an_ethernet_header_of_what_is_known() {
+fn packets_get_an_ethernet_header_from_what_the_kernel_knows() {
     let Some(_suite) = begin("nfqueue: the Ethernet header") else { return };
     for (chain, ipv6) in [("OUTPUT", false), ("INPUT", false), ("INPUT", true)] {
         let (link, numbered) = Link::queued(chain, ipv6);
         let end = link.end(chain);
         let seen = Arc::new(Mutex::new(Vec::new()));
-        let noted = seen.clone();
+        let record = seen.clone();
         let options = QueueOptions { port: 5, ..QueueOptions::default() };
         let before = SystemTime::now();
         let lane = Lane::start(end, options, move |batch| {
             for index in 0..batch.len() {
-                noted.lock().unwrap().push((batch.packet(index).to_vec(), batch.metadata_of(index)));
-                // Lost, whatever it is.
+                record.lock().unwrap().push((batch.packet(index).to_vec(), batch.metadata_of(index)));
+                // A change of the Ethernet header has no effect, as the kernel has none.
                 batch.packet_mut(index)[..14].fill(0xee);
             }
             vec![Action::Pass as u8; batch.len()]
@@ -34,7 +34,7 @@ fn packets_have_an_ethernet_header_of_what_is_known() {
         let wanted = BTreeSet::from([1, 2, 3]);
         numbered.send(1..=3);
         assert_eq!(numbered.arrived(&wanted), wanted);
-        assert_eq!(lane.stop().carried.losses.all(), 0);
+        assert_eq!(lane.stop().executed.losses.all(), 0);
         let seen = seen.lock().unwrap();
         assert_eq!(seen.len(), 3);
         for (packet, metadata) in &*seen {
@@ -50,7 +50,7 @@ fn packets_have_an_ethernet_header_of_what_is_known() {
 }
 
 #[test]
-fn echoes_go_through_or_do_not() {
+fn echo_requests_are_answered_only_if_they_pass() {
     let Some(_suite) = begin("nfqueue: echoes") else { return };
     let link = Link::new();
     rule_of(&link.right, "iptables-legacy", "INPUT -p icmp -j NFQUEUE --queue-num 0");
@@ -60,7 +60,7 @@ fn echoes_go_through_or_do_not() {
         for (action, answers) in [(Action::Pass, true), (Action::Drop, false), (Action::Aborted, false)] {
             let lane = Lane::start(&link.right, QueueOptions { writes, ..QueueOptions::default() }, all(action));
             for address in addresses {
-                assert_eq!(ping(&link.left, address, if answers { SOON } else { NOTHING }), answers, "{address}");
+                assert_eq!(ping(&link.left, address, if answers { TIMEOUT } else { QUIET_TIME }), answers, "{address}");
             }
             let outcome = lane.stop();
             assert!(outcome.received.packets >= 2);
@@ -69,7 +69,7 @@ fn echoes_go_through_or_do_not() {
 }
 
 #[test]
-fn where_no_program_has_the_queue_the_rule_decides() {
+fn without_a_program_the_bypass_option_decides() {
     let Some(_suite) = begin("nfqueue: no program") else { return };
     let link = Link::new();
     let bypassed = Numbered::over(&link);
@@ -83,48 +83,48 @@ fn where_no_program_has_the_queue_the_rule_decides() {
         queued.send(0..50);
         assert_eq!(bypassed.arrived(&wanted), wanted, "{round}");
         assert_eq!(queued.arrived(&BTreeSet::new()), BTreeSet::new(), "{round}");
-        // With a program both are filtered, and afterwards nothing is left of it.
+        // A program gets the packets of both rules, and leaves nothing behind.
         let lane = Lane::start(&link.left, QueueOptions { queue: 1, ..QueueOptions::default() }, all(Action::Drop));
         bypassed.send(0..50);
         assert_eq!(bypassed.arrived(&BTreeSet::new()), BTreeSet::new());
         let outcome = lane.stop();
-        assert_eq!(outcome.carried.of(Action::Drop), 50);
+        assert_eq!(outcome.executed.of(Action::Drop), 50);
     }
 }
 
 #[test]
-fn a_receiver_is_full_when_its_memory_is_used_and_goes_on_when_the_batch_is_closed() {
+fn a_receiver_is_full_when_its_memory_is_used_until_its_batch_is_taken() {
     let Some(_suite) = begin("nfqueue: a batch's memory") else { return };
     let link = Link::new();
     rule(&link.right, "INPUT -p udp -j NFQUEUE --queue-num 0");
     let numbered = Numbered::over(&link);
     let options = QueueOptions { batch: 16, ..QueueOptions::default() };
     let (mut receiver, mut executor) = link.right.run(|| open(&options)).unwrap();
-    assert!(!receiver.is_full(), "nothing has come");
+    assert!(!receiver.is_full(), "nothing was received");
     numbered.send(0..24);
-    let come = |receiver: &mut QueueReceiver, most: usize, wanted: usize| {
+    let receive = |receiver: &mut QueueReceiver, most: usize, wanted: usize| {
         let mut got = 0;
-        wait_until("packets come", SOON, || {
+        wait_until("packets are received", TIMEOUT, || {
             receiver.wait(Duration::from_millis(50)).unwrap();
             got += receiver.receive(most - got).unwrap();
             got >= wanted
         });
         assert_eq!(got, wanted);
     };
-    come(&mut receiver, 15, 15);
+    receive(&mut receiver, 15, 15);
     assert!(!receiver.is_full() && receiver.backlog_capacity() > 0, "there is room for one more");
-    come(&mut receiver, 9, 1);
-    assert!(receiver.is_full(), "no room for those that wait");
+    receive(&mut receiver, 9, 1);
+    assert!(receiver.is_full(), "no room for the waiting packets");
     assert_eq!((receiver.receive(100).unwrap(), receiver.backlog_capacity()), (0, 0));
     let first = receiver.take_batch().unwrap();
     assert!(!receiver.is_full(), "the next batch has memory of its own");
-    come(&mut receiver, 100, 8);
+    receive(&mut receiver, 100, 8);
     assert!(!receiver.is_full());
     let second = receiver.take_batch().unwrap();
     assert_eq!((first.len(), second.len()), (16, 8));
     for batch in [first, second] {
         let actions = vec![Action::Pass as u8; batch.len()];
-        executor.execute(done(batch, actions)).unwrap();
+        executor.execute(completion(batch, actions)).unwrap();
     }
     let wanted = (0..24).collect();
     assert_eq!(numbered.arrived(&wanted), wanted);

@@ -1,4 +1,4 @@
-//! Packets that a filter changes.
+//! Filters that change packets.
 
 use std::collections::BTreeSet;
 
@@ -7,9 +7,9 @@ use portcullis_core::program::facts::Window;
 use portcullis_io::live::Loss;
 use portcullis_io::nfqueue::QueueOptions;
 
-use crate::lane::{Lane, Link, NOTHING, Numbered, begin, number, rule, transport};
+use crate::lane::{Lane, Link, Numbered, QUIET_TIME, begin, number, rule, transport};
 
-/// The checksum of RFC 1071 over these parts.
+/// Returns the checksum of RFC 1071 over the concatenation of these parts.
 fn checksum(parts: &[&[u8]]) -> [u8; 2] {
     let mut sum = 0u32;
     for pair in parts.concat().chunks(2) {
@@ -19,8 +19,8 @@ fn checksum(parts: &[&[u8]]) -> [u8; 2] {
     (!sum as u16).to_be_bytes()
 }
 
-/// Makes lengths and checksums of a datagram right, all of them anew.
-fn finish(packet: &mut [u8]) {
+/// Recomputes lengths and checksums of a datagram.
+fn fix_lengths_and_checksums(packet: &mut [u8]) {
     let at = transport(packet);
     let length = (packet.len() - at) as u16;
     packet[at + 4..at + 6].copy_from_slice(&length.to_be_bytes());
@@ -45,7 +45,7 @@ fn set_number(packet: &mut [u8], number: u32) {
     packet[at..at + 4].copy_from_slice(&number.to_be_bytes());
 }
 
-/// Adds 1,000 to odd numbers, drops what 7 divides, and leaves the others alone.
+/// Adds 1,000 to odd numbers, drops multiples of 7, and leaves other packets unchanged.
 fn add_to_odd(batch: &mut Batch) -> Vec<u8> {
     let packets = batch.len();
     let verdict = |index| {
@@ -53,16 +53,16 @@ fn add_to_odd(batch: &mut Batch) -> Vec<u8> {
         let number = number(packet);
         if number % 2 == 1 {
             set_number(packet, number + 1000);
-            finish(packet);
+            fix_lengths_and_checksums(packet);
         }
-        // Changed or not.
+        // Dropped whether changed or not.
         if number.is_multiple_of(7) { Action::Drop as u8 } else { Action::Pass as u8 }
     };
     (0..packets).map(verdict).collect()
 }
 
 #[test]
-fn changed_packets_arrive_changed_and_others_as_they_were() {
+fn rewritten_packets_arrive_rewritten_and_others_unchanged() {
     let Some(_suite) = begin("nfqueue: rewriting") else { return };
     for (chain, room, batch, ipv6) in [
         ("OUTPUT", ResizeRoom::None, 64, false),
@@ -80,9 +80,9 @@ fn changed_packets_arrive_changed_and_others_as_they_were() {
             numbered.send(0..300);
             assert_eq!(numbered.arrived(&wanted), wanted, "{chain} {writes:?}");
             let outcome = lane.stop();
-            assert_eq!(outcome.carried.of(Action::Pass), wanted.len() as u64);
-            assert_eq!(outcome.carried.losses.all(), 0);
-            // With room the kernel completes checksums only of what it cuts.
+            assert_eq!(outcome.executed.of(Action::Pass), wanted.len() as u64);
+            assert_eq!(outcome.executed.losses.all(), 0);
+            // With resize room, segmentation is left to the kernel, which then completes checksums.
             assert_eq!(
                 outcome.received.checksums,
                 if options.gso && room == ResizeRoom::None { 300 } else { 0 },
@@ -101,7 +101,7 @@ fn resize(batch: &mut Batch, index: usize, head: i32, tail: i32) {
 }
 
 #[test]
-fn packets_may_become_longer_and_shorter() {
+fn packets_can_grow_and_shrink() {
     let Some(_suite) = begin("nfqueue: lengths") else { return };
     for (chain, ipv6) in [("OUTPUT", false), ("INPUT", false), ("OUTPUT", true), ("INPUT", true)] {
         let (link, numbered) = Link::queued(chain, ipv6);
@@ -112,47 +112,47 @@ fn packets_may_become_longer_and_shorter() {
             for index in 0..batch.len() {
                 let number = number(batch.packet(index));
                 match number % 4 {
-                    // All of the room behind.
+                    // All of the room behind the packet.
                     1 => {
                         resize(batch, index, 0, 128);
                         let packet = batch.packet_mut(index);
                         let end = packet.len();
                         packet[end - 128..].fill(number as u8);
-                        finish(packet);
+                        fix_lengths_and_checksums(packet);
                     }
-                    // No payload any more: nobody would know which it was.
+                    // Removes the payload; such a datagram has no number to identify it.
                     2 => {
                         resize(batch, index, 0, -4);
-                        finish(batch.packet_mut(index));
+                        fix_lengths_and_checksums(batch.packet_mut(index));
                     }
-                    // A header with an option of 4 bytes: No Operation, RFC 791. On the way in the
-                    // kernel knows already where the header ends.
+                    // Adds an IP option of 4 bytes: No Operation, RFC 791. Not on INPUT, where the
+                    // kernel has already computed the header's length.
                     3 if !ipv6 && chain == "OUTPUT" => {
                         resize(batch, index, 4, 0);
                         let packet = batch.packet_mut(index);
                         packet.copy_within(4..38, 0);
                         packet[34..38].fill(1);
                         packet[14] = 0x46;
-                        finish(packet);
+                        fix_lengths_and_checksums(packet);
                     }
                     _ => {}
                 }
             }
             vec![Action::Pass as u8; batch.len()]
         });
-        // One of those that are cut down would be no number.
+        // Leave out packets whose number is cut off.
         let sent: BTreeSet<u32> = (0..200).filter(|number| number % 4 != 2).collect();
         numbered.send(sent.iter().copied());
         assert_eq!(numbered.arrived(&sent), sent, "{chain} {ipv6}");
         let lengths = numbered.lengths([1, 2, 3, 4]);
         assert_eq!(lengths, [132, 0, 4, 4], "{chain} {ipv6}");
         let outcome = lane.stop();
-        assert_eq!(outcome.carried.losses.all(), 0);
+        assert_eq!(outcome.executed.losses.all(), 0);
     }
 }
 
 #[test]
-fn what_is_no_packet_any_more_is_dropped() {
+fn packets_cut_below_an_ip_header_are_refused() {
     let Some(_suite) = begin("nfqueue: nothing left") else { return };
     let link = Link::new();
     rule(&link.left, "OUTPUT -p udp -j NFQUEUE --queue-num 0");
@@ -161,7 +161,7 @@ fn what_is_no_packet_any_more_is_dropped() {
     let lane = Lane::start(&link.left, options, |batch| {
         for index in 0..batch.len() {
             let length = batch.packet(index).len() as i32;
-            // The Ethernet header alone, and more, but less than an IP header.
+            // Cut to the Ethernet header, or to less than an IP header behind it.
             let left = [14, 15, 33][number(batch.packet(index)) as usize % 3];
             resize(batch, index, 0, left - length);
         }
@@ -169,7 +169,7 @@ fn what_is_no_packet_any_more_is_dropped() {
     });
     numbered.send(0..10);
     assert_eq!(numbered.arrived(&BTreeSet::new()), BTreeSet::new());
-    std::thread::sleep(NOTHING);
+    std::thread::sleep(QUIET_TIME);
     let outcome = lane.stop();
-    assert_eq!((outcome.carried.losses.of(Loss::Refused), outcome.carried.all()), (10, 10));
+    assert_eq!((outcome.executed.losses.of(Loss::Refused), outcome.executed.all()), (10, 10));
 }

@@ -1,4 +1,4 @@
-//! Packets longer than a link takes, in TCP and UDP, with all offloads on.
+//! TCP and UDP segments longer than the link's MTU, with all offloads on.
 #![allow(unsafe_code)]
 
 use std::io::{Read, Write};
@@ -10,27 +10,27 @@ use portcullis_core::program::facts::Window;
 use portcullis_io::live::Loss;
 use portcullis_io::nfqueue::QueueOptions;
 
-use crate::lane::{Lane, Link, NOTHING, SOON, all, begin, rule, transport};
+use crate::lane::{Lane, Link, QUIET_TIME, TIMEOUT, all, begin, rule, transport};
 
-/// More than buffers hold, and no round number.
+/// Bytes of a transfer: more than socket buffers hold, and not a round number.
 const LENGTH: usize = 5_000_003;
 
-/// What a link takes, with the Ethernet header.
-const LINK: usize = 1514;
+/// Longest frame of the link, Ethernet header included.
+const MAX_LINK_FRAME: usize = 1514;
 
 fn byte(at: usize) -> u8 {
     (at ^ at >> 8 ^ at >> 16) as u8
 }
 
-/// Sends a few megabytes from left to right, and a few bytes back; all have to arrive.
+/// Transfers a few megabytes from left to right and a few bytes back, and checks them.
 fn transfer(link: &Link, address: IpAddr, listen: u16, connect: u16) {
     let listener = link.right.run(|| TcpListener::bind((address, listen)).unwrap());
     let port = if connect == 0 { listener.local_addr().unwrap().port() } else { connect };
-    let mut sender = link.left.run(|| TcpStream::connect_timeout(&SocketAddr::new(address, port), SOON).unwrap());
+    let mut sender = link.left.run(|| TcpStream::connect_timeout(&SocketAddr::new(address, port), TIMEOUT).unwrap());
     let (mut receiver, _) = listener.accept().unwrap();
     for stream in [&sender, &receiver] {
-        stream.set_read_timeout(Some(SOON)).unwrap();
-        stream.set_write_timeout(Some(SOON)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+        stream.set_write_timeout(Some(TIMEOUT)).unwrap();
     }
     let receiver = std::thread::spawn(move || {
         let mut bytes = vec![0; LENGTH];
@@ -44,12 +44,12 @@ fn transfer(link: &Link, address: IpAddr, listen: u16, connect: u16) {
     let mut thanks = [0; 9];
     sender.read_exact(&mut thanks).unwrap();
     drop(sender);
-    assert!(receiver.join().unwrap() == bytes, "other bytes came");
+    assert!(receiver.join().unwrap() == bytes, "the wrong bytes arrived");
     assert_eq!(&thanks, b"thank you");
 }
 
 #[test]
-fn segments_go_through_as_they_are() {
+fn unsegmented_packets_pass_unchanged() {
     let Some(_suite) = begin("nfqueue: segments") else { return };
     for chain in ["OUTPUT", "INPUT"] {
         let link = Link::new();
@@ -67,17 +67,17 @@ fn segments_go_through_as_they_are() {
             let lane = Lane::start(end, options, all(Action::Pass));
             transfer(&link, addresses[address], 0, 0);
             let outcome = lane.stop();
-            assert_eq!(outcome.longest > LINK, is_long, "{chain}: {outcome:?}");
+            assert_eq!(outcome.longest > MAX_LINK_FRAME, is_long, "{chain}: {outcome:?}");
             assert_eq!(outcome.received.reassembled > 0, is_long, "{chain}: {outcome:?}");
-            assert_eq!(outcome.carried.losses.all(), 0);
-            // Enough of them, and not all of them several times.
-            let bytes = outcome.carried.bytes[Action::Pass as usize] as usize;
+            assert_eq!(outcome.executed.losses.all(), 0);
+            // All data went through the queue, and were not retransmitted several times.
+            let bytes = outcome.executed.bytes[Action::Pass as usize] as usize;
             assert!((LENGTH..LENGTH * 3 / 2).contains(&bytes), "{bytes}");
         }
     }
 }
 
-/// Replaces 16 bits, and updates a checksum by the difference (RFC 1624, equation 3).
+/// Replaces a 16-bit word, and updates a checksum incrementally (RFC 1624, equation 3).
 fn replace(packet: &mut [u8], at: usize, checksum: usize, new: u16) {
     let word = |packet: &[u8], at: usize| u32::from(u16::from_be_bytes([packet[at], packet[at + 1]]));
     let sum = (!word(packet, checksum) & 0xffff) + (!word(packet, at) & 0xffff) + u32::from(new);
@@ -87,8 +87,8 @@ fn replace(packet: &mut [u8], at: usize, checksum: usize, new: u16) {
     packet[checksum..checksum + 2].copy_from_slice(&(!sum as u16).to_be_bytes());
 }
 
-/// Lets a client that connects to port 7001 reach port 7000, as an XDP program would. `checksum`:
-/// where it is, behind the ports.
+/// Redirects a client that connects to port 7001 to port 7000, as an XDP program would. `checksum`
+/// is the checksum's offset in the transport header.
 fn translate(batch: &mut Batch, checksum: usize) -> Vec<u8> {
     for index in 0..batch.len() {
         let packet = batch.packet_mut(index);
@@ -105,7 +105,7 @@ fn translate(batch: &mut Batch, checksum: usize) -> Vec<u8> {
 }
 
 #[test]
-fn segments_can_be_rewritten() {
+fn outgoing_segments_can_be_rewritten() {
     let Some(_suite) = begin("nfqueue: segments rewritten") else { return };
     for room in [ResizeRoom::None, ResizeRoom::Both] {
         let link = Link::new();
@@ -118,16 +118,16 @@ fn segments_can_be_rewritten() {
             let lane = Lane::start(&link.left, options, |batch| translate(batch, 16));
             transfer(&link, address, 7000, 7001);
             let outcome = lane.stop();
-            assert_eq!(outcome.longest > LINK, room == ResizeRoom::None, "{outcome:?}");
-            assert_eq!(outcome.carried.losses.all(), 0, "{outcome:?}");
-            // Cut packets were completed by the kernel.
+            assert_eq!(outcome.longest > MAX_LINK_FRAME, room == ResizeRoom::None, "{outcome:?}");
+            assert_eq!(outcome.executed.losses.all(), 0, "{outcome:?}");
+            // The kernel completes the checksums of packets that it segments.
             assert_eq!(outcome.received.checksums > 0, room == ResizeRoom::None, "{outcome:?}");
         }
     }
 }
 
 #[test]
-fn segments_that_came_in_can_be_rewritten() {
+fn incoming_segments_can_be_rewritten() {
     let Some(_suite) = begin("nfqueue: incoming segments rewritten") else { return };
     let link = Link::new();
     rule(&link.right, "OUTPUT -p tcp -j NFQUEUE --queue-num 9");
@@ -138,22 +138,22 @@ fn segments_that_came_in_can_be_rewritten() {
         let lane = Lane::start(&link.right, options, |batch| translate(batch, 16));
         transfer(&link, address, 7000, 7001);
         let outcome = lane.stop();
-        assert!(outcome.longest > LINK && outcome.carried.losses.all() == 0, "{outcome:?}");
+        assert!(outcome.longest > MAX_LINK_FRAME && outcome.executed.losses.all() == 0, "{outcome:?}");
     }
 }
 
 #[test]
-fn what_was_not_copied_as_a_whole_cannot_be_rewritten() {
+fn packets_copied_in_part_cannot_be_rewritten() {
     let Some(_suite) = begin("nfqueue: packets in part") else { return };
     let link = Link::new();
     rule(&link.left, "OUTPUT -p tcp -j NFQUEUE --queue-num 0");
-    // Headers only: to read them is enough.
+    // Headers only, which a filter that does not write can do with.
     let options = QueueOptions { copy_range: 60, ..QueueOptions::default() };
     let lane = Lane::start(&link.left, options, |batch| {
         for index in 0..batch.len() {
             let (length, wire) = (batch.packet(index).len(), batch.metadata_of(index).wire_length as usize);
             assert!(length <= 14 + 60 && (wire == length || length == 14 + 60), "{length} of {wire}");
-            assert!(wire < LINK || wire > 14 + 60);
+            assert!(wire < MAX_LINK_FRAME || wire > 14 + 60);
         }
         vec![Action::Pass as u8; batch.len()]
     });
@@ -161,7 +161,7 @@ fn what_was_not_copied_as_a_whole_cannot_be_rewritten() {
     let outcome = lane.stop();
     assert_eq!((outcome.longest, outcome.received.reassembled), (74, 0));
 
-    // Another queue: a late packet of the connection's would be one too many.
+    // A second queue, so that late packets of the connection do not count.
     rule(&link.left, "OUTPUT -p udp -j NFQUEUE --queue-num 1");
     let lane = Lane::start(&link.left, QueueOptions { queue: 1, ..options }, |batch| {
         for index in 0..batch.len() {
@@ -174,14 +174,14 @@ fn what_was_not_copied_as_a_whole_cannot_be_rewritten() {
     for _ in 0..5 {
         sender.send_to(&[7; 100], (link.veth.right.ipv4(), 9)).unwrap();
     }
-    std::thread::sleep(NOTHING);
+    std::thread::sleep(QUIET_TIME);
     let outcome = lane.stop();
-    assert_eq!(outcome.carried.losses.of(Loss::TooLong), 5);
-    assert_eq!(outcome.carried.all(), 5);
+    assert_eq!(outcome.executed.losses.of(Loss::TooLong), 5);
+    assert_eq!(outcome.executed.all(), 5);
 }
 
 #[test]
-fn datagrams_that_the_kernel_cuts_can_be_rewritten() {
+fn datagrams_that_the_kernel_segments_can_be_rewritten() {
     let Some(_suite) = begin("nfqueue: datagrams cut by the kernel") else { return };
     for (chain, address, gso) in
         [("OUTPUT", 0, true), ("OUTPUT", 1, true), ("INPUT", 0, false), ("INPUT", 1, false), ("INPUT", 0, true)]
@@ -195,7 +195,7 @@ fn datagrams_that_the_kernel_cuts_can_be_rewritten() {
         let any: IpAddr = if address.is_ipv4() { [0, 0, 0, 0].into() } else { [0u16; 8].into() };
         let sender = link.left.run(|| UdpSocket::bind((any, 0)).unwrap());
         let (size, length) = (500 as libc::c_int, size_of::<libc::c_int>() as libc::socklen_t);
-        // SAFETY: an int, with its length, that outlives the call. UDP_SEGMENT of linux/udp.h.
+        // SAFETY: an int that outlives the call, with its length. UDP_SEGMENT of linux/udp.h.
         let set = unsafe { libc::setsockopt(sender.as_raw_fd(), libc::SOL_UDP, 103, (&raw const size).cast(), length) };
         assert_eq!(set, 0);
         let lane = Lane::start(end, QueueOptions { gso, ..QueueOptions::default() }, |batch| translate(batch, 6));
@@ -204,19 +204,19 @@ fn datagrams_that_the_kernel_cuts_can_be_rewritten() {
         let is_delivered = chain == "OUTPUT" || !gso;
         let mut bytes = [0; 2000];
         if is_delivered {
-            receiver.set_read_timeout(Some(SOON)).unwrap();
+            receiver.set_read_timeout(Some(TIMEOUT)).unwrap();
             for wanted in message.chunks(500) {
                 let length = receiver.recv(&mut bytes).unwrap_or_else(|e| panic!("{chain}, {address}: {e}"));
                 assert!(bytes[..length] == *wanted, "{chain}, {address}: {length} bytes");
             }
         } else {
-            // The kernel would lose them without a word.
-            receiver.set_read_timeout(Some(NOTHING)).unwrap();
+            // Refused, as the kernel would lose the datagrams silently.
+            receiver.set_read_timeout(Some(QUIET_TIME)).unwrap();
             receiver.recv(&mut bytes).unwrap_err();
         }
         let outcome = lane.stop();
-        assert_eq!(outcome.longest > LINK, gso);
-        assert_eq!(outcome.carried.losses.of(Loss::Refused), u64::from(!is_delivered));
-        assert_eq!(outcome.carried.losses.all(), u64::from(!is_delivered));
+        assert_eq!(outcome.longest > MAX_LINK_FRAME, gso);
+        assert_eq!(outcome.executed.losses.of(Loss::Refused), u64::from(!is_delivered));
+        assert_eq!(outcome.executed.losses.all(), u64::from(!is_delivered));
     }
 }

@@ -1,4 +1,4 @@
-//! Each packet has exactly the verdict that it should have.
+//! Each packet gets exactly its own verdict.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -7,28 +7,28 @@ use portcullis_core::packet::Action;
 use portcullis_io::live::{Executor, Loss, Receiver};
 use portcullis_io::nfqueue::{QueueOptions, open};
 
-use crate::lane::{Lane, Link, Numbered, begin, done, number, rule, take};
+use crate::lane::{Lane, Link, Numbered, begin, completion, number, rule, take};
 
-/// Numbers without order: xorshift.
-struct Dice(u64);
+/// Pseudo-random numbers: xorshift64 (Marsaglia, 2003).
+struct Random(u64);
 
-impl Dice {
-    fn roll(&mut self, sides: u64) -> u64 {
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
-        self.0 % sides
+        self.0 % bound
     }
 }
 
-/// Verdicts that come in runs of all lengths.
+/// Returns random verdicts in runs of varied lengths.
 fn verdicts(seed: u64, count: u32) -> Vec<u8> {
-    let mut dice = Dice(seed * 0x9e37_79b9 + 1);
+    let mut random = Random(seed * 0x9e37_79b9 + 1);
     let mut verdicts = Vec::new();
     while verdicts.len() < count as usize {
-        // PASS and DROP mostly.
-        let verdict = [2, 1, 2, 1, 2, 1, 0, 3, 4][dice.roll(9) as usize];
-        let run = if dice.roll(3) == 0 { dice.roll(60) } else { dice.roll(3) } + 1;
+        // Mostly PASS and DROP.
+        let verdict = [2, 1, 2, 1, 2, 1, 0, 3, 4][random.below(9) as usize];
+        let run = if random.below(3) == 0 { random.below(60) } else { random.below(3) } + 1;
         verdicts.extend(vec![verdict; run as usize]);
     }
     verdicts.truncate(count as usize);
@@ -40,7 +40,7 @@ fn passed(verdicts: &[u8]) -> BTreeSet<u32> {
 }
 
 #[test]
-fn mixed_verdicts_reach_the_packets_that_they_are_meant_for() {
+fn mixed_verdicts_reach_their_own_packets() {
     let Some(_suite) = begin("nfqueue: mixed verdicts") else { return };
     let link = Link::new();
     rule(&link.left, "OUTPUT -p udp -j NFQUEUE --queue-num 3");
@@ -50,21 +50,21 @@ fn mixed_verdicts_reach_the_packets_that_they_are_meant_for() {
         let options = QueueOptions { queue: 3, batch, ..QueueOptions::default() };
         let filter = wanted.clone();
         let seen = Arc::new(Mutex::new(Vec::new()));
-        let noted = seen.clone();
+        let record = seen.clone();
         let lane = Lane::start(&link.left, options, move |batch| {
             let numbers: Vec<u32> = batch.packets().map(number).collect();
-            noted.lock().unwrap().extend(numbers.iter().copied());
+            record.lock().unwrap().extend(numbers.iter().copied());
             numbers.iter().map(|&number| filter[number as usize]).collect()
         });
         numbered.send(0..400);
         assert_eq!(numbered.arrived(&passed(&wanted)), passed(&wanted), "batches of {batch}");
         let outcome = lane.stop();
-        assert!(seen.lock().unwrap().iter().copied().eq(0..400), "in order");
+        assert!(seen.lock().unwrap().iter().copied().eq(0..400), "packets are in order");
         let count = |action: Action| wanted.iter().filter(|&&verdict| verdict == action as u8).count() as u64;
-        assert_eq!(outcome.carried.of(Action::Pass), count(Action::Pass));
-        assert_eq!(outcome.carried.of(Action::Drop), count(Action::Drop));
-        assert_eq!(outcome.carried.losses.of(Loss::Aborted), count(Action::Aborted));
-        assert_eq!(outcome.carried.losses.of(Loss::CannotTransmit), count(Action::Tx) + count(Action::Redirect));
+        assert_eq!(outcome.executed.of(Action::Pass), count(Action::Pass));
+        assert_eq!(outcome.executed.of(Action::Drop), count(Action::Drop));
+        assert_eq!(outcome.executed.losses.of(Loss::Aborted), count(Action::Aborted));
+        assert_eq!(outcome.executed.losses.of(Loss::CannotTransmit), count(Action::Tx) + count(Action::Redirect));
         assert_eq!((outcome.received.dropped_by_kernel, outcome.received.refused, outcome.fallen_back), (0, 0, 0));
         // Ethernet, IPv4, UDP, and the number.
         assert_eq!(outcome.received.bytes, 400 * (14 + 20 + 8 + 4));
@@ -72,38 +72,38 @@ fn mixed_verdicts_reach_the_packets_that_they_are_meant_for() {
 }
 
 #[test]
-fn batches_come_back_in_any_order_or_not_at_all() {
+fn batches_may_complete_in_any_order_or_never() {
     let Some(_suite) = begin("nfqueue: batches in any order") else { return };
     let link = Link::new();
     rule(&link.left, "OUTPUT -p udp -j NFQUEUE --queue-num 3");
     let numbered = Numbered::over(&link);
     for seed in 0..12 {
-        let mut dice = Dice(seed + 77);
+        let mut random = Random(seed + 77);
         let fail_open = seed % 2 == 1;
         let options = QueueOptions { queue: 3, fail_open, ..QueueOptions::default() };
         let (mut receiver, mut executor) = link.left.run(|| open(&options)).unwrap();
-        // No more than wait before a sender has to.
+        // As many as may wait before a sender blocks.
         let mut wanted = verdicts(seed + 100, 180);
         numbered.send(0..180);
         let mut batches: Vec<_> = (0..6).map(|_| take(&mut receiver, 30)).collect();
         let mut fallen_back = 0;
         while !batches.is_empty() {
-            let mut batch = batches.remove(dice.roll(batches.len() as u64) as usize);
+            let mut batch = batches.remove(random.below(batches.len() as u64) as usize);
             let numbers: Vec<u32> = batch.packets().map(number).collect();
             let (mut settled, fallback) = (numbers.len(), if fail_open { Action::Pass } else { Action::Drop });
-            match dice.roll(4) {
+            match random.below(4) {
                 0 => {
                     drop(batch);
                     settled = 0;
                 }
                 what => {
                     if what == 1 {
-                        // As a wrapper with a limit does.
-                        settled = dice.roll(30) as usize;
+                        // A shortened batch, as wrappers with a packet limit produce.
+                        settled = random.below(30) as usize;
                         batch.truncate(settled);
                     }
                     let verdicts = numbers[..settled].iter().map(|&number| wanted[number as usize]).collect();
-                    executor.execute(done(batch, verdicts)).unwrap();
+                    executor.execute(completion(batch, verdicts)).unwrap();
                 }
             }
             for &number in &numbers[settled..] {
@@ -119,7 +119,7 @@ fn batches_come_back_in_any_order_or_not_at_all() {
 }
 
 #[test]
-fn two_queues_have_their_own_packets() {
+fn two_queues_keep_their_packets_apart() {
     let Some(_suite) = begin("nfqueue: two queues") else { return };
     let link = Link::new();
     let (first, second) = (Numbered::over(&link), Numbered::over(&link));
@@ -139,6 +139,6 @@ fn two_queues_have_their_own_packets() {
         assert_eq!(numbered.arrived(&wanted), wanted);
     }
     for outcome in lanes.map(Lane::stop) {
-        assert_eq!((outcome.received.packets, outcome.carried.of(Action::Pass)), (500, 250));
+        assert_eq!((outcome.received.packets, outcome.executed.of(Action::Pass)), (500, 250));
     }
 }

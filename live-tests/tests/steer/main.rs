@@ -1,5 +1,5 @@
-//! The programs that decide which frames come to user space, and that hand frames back, in a real
-//! kernel.
+//! XDP programs that select the frames for user space, and programs that hand frames back, in a
+//! real kernel.
 #![cfg(all(target_os = "linux", feature = "af-xdp"))]
 #![allow(unsafe_code)]
 
@@ -16,11 +16,11 @@ use portcullis_live_tests::{Child, End, Namespace, PacketSocket, Suite, Veth, wa
 mod socket;
 use socket::XdpSocket;
 
-/// Long enough for whatever is to happen, on a busy machine, too.
-const SOON: Duration = Duration::from_secs(20);
+/// Timeout for what must happen; long, as the machine may be busy.
+const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Long enough to see that nothing happens.
-const NOTHING: Duration = Duration::from_millis(300);
+/// Time in which nothing must happen.
+const QUIET_TIME: Duration = Duration::from_millis(300);
 
 fn begin() -> Option<Suite> {
     Suite::begin("XDP and tcx programs", "af-xdp", &["ethtool"])
@@ -30,26 +30,26 @@ fn options(mode: Option<Mode>) -> Options {
     Options { mode, ..Options::default() }
 }
 
-/// Attaches a program to an end of a link.
+/// Attaches a steering program to an end of a link.
 fn attach(end: &End, steer: &Steering, options: &Options) -> Result<AttachedProgram, BpfError> {
     end.namespace().run(|| AttachedProgram::new(end.name(), 1, steer, options))
 }
 
-/// What `ip` says of an interface.
-fn link(end: &End) -> String {
+/// Returns what `ip` prints about an interface.
+fn ip_link_show(end: &End) -> String {
     end.namespace().ip(&["-details", "link", "show", end.name()])
 }
 
 fn index(end: &End) -> u32 {
-    link(end).split(':').next().unwrap().parse().unwrap()
+    ip_link_show(end).split(':').next().unwrap().parse().unwrap()
 }
 
 #[test]
-fn a_program_comes_and_goes() {
+fn a_program_is_attached_in_the_requested_mode_and_detached_on_drop() {
     let Some(_suite) = begin() else { return };
     let (left, right) = (Namespace::new(), Namespace::new());
     let veth = Veth::between(&left, &right).make();
-    // How `ip` calls the modes.
+    // The modes in the words of `ip`.
     let (native, skb) = (" xdp qdisc", " xdpgeneric qdisc");
     for (wanted, got, shown) in
         [(None, Mode::Native, native), (Some(Mode::Native), Mode::Native, native), (Some(Mode::Skb), Mode::Skb, skb)]
@@ -58,17 +58,17 @@ fn a_program_comes_and_goes() {
             let attached = attach(&veth.right, &Steering::Default, &Options { mode: wanted, frags }).unwrap();
             assert_eq!(attached.mode(), got);
             assert!(attached.not_native().is_none() && attached.is_attached());
-            let shows = link(&veth.right);
+            let output = ip_link_show(&veth.right);
             let program = format!("prog/xdp id {} name portcullis_xdp", attached.program_id());
-            assert!(shows.contains(shown) && shows.contains(&program), "{shows}");
+            assert!(output.contains(shown) && output.contains(&program), "{output}");
             drop(attached);
-            assert!(!link(&veth.right).contains("xdp"), "{}", link(&veth.right));
+            assert!(!ip_link_show(&veth.right).contains("xdp"), "{}", ip_link_show(&veth.right));
         }
     }
 }
 
 #[test]
-fn a_second_program_is_refused_and_the_first_is_named() {
+fn a_second_program_is_refused_naming_the_first() {
     let Some(_suite) = begin() else { return };
     let (left, right) = (Namespace::new(), Namespace::new());
     let veth = Veth::between(&left, &right).make();
@@ -80,13 +80,13 @@ fn a_second_program_is_refused_and_the_first_is_named() {
             assert_eq!(*program, Some(attached.program_id()), "{error}");
         }
         assert!(attached.is_attached());
-        // The other end is another interface.
+        // The other end is another interface, and free.
         attach(&veth.left, &Steering::All, &options(None)).unwrap();
     }
 }
 
 #[test]
-fn what_is_missing_is_named() {
+fn errors_name_the_missing_interface_mode_or_queue() {
     let Some(_suite) = begin() else { return };
     let (left, right) = (Namespace::new(), Namespace::new());
     let veth = Veth::between(&left, &right).mtu(9000).make();
@@ -96,11 +96,11 @@ fn what_is_missing_is_named() {
         let error = right.run(|| AttachedProgram::new(name, 1, &Steering::All, &options(None)).unwrap_err());
         assert!(matches!(error, BpfError::NoInterface { .. }), "{error}");
     }
-    // It is in the other namespace.
+    // The interface is in the other namespace.
     let error = left.run(|| AttachedProgram::new(veth.right.name(), 1, &Steering::All, &options(None)).unwrap_err());
     assert!(matches!(error, BpfError::NoInterface { .. }), "{error}");
 
-    // Longer than a page, and in one buffer: the driver does not take it, the stack does.
+    // A frame longer than a page in one buffer: drivers refuse it, generic XDP accepts it.
     let error = text(attach(&veth.right, &Steering::All, &options(Some(Mode::Native))));
     assert!(error.contains("does not accept XDP programs in native mode"), "{error}");
     let attached = attach(&veth.right, &Steering::All, &options(None)).unwrap();
@@ -122,11 +122,11 @@ fn what_is_missing_is_named() {
 }
 
 #[test]
-fn a_program_without_the_right_is_refused_with_the_capability_that_is_missing() {
+fn attaching_without_capabilities_names_the_missing_ones() {
     let Some(_suite) = begin() else { return };
     let namespace = Namespace::new();
     let error = namespace.run(|| {
-        // The thread's own: it goes with it.
+        // Capabilities belong to the thread, which ends with this closure.
         drop_capabilities();
         AttachedProgram::new("lo", 1, &Steering::All, &options(None)).unwrap_err()
     });
@@ -134,28 +134,28 @@ fn a_program_without_the_right_is_refused_with_the_capability_that_is_missing() 
     assert_eq!(missing, &["CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_BPF", "CAP_PERFMON"]);
 }
 
-/// Gives up this thread's capabilities: capset(2), of which libc has no structures.
+/// Drops this thread's capabilities: capset(2), whose structures libc does not define.
 fn drop_capabilities() {
-    // `struct __user_cap_header_struct` with _LINUX_CAPABILITY_VERSION_3, and twice `struct
+    // `struct __user_cap_header_struct` with _LINUX_CAPABILITY_VERSION_3, and two of `struct
     // __user_cap_data_struct`.
     let (header, data) = ([0x2008_0522u32, 0], [0u32; 6]);
-    // SAFETY: both are as long as that version has them.
+    // SAFETY: both have the length that this version requires.
     let result = unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), data.as_ptr()) };
     assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
 }
 
 #[test]
-fn a_program_goes_with_its_interface() {
+fn a_program_is_detached_when_its_interface_is_deleted() {
     let Some(_suite) = begin() else { return };
     let (left, right) = (Namespace::new(), Namespace::new());
     let veth = Veth::between(&left, &right).make();
     let attached = attach(&veth.right, &Steering::Default, &options(None)).unwrap();
     assert!(attached.is_attached());
     veth.delete();
-    wait_until("the program is gone", SOON, || !attached.is_attached());
+    wait_until("the program is gone", TIMEOUT, || !attached.is_attached());
 }
 
-/// What the next test runs and kills.
+/// Run by the next test, and killed.
 #[test]
 fn child_that_holds_programs() {
     let Some(interface) = Child::interface() else { return };
@@ -166,20 +166,20 @@ fn child_that_holds_programs() {
 }
 
 #[test]
-fn programs_go_when_their_process_is_killed() {
+fn programs_are_detached_when_their_process_is_killed() {
     let Some(_suite) = begin() else { return };
     let (left, right) = (Namespace::new(), Namespace::new());
     let veth = Veth::between(&left, &right).make();
     let (child, id) = Child::start(&veth.right, "child_that_holds_programs");
-    assert!(link(&veth.right).contains(&format!("prog/xdp id {id} ")), "{}", link(&veth.right));
+    assert!(ip_link_show(&veth.right).contains(&format!("prog/xdp id {id} ")), "{}", ip_link_show(&veth.right));
     child.kill();
-    wait_until("the program is detached", SOON, || !link(&veth.right).contains("prog/xdp"));
-    // And the way is free.
+    wait_until("the program is detached", TIMEOUT, || !ip_link_show(&veth.right).contains("prog/xdp"));
+    // The interface is free again.
     attach(&veth.right, &Steering::All, &options(None)).unwrap();
 }
 
 #[test]
-fn sockets_get_what_is_named_and_the_stack_all_else() {
+fn sockets_get_the_selected_frames_and_the_stack_all_others() {
     let Some(_suite) = begin() else { return };
     for mode in [Mode::Native, Mode::Skb] {
         let (left, right) = (Namespace::new(), Namespace::new());
@@ -187,65 +187,65 @@ fn sockets_get_what_is_named_and_the_stack_all_else() {
         let sender = PacketSocket::at(&veth.left);
         let mut stack = PacketSocket::at(&veth.right);
         let attached = attach(&veth.right, &Steering::Only("udp/80".parse().unwrap()), &options(Some(mode))).unwrap();
-        let [named, other] = [80, 81].map(|port| udp(&veth, port, b"payload"));
+        let [selected, other] = [80, 81].map(|port| udp(&veth, port, b"payload"));
 
-        // No socket: all of it.
-        sender.send(&named);
-        assert_eq!(stack.receive_where(SOON, |frame| frame.bytes == named).unwrap().bytes, named);
+        // Without a socket the stack gets all frames.
+        sender.send(&selected);
+        assert_eq!(stack.receive_where(TIMEOUT, |frame| frame.bytes == selected).unwrap().bytes, selected);
 
         let mut socket = XdpSocket::at(&veth.right);
         attached.set_socket(0, &socket).unwrap();
-        sender.send(&named);
-        assert_eq!(socket.receive(SOON).as_ref(), Some(&named), "{mode:?}");
+        sender.send(&selected);
+        assert_eq!(socket.receive(TIMEOUT).as_ref(), Some(&selected), "{mode:?}");
         sender.send(&other);
-        let first = stack.receive_where(SOON, |frame| frame.bytes == other || frame.bytes == named).unwrap();
-        assert!(first.bytes == other, "{mode:?}: the stack got what was named");
-        assert_eq!(socket.receive(NOTHING), None, "{mode:?}");
+        let first = stack.receive_where(TIMEOUT, |frame| frame.bytes == other || frame.bytes == selected).unwrap();
+        assert!(first.bytes == other, "{mode:?}: the stack got the selected frame");
+        assert_eq!(socket.receive(QUIET_TIME), None, "{mode:?}");
 
-        // The socket is gone: all of it again.
+        // Without the socket the stack gets all frames again.
         drop(socket);
-        wait_until("the stack has all frames", SOON, || {
-            sender.send(&named);
-            stack.receive_where(NOTHING, |frame| frame.bytes == named).is_some()
+        wait_until("the stack has all frames", TIMEOUT, || {
+            sender.send(&selected);
+            stack.receive_where(QUIET_TIME, |frame| frame.bytes == selected).is_some()
         });
     }
 }
 
 #[test]
-fn frames_come_back_as_if_they_came_from_the_interface() {
+fn reinjected_frames_appear_to_come_from_the_interface() {
     let Some(_suite) = begin() else { return };
     for (mode, way) in [(Mode::Native, "tcx"), (Mode::Skb, "mirred"), (Mode::Native, "mirred")] {
         let (left, right) = (Namespace::new(), Namespace::new());
         let veth = Veth::between(&left, &right).without_ipv6().make();
-        // Both ends in one namespace: what is sent on the left is handed on where it comes in.
+        // Both ends are in one namespace: what the left end sends is handed on at the right.
         let back = Veth::between(&right, &right).subnet(1).without_ipv4().without_ipv6().make();
         let (from, to) = right.run(|| (index(&back.right), index(&veth.right)));
         let datagram = udp(&veth, 4000, b"once more");
 
-        // A socket that hears this interface alone.
+        // A socket that receives from this interface alone.
         let listener = right.run(|| {
             let socket = UdpSocket::bind((veth.right.ipv4(), 4000)).unwrap();
             bind_to(&socket, veth.right.name());
             socket
         });
-        let heard = |most| {
+        let received_within = |timeout| {
             let mut received = [0; 100];
-            listener.set_read_timeout(Some(most)).unwrap();
+            listener.set_read_timeout(Some(timeout)).unwrap();
             let (length, from) = listener.recv_from(&mut received).ok()?;
             Some((received[..length].to_vec(), from.ip()))
         };
         let whole = Some((b"once more".to_vec(), veth.left.ipv4().into()));
         let sender = PacketSocket::at(&back.left);
         sender.send(&datagram);
-        assert_eq!(heard(NOTHING), None);
+        assert_eq!(received_within(QUIET_TIME), None);
 
-        // All that comes in at the interface goes to a socket.
+        // The XDP program sends all frames of the interface to a socket.
         let attached = attach(&veth.right, &Steering::All, &options(Some(mode))).unwrap();
         let mut socket = XdpSocket::at(&veth.right);
         attached.set_socket(0, &socket).unwrap();
         PacketSocket::at(&veth.left).send(&datagram);
-        assert_eq!(socket.receive(SOON).as_ref(), Some(&datagram), "{mode:?}");
-        assert_eq!(heard(NOTHING), None);
+        assert_eq!(socket.receive(TIMEOUT).as_ref(), Some(&datagram), "{mode:?}");
+        assert_eq!(received_within(QUIET_TIME), None);
 
         let reinjection = right.run(|| match mode {
             Mode::Native if way == "mirred" => reinject::mirred::attach(from, to).map(Reinjection::Mirred),
@@ -255,20 +255,20 @@ fn frames_come_back_as_if_they_came_from_the_interface() {
         assert_eq!(reinjection.name(), way);
         let mut seen = PacketSocket::at(&veth.right);
         sender.send(&datagram);
-        assert_eq!(seen.receive_where(SOON, |frame| frame.bytes == datagram).unwrap().bytes, datagram);
-        assert_eq!(heard(SOON), whole, "{mode:?}, {way}");
-        assert_eq!(socket.receive(NOTHING), None, "{mode:?}, {way}: the XDP program took it again");
+        assert_eq!(seen.receive_where(TIMEOUT, |frame| frame.bytes == datagram).unwrap().bytes, datagram);
+        assert_eq!(received_within(TIMEOUT), whole, "{mode:?}, {way}");
+        assert_eq!(socket.receive(QUIET_TIME), None, "{mode:?}, {way}: the XDP program took the reinjected frame");
 
         drop(reinjection);
         sender.send(&datagram);
-        assert_eq!(heard(NOTHING), None);
-        // And it can be done once more.
+        assert_eq!(received_within(QUIET_TIME), None);
+        // It can be attached again.
         right.run(|| reinject::attach(from, to, mode)).unwrap();
     }
 }
 
 #[test]
-fn the_way_back_needs_both_interfaces() {
+fn reinjection_needs_two_different_existing_interfaces() {
     let Some(_suite) = begin() else { return };
     let namespace = Namespace::new();
     for mode in [Mode::Native, Mode::Skb] {
@@ -281,7 +281,7 @@ fn the_way_back_needs_both_interfaces() {
     }
 }
 
-/// SO_BINDTODEVICE, socket(7).
+/// Binds a socket to an interface: SO_BINDTODEVICE, socket(7).
 fn bind_to(socket: &UdpSocket, interface: &str) {
     let (name, length) = (interface.as_ptr().cast(), interface.len() as libc::socklen_t);
     // SAFETY: pointer and length are those of a slice.

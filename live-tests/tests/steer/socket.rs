@@ -1,4 +1,4 @@
-//! A bare AF_XDP socket: what it is given, and nothing else.
+//! A bare AF_XDP socket that receives frames.
 
 use std::num::NonZeroU32;
 use std::os::fd::{AsRawFd, RawFd};
@@ -8,14 +8,14 @@ use portcullis_live_tests::{End, wait_until};
 use xsk_rs::config::{BindFlags, LibxdpFlags, SocketConfig, UmemConfig};
 use xsk_rs::{CompQueue, FillQueue, FrameDesc, RxQueue, Socket, TxQueue, Umem};
 
-/// Frames that a socket can be given in all.
+/// Number of frames that a socket can receive in all.
 const FRAMES: NonZeroU32 = NonZeroU32::new(64).unwrap();
 
-/// A socket for queue 0 of an interface.
+/// A socket at queue 0 of an interface.
 pub struct XdpSocket {
     received: RxQueue,
     umem: Umem,
-    // Kept, so that the socket lives.
+    // Kept open, as the socket closes with them.
     _sent: TxQueue,
     _rings: (FillQueue, CompQueue),
 }
@@ -29,24 +29,24 @@ impl XdpSocket {
                 .bind_flags(BindFlags::XDP_COPY)
                 .build();
             let name = end.name().parse().unwrap();
-            let mut made = None;
-            // The kernel takes a moment to forget the last socket of a queue: EBUSY until then.
-            wait_until("a socket is made", Duration::from_secs(20), || {
-                // SAFETY: no other socket has this UMEM.
-                made = unsafe { Socket::new(config, &umem, &name, 0) }.ok();
-                made.is_some()
+            let mut socket_parts = None;
+            // The kernel releases a queue's last socket with a delay, and returns EBUSY until then.
+            wait_until("a socket can be opened", Duration::from_secs(20), || {
+                // SAFETY: no other socket uses this UMEM.
+                socket_parts = unsafe { Socket::new(config, &umem, &name, 0) }.ok();
+                socket_parts.is_some()
             });
-            let (sent, received, rings) = made.unwrap();
+            let (sent, received, rings) = socket_parts.unwrap();
             let mut rings = rings.unwrap();
-            // SAFETY: the frames are this UMEM's, and nobody has them.
+            // SAFETY: the frames are this UMEM's, and posted once.
             assert_eq!(unsafe { rings.0.produce(&frames) }, frames.len());
             XdpSocket { received, umem, _sent: sent, _rings: rings }
         })
     }
 
-    /// The next frame, for which it waits this long.
-    pub fn receive(&mut self, most: Duration) -> Option<Vec<u8>> {
-        let until = Instant::now() + most;
+    /// Returns the next frame, waiting up to `timeout` for it.
+    pub fn receive(&mut self, timeout: Duration) -> Option<Vec<u8>> {
+        let until = Instant::now() + timeout;
         let mut frame = FrameDesc::default();
         // SAFETY: the descriptor is only read.
         while unsafe { self.received.consume_one(&mut frame) } == 0 {
@@ -55,7 +55,7 @@ impl XdpSocket {
             }
             std::thread::sleep(Duration::from_millis(2));
         }
-        // SAFETY: the kernel has filled the frame and given it here; it is not given back.
+        // SAFETY: the kernel has filled the frame and handed it over, and it is not posted again.
         Some(unsafe { self.umem.data(&frame) }.contents().to_vec())
     }
 }

@@ -1,29 +1,28 @@
-//! DPDK in a bundle: libraries that the program takes which has it, and drivers of devices that
-//! need no hardware, for a machine without DPDK.
+//! DPDK in a bundle: the libraries of the DPDK build, and drivers of devices without hardware, for
+//! a machine without DPDK.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::{at, copy};
+use super::{copy, io_error};
 
-/// Drivers of DPDK: where packets' buffers come from, and devices that DPDK makes.
+/// DPDK drivers in a bundle: packet buffers and virtual devices.
 const DRIVERS: [&str; 4] = ["mempool_ring", "bus_vdev", "net_null", "net_pcap"];
 
-/// What every system has, of its own C library's and compiler's version.
-const OF_THE_SYSTEM: [&str; 8] =
+/// Libraries that every system has, in versions matching its own C library and compiler.
+const SYSTEM_LIBRARIES: [&str; 8] =
     ["ld-linux", "libc.so", "libm.so", "libgcc_s", "libpthread", "libdl", "librt.so", "linux-vdso"];
 
-/// Puts in what a program needs of DPDK: libraries and drivers into `lib/dpdk`, and the licences of
-/// all of them.
-pub fn put_in(program: &Path, bundle: &Path) -> Result<(), String> {
+/// Adds what a program needs of DPDK: libraries and drivers in `lib/dpdk`, and their licences.
+pub fn add_to_bundle(program: &Path, bundle: &Path) -> Result<(), String> {
     let folder = bundle.join("lib/dpdk");
-    std::fs::create_dir_all(&folder).map_err(|e| at(&folder, &e))?;
-    let mut needed: BTreeSet<PathBuf> = needs(program)?.into_iter().collect();
+    std::fs::create_dir_all(&folder).map_err(|e| io_error(&folder, &e))?;
+    let mut needed: BTreeSet<PathBuf> = linked_libraries(program)?.into_iter().collect();
     for driver in DRIVERS {
-        let found = find(driver)?;
-        needed.extend(needs(&found)?);
-        // What other drivers are linked to is listed from another folder, and is to be there once.
+        let found = find_driver(driver)?;
+        needed.extend(linked_libraries(&found)?);
+        // A driver that others link to is listed again under another folder; copy it once.
         if !needed.iter().any(|known| known.file_name() == found.file_name()) {
             needed.insert(found);
         }
@@ -38,13 +37,13 @@ pub fn put_in(program: &Path, bundle: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// The file of a driver, where this release of DPDK has its own.
-fn find(driver: &str) -> Result<PathBuf, String> {
+/// Returns the file of a driver in the folder of this release of DPDK.
+fn find_driver(driver: &str) -> Result<PathBuf, String> {
     let output = Command::new("pkg-config").args(["--variable=libdir", "libdpdk"]).output();
     let output = output.map_err(|error| format!("pkg-config does not start: {error}"))?;
     let folder = Path::new(String::from_utf8_lossy(&output.stdout).trim()).join("dpdk");
-    // By the name that others are linked to: `librte_net_null.so.23`, and not
-    // `librte_net_null.so.23.0`, which is the same.
+    // By the name that others link to, `librte_net_null.so.23`; `librte_net_null.so.23.0` is the
+    // same file.
     let start = format!("librte_{driver}.so.");
     let entries = |folder: &Path| std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
     let mut found: Vec<PathBuf> = entries(&folder)
@@ -53,22 +52,22 @@ fn find(driver: &str) -> Result<PathBuf, String> {
         .filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&start)))
         .collect();
     found.sort();
-    found.into_iter().next().ok_or_else(|| format!("{}: no driver {driver} of DPDK is there", folder.display()))
+    found.into_iter().next().ok_or_else(|| format!("{}: DPDK's driver {driver} is missing", folder.display()))
 }
 
-/// Libraries that a program or a library is linked to, and those that they are, but for the
-/// system's.
-fn needs(file: &Path) -> Result<Vec<PathBuf>, String> {
+/// Returns the libraries that a program or library links to, directly or not, except the system's.
+fn linked_libraries(file: &Path) -> Result<Vec<PathBuf>, String> {
     let output = Command::new("ldd").arg(file).output().map_err(|error| format!("ldd does not start: {error}"))?;
-    listed(&String::from_utf8_lossy(&output.stdout)).map_err(|missing| format!("{}: {missing}", file.display()))
+    parse_ldd(&String::from_utf8_lossy(&output.stdout)).map_err(|missing| format!("{}: {missing}", file.display()))
 }
 
-/// What ldd lists: `libelf.so.1 => /lib/x86_64-linux-gnu/libelf.so.1 (0x00007f5851ee2000)`.
-fn listed(text: &str) -> Result<Vec<PathBuf>, String> {
+/// Parses the output of ldd, such as `libelf.so.1 => /lib/x86_64-linux-gnu/libelf.so.1
+/// (0x00007f5851ee2000)`.
+fn parse_ldd(text: &str) -> Result<Vec<PathBuf>, String> {
     let mut found = Vec::new();
     for line in text.lines() {
         let Some((name, place)) = line.trim().split_once(" => ") else { continue };
-        if OF_THE_SYSTEM.iter().any(|of_the_system| name.starts_with(of_the_system)) {
+        if SYSTEM_LIBRARIES.iter().any(|library| name.starts_with(library)) {
             continue;
         }
         let place = place.split(" (").next().unwrap_or_default();
@@ -80,10 +79,9 @@ fn listed(text: &str) -> Result<Vec<PathBuf>, String> {
     Ok(found)
 }
 
-/// Debian's packages that have these files.
+/// Returns Debian's packages that contain these files.
 fn packages(files: &BTreeSet<PathBuf>) -> Result<BTreeSet<String>, String> {
-    // By name: what is in /lib is in /usr/lib as well, and packages have it in the one or the
-    // other.
+    // By name: /lib is also /usr/lib, and packages list their files under either.
     let names = files.iter().map(|file| format!("*/{}", file.file_name().unwrap_or_default().to_string_lossy()));
     let output = Command::new("dpkg").arg("-S").args(names).output();
     let output = output.map_err(|error| format!("dpkg does not start: {error}"))?;
@@ -97,27 +95,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_the_systems_stays_there() {
+    fn system_libraries_are_left_out() {
         let text = "\tlinux-vdso.so.1 (0x00007f58)\n\tlibrte_eal.so.23 => /lib/x/librte_eal.so.23 (0x0000)\n\
                     \tlibc.so.6 => /lib/x/libc.so.6 (0x0000)\n\t/lib64/ld-linux-x86-64.so.2 (0x0000)\n\
                     \tlibpcap.so.0.8 => /usr/lib/x/libpcap.so.0.8 (0x1)\n";
         assert_eq!(
-            listed(text),
+            parse_ldd(text),
             Ok(vec![PathBuf::from("/lib/x/librte_eal.so.23"), PathBuf::from("/usr/lib/x/libpcap.so.0.8")])
         );
-        assert!(listed("\tlibrte_eal.so.23 => not found\n").unwrap_err().contains("librte_eal.so.23"));
+        assert!(parse_ldd("\tlibrte_eal.so.23 => not found\n").unwrap_err().contains("librte_eal.so.23"));
     }
 
     #[test]
-    fn drivers_come_with_what_they_are_linked_to_and_licences() {
+    fn drivers_are_bundled_with_their_libraries_and_licences() {
         if !crate::test::can_build_dpdk() {
-            println!("not tested: there is no DPDK here (Debian's package libdpdk-dev)");
+            println!("skipped: DPDK is not installed (Debian's package libdpdk-dev)");
             return;
         }
         let bundle = std::env::temp_dir().join(format!("portcullis-dpdk-bundle-{}", std::process::id()));
         std::fs::create_dir_all(bundle.join("licences")).unwrap();
-        // One of the drivers in the program's place.
-        put_in(&find("net_null").unwrap(), &bundle).unwrap();
+        // A driver stands for the program.
+        add_to_bundle(&find_driver("net_null").unwrap(), &bundle).unwrap();
         let names = |folder: &str| -> Vec<String> {
             let entries = std::fs::read_dir(bundle.join(folder)).unwrap();
             entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()

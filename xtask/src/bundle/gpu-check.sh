@@ -1,31 +1,31 @@
 #!/bin/sh
-# Tries Portcullis on this machine's NVIDIA GPU and writes down in one JSON file what came of it.
+# Tests Portcullis on this machine's NVIDIA GPU and writes the results to one JSON file.
 #
-#     ./gpu-check.sh [FILE]      FILE is gpu-check.json where nothing is said
+#     ./gpu-check.sh [FILE]      FILE is gpu-check.json by default
 #
-# It wants a Linux on x86-64 with a shell, awk, sed, tr and timeout; nothing is installed, and nothing is
-# written but FILE and a temporary folder. Takes less than nine minutes: no step may take longer than its
-# limit, and what fails stops no other step.
+# Needs Linux on x86-64 with a shell, awk, sed, tr and timeout. Installs nothing, and writes nothing
+# but FILE and a temporary folder. Takes less than nine minutes: each step has a time limit, and a
+# failed step does not stop the others.
 #
-# Ends with 0 when FILE is written (what is missing here stands in it), with 1 when in addition a step
-# failed, and with 2 when there is no FILE.
+# Exit status: 0 if FILE is written (it names what is missing here), 1 if a step failed as well, 2
+# if FILE could not be written.
 set -u
 LC_ALL=C
 export LC_ALL
 
 here=$(cd "$(dirname "$0")" && pwd) || exit 2
 file=${1:-gpu-check.json}
-(: >"$file") || { echo "gpu-check: $file cannot be written" >&2; exit 2; }
-work=$(mktemp -d) || { echo "gpu-check: no temporary folder to be had" >&2; exit 2; }
+(: >"$file") || { echo "gpu-check: cannot write $file" >&2; exit 2; }
+work=$(mktemp -d) || { echo "gpu-check: cannot create a temporary folder" >&2; exit 2; }
 trap 'rm -rf "$work"' EXIT
 trap 'exit 2' HUP INT TERM
 
-# All steps together, in seconds.
+# Time limit of all steps together, in seconds.
 BUDGET=510
 began=$(date +%s)
 failed=0
 
-# Standard input as a string of JSON. What is not ASCII is left out.
+# Prints standard input as a JSON string, without non-ASCII characters.
 quote() {
     tr -cd '\011\012\040-\176' | sed -e 's/\\/\\\\/g' -e 's/"/\\"/g' -e 's/	/\\t/g' |
         awk 'BEGIN { printf "\"" } { printf "%s%s", (NR > 1 ? "\\n" : ""), $0 } END { printf "\"" }'
@@ -35,13 +35,14 @@ text() {
     printf '%s' "$1" | quote
 }
 
-# --- What the machine has -----------------------------------------------------------------------
+# --- The machine's drivers ----------------------------------------------------------------------
 
 FOLDERS="/usr/lib/x86_64-linux-gnu /usr/lib64 /lib64 /usr/lib /usr/local/lib /usr/local/nvidia/lib64
     /usr/local/nvidia/lib /usr/lib/x86_64-linux-gnu/nvidia/current /usr/lib/nvidia /run/opengl-driver/lib
     /run/nvidia/driver/usr/lib/x86_64-linux-gnu /usr/lib/wsl/lib /usr/local/cuda/lib64 /opt/cuda/lib64"
 
-# The first of these files, by name in the folders above, in LD_LIBRARY_PATH or where ldconfig has them.
+# Prints the path of the first of these libraries that exists: in the folders above, in
+# LD_LIBRARY_PATH, or in ldconfig's cache.
 find_library() {
     for name in "$@"; do
         for folder in $FOLDERS $(printf '%s' "${LD_LIBRARY_PATH:-}" | tr ':' ' '); do
@@ -63,7 +64,7 @@ add_folder() {
 }
 
 mkdir "$work/lib" "$work/vendors"
-# Ours where the system has no loader.
+# The bundle's loaders, if the system has none.
 for loader in libvulkan.so.1 libOpenCL.so.1; do
     find_library $loader >"$work/loader" || { cp "$here/lib/$loader" "$work/lib/" && echo "the bundle's" >"$work/loader"; }
     cp "$work/loader" "$work/$loader.txt"
@@ -83,7 +84,7 @@ if [ -z "$vulkan" ]; then
     driver=$(find_library libGLX_nvidia.so.0 libEGL_nvidia.so.0) && add_folder "$(dirname "$driver")"
     if [ -z "$vulkan" ] && [ -n "$driver" ]; then
         vulkan=$work/nvidia_icd.json
-        # The format of LoaderDriverInterface.md, "Driver Manifest File Format".
+        # Format: LoaderDriverInterface.md, "Driver Manifest File Format".
         printf '{"file_format_version": "1.0.0", "ICD": {"library_path": "%s", "api_version": "1.3.0"}}\n' \
             "$driver" >"$vulkan"
     fi
@@ -100,7 +101,7 @@ if [ -z "$opencl" ]; then
     fi
 fi
 
-# Into the linker's path: which of several suits the driver the program knows.
+# Add every NVRTC to the library path: the program chooses the one that suits the driver.
 nvrtc=${PORTCULLIS_NVRTC:-}
 if [ -z "$nvrtc" ]; then
     for found in $(find_library libnvrtc.so.12) $(find_library libnvrtc.so.13) /usr/local/cuda*/lib64/libnvrtc.so.1[23] \
@@ -110,7 +111,7 @@ if [ -z "$nvrtc" ]; then
         [ -e "$found" ] && nvrtc=${nvrtc:+$nvrtc }$found && add_folder "$(dirname "$found")"
     done
 fi
-# Looked into first in any case: what is measured is then the same code everywhere.
+# Precompiled filters come first, so that every machine measures the same code.
 PORTCULLIS_CUBINS=$here/cubins
 PORTCULLIS_CACHE=$work/cache
 CRITERION_HOME=$work/criterion
@@ -135,12 +136,13 @@ entry() {
 }
 
 skip() { # NAME REASON
-    echo "$1: left out: $2"
+    echo "$1: skipped: $2"
     entry "$1"
     printf '"skipped": %s}' "$(text "$2")" >>"$work/steps"
 }
 
-# A step: its output goes into the report, its last lines if it is long, and with it what it wrote as JSON.
+# Runs a step and adds its exit status, the last lines of its output, and the JSON file that it
+# wrote.
 run() { # NAME SECONDS RESULT COMMAND...
     name=$1 limit=$2 result=$3
     shift 3
@@ -161,40 +163,42 @@ run() { # NAME SECONDS RESULT COMMAND...
     {
         printf '"rc": %d, "seconds": %d, "limit": %d, ' $rc $seconds "$limit"
         printf '"output": %s, "result": ' "$(tail -n 120 "$work/output" | quote)"
-        # Written as a whole at its end: a step that was stopped may have left a part.
+        # Results are written at the end of a step: one that timed out may have written a part.
         if [ -s "$result" ] && [ $rc -ne 124 ] && [ $rc -ne 137 ]; then cat "$result"; else printf 'null'; fi
         printf '}'
     } >>"$work/steps"
 }
 
-# Why a backend has no device; nothing where it has one.
+# Prints why a backend has no device; nothing if it has one.
 missing() {
     awk -v head="$1: " '
         index($0, head) == 1 { found = 1; on = 1; next }
         /^[^ ]/ { on = 0 }
         on && /^  none: / { sub(/^  none: /, ""); print; exit }
-        END { if (!found) print "this program does not know the backend, or did not say what it has" }' "$work/devices"
+        END { if (!found) print "portcullis devices does not list the backend" }' "$work/devices"
 }
 
 run devices 60 "$work/devices.json" \
     sh -c '"$1" devices --json >"$2"; "$1" devices' sh "$here/bin/portcullis" "$work/devices.json"
 cp "$work/output" "$work/devices"
 
-# Forwarding by DPDK's devices that need no card: every method, packets in the host's memory and in the GPU's, by size of bursts.
+# Forwards with DPDK's virtual devices: every dispatch method, packets in host and in GPU memory, by
+# burst size.
 l2fwd() { # NAME SECONDS RESULT ARGUMENT...
     name=$1 limit=$2 result=$3
     shift 3
     libraries=$here/lib/dpdk:$LD_LIBRARY_PATH
-    # Loaded with the program, as DPDK itself takes no drivers out of folders below one that everybody may write to.
+    # Preloaded, as DPDK loads no drivers from below a world-writable folder.
     drivers=$(echo "$here"/lib/dpdk/librte_bus_vdev.so.* "$here"/lib/dpdk/librte_mempool_ring.so.* "$here"/lib/dpdk/librte_net_*.so.*)
-    # It loads those of the system's in any case, and none may be there twice: then all is the system's, or nothing.
+    # DPDK loads the system's drivers in any case, and none may be loaded twice: use the system's or
+    # the bundle's, never both.
     vdev=$(basename "$here"/lib/dpdk/librte_bus_vdev.so.*)
     if ls /usr/lib/*/dpdk/pmds-*/"$vdev" >/dev/null 2>&1; then
         libraries=$LD_LIBRARY_PATH drivers=
         for library in "$here"/lib/dpdk/librte_*; do
             library=$(basename "$library")
             if ! ls /usr/lib/*/"$library" /usr/lib/*/dpdk/pmds-*/"$library" 2>/dev/null | grep -q .; then
-                skip "$name" "this system has DPDK without $library, and no other can be beside it"
+                skip "$name" "the system's DPDK lacks $library and cannot be mixed with the bundle's"
                 return
             fi
         done
@@ -212,7 +216,8 @@ for backend in cuda wgpu opencl; do
         continue
     fi
     if [ $backend = cuda ] && [ -x "$here/bin/portcullis-dpdk" ]; then
-        # Eighty runs. A GPU's list has 1,024 packets in an item, so that longer bursts are those in several.
+        # Eighty runs. A GPU communication list holds 1,024 packets per item, so longer bursts take
+        # several.
         l2fwd l2fwd 150 "$work/l2fwd.json" --dpdk net_null0 --workload inline,pipelined,persistent,waitvalue,graph \
             --burst 16,32,64,128,256,512,1024,8192 --warm-up 10000 --packets 0 --duration 300ms
         l2fwd "l2fwd over a capture" 40 "$work/pcap.json" --workload all --overload wait --burst 256 \
@@ -224,7 +229,7 @@ for backend in cuda wgpu opencl; do
     run "selftest $backend" 90 "$work/$backend.json" \
         "$here/bin/portcullis" selftest --device $backend --json "$work/$backend.json"
     if [ ! -x "$here/bin/bench-$backend" ]; then
-        skip "bench $backend" "the bundle has no such bench"
+        skip "bench $backend" "the bundle has no such benchmark"
         continue
     fi
     PORTCULLIS_BENCH_JSON=$work/bench-$backend.json

@@ -1,5 +1,5 @@
-//! `cargo xtask gpu-bundle`: one folder with all that it takes to try Portcullis on another
-//! machine's GPU.
+//! `cargo xtask gpu-bundle`: a folder with everything needed to try Portcullis on another machine's
+//! GPU.
 
 mod dpdk;
 
@@ -10,57 +10,58 @@ use crate::executables::{self, Executable};
 use crate::test::can_build_dpdk;
 use crate::wheels::Nvidia;
 
-/// Bytes that a bundle may have: it has to get to machines that are lent for minutes.
-const LIMIT: u64 = 60 << 20;
+/// Maximum size of a bundle, in bytes: it is copied to machines that are available for minutes.
+const MAX_BYTES: u64 = 60 << 20;
 
 const SCRIPT: &str = include_str!("gpu-check.sh");
 
-/// Benches of devices; those that there are.
+/// Device benchmarks; those that exist are included.
 const BENCHES: [&str; 3] = ["cuda", "wgpu", "opencl"];
 
-/// What headless servers often lack: the library, and the Debian package whose licence goes with
-/// it.
+/// Libraries that headless servers often lack, each with the Debian package that has its licence.
 const LOADERS: [(&str, &str); 2] = [("libvulkan.so.1", "libvulkan1"), ("libOpenCL.so.1", "ocl-icd-libopencl1")];
 
 const README: &str = "\
-Portcullis, to be tried on an NVIDIA GPU: ./gpu-check.sh [FILE]
+Portcullis, ready to try on an NVIDIA GPU: ./gpu-check.sh [FILE]
 
-The script says at its head what it does and what it needs. FILE, gpu-check.json where nothing is
-said, is the report. benches/results/README.md in the repository says what becomes of it.
+The head of the script says what it does and needs. FILE, gpu-check.json by default, is the
+report. benches/results/README.md in the repository says how reports are used.
 
-bin/       the program and its benches, and the program with DPDK
-cubins/    filters compiled ahead, for machines with a driver and no NVRTC
+bin/       the program and its benchmarks, and the program with DPDK
+cubins/    precompiled filters, for machines with a driver and no NVRTC
 lib/       the loaders of Vulkan and OpenCL, for machines that have none, and DPDK's libraries
-licences/  those of the loaders, of DPDK, and of what it needs
+licences/  licences of the loaders, of DPDK and of its dependencies
 
 ";
 
-/// Makes the bundle in `folder`, in place of what is there of an earlier one.
+/// Creates the bundle in `folder`, replacing an earlier one.
 pub fn run(folder: Option<&Path>) -> Result<(), String> {
     let root = crate::root();
     let folder = folder.map_or_else(|| root.join("target/gpu-bundle"), Path::to_owned);
     clear(&folder)?;
-    // First, for it says what kind of folder this is, should the rest fail.
+    // First of all, as this file marks the folder as a bundle in case of an error later.
     let script = folder.join("gpu-check.sh");
-    std::fs::create_dir_all(&folder).and_then(|()| std::fs::write(&script, SCRIPT)).map_err(|e| at(&script, &e))?;
-    executable(&script)?;
+    std::fs::create_dir_all(&folder)
+        .and_then(|()| std::fs::write(&script, SCRIPT))
+        .map_err(|e| io_error(&script, &e))?;
+    make_executable(&script)?;
     for part in ["bin", "cubins", "lib", "licences", "samples", "shaders"] {
-        std::fs::create_dir_all(folder.join(part)).map_err(|e| at(&folder.join(part), &e))?;
+        std::fs::create_dir_all(folder.join(part)).map_err(|e| io_error(&folder.join(part), &e))?;
     }
-    // First, as the other program without it takes its place.
+    // Before the other programs, as both builds write the same file.
     if can_build_dpdk() {
-        let program = with_dpdk(&root)?;
+        let program = build_with_dpdk(&root)?;
         strip(&program, &folder.join("bin/portcullis-dpdk"))?;
-        dpdk::put_in(&program, &folder)?;
+        dpdk::add_to_bundle(&program, &folder)?;
     } else {
-        println!("No DPDK here to be put in: install libdpdk-dev and libclang-dev. The bundle has no l2fwd.");
+        println!("DPDK cannot be built: install libdpdk-dev and libclang-dev. The bundle has no l2fwd.");
     }
-    for (name, executable) in executables(&root)? {
+    for (name, executable) in build_executables(&root)? {
         strip(&executable, &folder.join("bin").join(name))?;
     }
     for (library, package) in LOADERS {
         let found = crate::find_library(library);
-        let found = found.ok_or_else(|| format!("no {library} here to put in: install {package}"))?;
+        let found = found.ok_or_else(|| format!("{library} is missing: install {package}"))?;
         copy(&found, &folder.join("lib").join(library))?;
         let licence = format!("/usr/share/doc/{package}/copyright");
         copy(Path::new(&licence), &folder.join("licences").join(package))?;
@@ -68,44 +69,44 @@ pub fn run(folder: Option<&Path>) -> Result<(), String> {
     for file in ["LICENSE-APACHE", "LICENSE-MIT", "samples/mixed.pcap"] {
         copy(&root.join(file), &folder.join(file))?;
     }
-    for entry in std::fs::read_dir(root.join("shaders")).map_err(|e| at(&root.join("shaders"), &e))?.flatten() {
+    for entry in std::fs::read_dir(root.join("shaders")).map_err(|e| io_error(&root.join("shaders"), &e))?.flatten() {
         copy(&entry.path(), &folder.join("shaders").join(entry.file_name()))?;
     }
-    cubins(&root, &folder.join("cubins"))?;
+    compile_cubins(&root, &folder.join("cubins"))?;
 
-    let needs = glibc(&folder.join("bin"))?;
+    let needs = required_glibc(&folder.join("bin"))?;
     let needs = format!("The programs need x86-64 and the GNU C library {needs} or newer.\n");
     for (file, text) in
         [(folder.join("README"), format!("{README}{needs}")), (folder.join("COMMIT"), commit(&root)? + "\n")]
     {
-        std::fs::write(&file, text).map_err(|e| at(&file, &e))?;
+        std::fs::write(&file, text).map_err(|e| io_error(&file, &e))?;
     }
-    let bytes = size(&folder).map_err(|e| at(&folder, &e))?;
+    let bytes = size(&folder).map_err(|e| io_error(&folder, &e))?;
     print!("{}: {:.1} MiB. {needs}", folder.display(), bytes as f64 / f64::from(1 << 20));
-    if bytes > LIMIT {
-        return Err(format!("the bundle has {bytes} bytes, and {LIMIT} are the limit"));
+    if bytes > MAX_BYTES {
+        return Err(format!("the bundle has {bytes} bytes, and at most {MAX_BYTES} are allowed"));
     }
     Ok(())
 }
 
-fn at(path: &Path, error: &std::io::Error) -> String {
+fn io_error(path: &Path, error: &std::io::Error) -> String {
     format!("{}: {error}", path.display())
 }
 
-/// Takes an earlier bundle away, and nothing else: a folder with other things in it is refused.
+/// Removes an earlier bundle; refuses a folder with other contents.
 fn clear(folder: &Path) -> Result<(), String> {
     let is_empty = std::fs::read_dir(folder).map_or(true, |mut entries| entries.next().is_none());
     if is_empty {
         return Ok(());
     }
     if !folder.join("gpu-check.sh").is_file() {
-        return Err(format!("{} has something else in it than a bundle: name another folder", folder.display()));
+        return Err(format!("{} holds something else than a bundle: name another folder", folder.display()));
     }
-    std::fs::remove_dir_all(folder).map_err(|e| at(folder, &e))
+    std::fs::remove_dir_all(folder).map_err(|e| io_error(folder, &e))
 }
 
-/// The program and the benches, built for use, by the names that they have in the bundle.
-fn executables(root: &Path) -> Result<Vec<(String, PathBuf)>, String> {
+/// Builds the program and the benchmarks in release; returns them by their names in the bundle.
+fn build_executables(root: &Path) -> Result<Vec<(String, PathBuf)>, String> {
     let benches: Vec<&str> =
         BENCHES.into_iter().filter(|bench| root.join(format!("benches/{bench}.rs")).exists()).collect();
     let mut arguments = vec!["bench", "--no-run", "--package", "portcullis"];
@@ -123,45 +124,45 @@ fn executables(root: &Path) -> Result<Vec<(String, PathBuf)>, String> {
     }
 }
 
-/// The program with DPDK, built for use with CUDA, and without the devices that the other program
-/// is for: a bundle is small.
-fn with_dpdk(root: &Path) -> Result<PathBuf, String> {
+/// Builds the program with DPDK and CUDA only, which keeps the bundle small.
+fn build_with_dpdk(root: &Path) -> Result<PathBuf, String> {
     let mut arguments = vec!["build", "--release", "--package", "portcullis-cli", "--bin", "portcullis"];
     arguments.extend(["--no-default-features", "--features", "cpu,cuda,dpdk"]);
     let found = built(root, &arguments, "bin")?.find(|built| built.name == "portcullis").map(|built| built.path);
     found.ok_or_else(|| "cargo has not built the program with DPDK".into())
 }
 
-/// Executables of a kind that a call of cargo makes.
+/// Returns the executables of one kind that a call of cargo builds.
 fn built(root: &Path, arguments: &[&str], kind: &'static str) -> Result<impl Iterator<Item = Executable>, String> {
     println!("cargo {}", arguments.join(" "));
     Ok(executables::built(root, arguments)?.into_iter().filter(move |built| built.kind == kind))
 }
 
-/// A copy without what only debuggers read, which is most of it.
+/// Copies a program without its debug information and symbols, which are most of it.
 fn strip(from: &Path, to: &Path) -> Result<(), String> {
     let status = Command::new("strip").arg("--strip-all").arg("-o").arg(to).arg(from).status();
     match status {
-        Ok(status) if status.success() => executable(to),
+        Ok(status) if status.success() => make_executable(to),
         Ok(status) => Err(format!("strip of {} ends with {status}", from.display())),
         Err(error) => Err(format!("strip does not start (Debian's package binutils): {error}")),
     }
 }
 
-fn executable(file: &Path) -> Result<(), String> {
+fn make_executable(file: &Path) -> Result<(), String> {
     #[cfg(unix)]
-    std::fs::set_permissions(file, std::os::unix::fs::PermissionsExt::from_mode(0o755)).map_err(|e| at(file, &e))?;
+    std::fs::set_permissions(file, std::os::unix::fs::PermissionsExt::from_mode(0o755))
+        .map_err(|e| io_error(file, &e))?;
     Ok(())
 }
 
 fn copy(from: &Path, to: &Path) -> Result<(), String> {
-    std::fs::copy(from, to).map(drop).map_err(|e| at(from, &e))
+    std::fs::copy(from, to).map(drop).map_err(|e| io_error(from, &e))
 }
 
-/// Filters as machine code, where there is an NVRTC to make it.
-fn cubins(root: &Path, folder: &Path) -> Result<(), String> {
+/// Compiles filters to machine code with NVRTC.
+fn compile_cubins(root: &Path, folder: &Path) -> Result<(), String> {
     let Nvidia { nvrtc, .. } =
-        Nvidia::fetch().map_err(|reason| format!("no NVRTC to compile filters with: {reason}"))?;
+        Nvidia::fetch().map_err(|reason| format!("cannot fetch NVRTC to compile filters: {reason}"))?;
     let mut command = crate::cargo(root);
     command.args(["run", "--quiet", "--package", "portcullis-compat-tests", "--bin", "cubins", "--"]).arg(folder);
     let status = command.env("PORTCULLIS_NVRTC", nvrtc).status();
@@ -171,30 +172,30 @@ fn cubins(root: &Path, folder: &Path) -> Result<(), String> {
     }
 }
 
-/// The newest version of the C library that any of the programs needs a symbol of.
-fn glibc(programs: &Path) -> Result<String, String> {
+/// Returns the newest version of the GNU C library that one of the programs needs.
+fn required_glibc(programs: &Path) -> Result<String, String> {
     let mut newest = Vec::new();
-    for entry in std::fs::read_dir(programs).map_err(|e| at(programs, &e))?.flatten() {
+    for entry in std::fs::read_dir(programs).map_err(|e| io_error(programs, &e))?.flatten() {
         let output = Command::new("objdump").arg("-T").arg(entry.path()).output();
         let output = output.map_err(|error| format!("objdump does not start (Debian's package binutils): {error}"))?;
-        newest = newest.max(version(&String::from_utf8_lossy(&output.stdout)));
+        newest = newest.max(newest_glibc(&String::from_utf8_lossy(&output.stdout)));
     }
     match newest.is_empty() {
-        true => Err(format!("no program in {} names a version of the C library", programs.display())),
+        true => Err(format!("no program in {} names a version of the GNU C library", programs.display())),
         false => Ok(newest.iter().map(u32::to_string).collect::<Vec<_>>().join(".")),
     }
 }
 
-/// The newest version in a table of symbols: `GLIBC_2.34`.
-fn version(table: &str) -> Vec<u32> {
+/// Returns the newest version in a symbol table, such as `GLIBC_2.34`.
+fn newest_glibc(table: &str) -> Vec<u32> {
     let versions = table.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_' || c == '.'));
     let numbers =
         versions.filter_map(|word| word.strip_prefix("GLIBC_")?.split('.').map(|part| part.parse().ok()).collect());
     numbers.max().unwrap_or_default()
 }
 
-/// The commit that the bundle is made of; with a remark where the tree has changes that are in no
-/// commit.
+/// Returns the commit that the bundle is built from, with a remark if the tree has uncommitted
+/// changes.
 fn commit(root: &Path) -> Result<String, String> {
     let git = |arguments: &[&str]| {
         let output = Command::new("git").args(arguments).current_dir(root).stdin(Stdio::null()).output();
@@ -222,35 +223,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_of_the_c_library_are_compared_as_numbers() {
+    fn glibc_versions_are_compared_as_numbers() {
         let table =
             "0000 DF *UND* 0000 (GLIBC_2.9) a\n0000 DF *UND* 0000 (GLIBC_2.34) b\n0000 (GLIBC_2.3.4) c (GCC_3.0) d";
-        assert_eq!(version(table), [2, 34]);
-        assert!(version("0000 (GLIBC_PRIVATE) a").is_empty());
+        assert_eq!(newest_glibc(table), [2, 34]);
+        assert!(newest_glibc("0000 (GLIBC_PRIVATE) a").is_empty());
     }
 
     #[test]
-    fn only_a_bundle_is_taken_away() {
+    fn only_a_bundle_is_removed() {
         let folder = std::env::temp_dir().join(format!("portcullis-bundle-{}", std::process::id()));
         clear(&folder).unwrap();
         std::fs::create_dir_all(folder.join("bin")).unwrap();
-        assert!(clear(&folder).unwrap_err().contains("something else"));
+        assert!(clear(&folder).unwrap_err().contains("holds something else"));
         std::fs::write(folder.join("gpu-check.sh"), "").unwrap();
         clear(&folder).unwrap();
         assert!(!folder.exists());
     }
 
-    /// Whatever steps print, and however they end. The programs are shell scripts here.
+    /// Proves it for any output and exit code of a step. The programs are shell scripts here.
     #[test]
     #[cfg(target_os = "linux")]
-    fn the_report_is_json_and_says_what_is_missing() {
+    fn the_report_is_valid_json_and_names_skipped_steps() {
         let folder = std::env::temp_dir().join(format!("portcullis-gpu-check-{}", std::process::id()));
         for part in ["bin", "lib", "cubins"] {
             std::fs::create_dir_all(folder.join(part)).unwrap();
         }
         let put = |name: &str, text: &str| {
             std::fs::write(folder.join(name), text).unwrap();
-            executable(&folder.join(name)).unwrap();
+            make_executable(&folder.join(name)).unwrap();
         };
         put("gpu-check.sh", SCRIPT);
         put("COMMIT", "0123abc\n");
@@ -272,7 +273,7 @@ mod tests {
         let report = folder.join("report.json");
         let mut command = Command::new("sh");
         command.arg(folder.join("gpu-check.sh")).arg(&report).stdout(Stdio::null());
-        assert_eq!(command.status().unwrap().code(), Some(1), "steps fail");
+        assert_eq!(command.status().unwrap().code(), Some(1), "two steps fail");
         let text = std::fs::read_to_string(&report).unwrap();
         let value: serde_json::Value = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}\n{text}"));
         assert_eq!(value["commit"], "0123abc");
@@ -291,8 +292,8 @@ mod tests {
             (&step("selftest opencl")["rc"], &step("selftest opencl")["output"]),
             (&124.into(), &"gives up".into())
         );
-        assert!(step("selftest opencl")["result"].is_null(), "half a file is none");
-        assert_eq!(step("bench opencl")["skipped"], "the bundle has no such bench");
+        assert!(step("selftest opencl")["result"].is_null(), "an incomplete result is dropped");
+        assert_eq!(step("bench opencl")["skipped"], "the bundle has no such benchmark");
         let mut command = Command::new("sh");
         command.arg(folder.join("gpu-check.sh")).arg(folder.join("none/report.json"));
         assert_eq!(command.stderr(Stdio::null()).status().unwrap().code(), Some(2));

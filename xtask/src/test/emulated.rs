@@ -1,5 +1,4 @@
-//! The suites of filters on a CUDA device that is emulated: every way of handing batches over, on a
-//! machine without a GPU.
+//! The filter suites on an emulated CUDA device: every dispatch method, on a machine without a GPU.
 
 use portcullis_cuda_emulator::{Unavailable, build};
 
@@ -7,7 +6,8 @@ use super::tally::Tally;
 use super::{Suite, live};
 use crate::executables::Executable;
 
-/// Suites whose filters it runs; each is compiled for every dispatch method, which takes its time.
+/// Suites that run on the emulated device; their filters are compiled for every dispatch method,
+/// which takes time.
 const SUITES: [&str; 9] = [
     "stock_filters",
     "stateful_filters",
@@ -20,14 +20,14 @@ const SUITES: [&str; 9] = [
     "contention",
 ];
 
-/// What `--require` calls it.
+/// Name of the emulated device in `--require`.
 pub const NAME: &str = "emulated-cuda";
 
-/// Of the tests of live runs those that ask which devices there are.
+/// Part of the names of those live tests that run on every device.
 const LIVE: &str = "every_device";
 
-/// Runs them, of what is built with these features, unless this machine cannot have the emulation
-/// and nobody requires it.
+/// Runs the suites from what is built with these features. If this machine cannot build the
+/// emulation, they are skipped unless required.
 pub fn run(suite: &mut Suite<'_>, built: &[Executable], features: &live::Features, require: &[String]) {
     let is_required = |name: &str| require.iter().any(|required| required == name);
     let folder = match build(&suite.root.join("target"), &[]) {
@@ -37,8 +37,8 @@ pub fn run(suite: &mut Suite<'_>, built: &[Executable], features: &live::Feature
             suite.tally.skipped += 1;
             return;
         }
-        Err(broken) => {
-            println!("\n{broken}");
+        Err(error) => {
+            println!("\n{error}");
             return suite.end("the emulated CUDA device", Tally::one(false), std::time::Instant::now());
         }
     };

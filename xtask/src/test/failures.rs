@@ -1,38 +1,38 @@
-//! What tests said when they failed, kept for the end: of a long log often only the end is kept,
-//! and a test that fails once in twenty runs must say then what was wrong.
+//! Output of failed tests, repeated at the end of a run: of a long log often only the end is kept,
+//! and a flaky test must give its reason there.
 
 use std::collections::VecDeque;
 
-/// Of what one test printed, the last lines, where the reason is.
-const LINES_OF_A_TEST: usize = 30;
+/// Number of lines kept of one test's output: the last ones, which hold the reason.
+const LINES_PER_TEST: usize = 30;
 
-/// Of one suite's failed tests, as many.
-const TESTS: usize = 10;
+/// Number of failed tests kept of one suite.
+const TESTS_PER_SUITE: usize = 10;
 
-/// Message for a suite that began and printed no result.
-const WITHOUT_RESULT: &str = "a suite ended without a result: its program died, or was ended";
+/// Message for a suite that started and printed no result.
+const WITHOUT_RESULT: &str = "a suite ended without a result: its program crashed or was killed";
 
-/// What libtest prints of tests that failed: between `failures:` and `test result: FAILED`, for
-/// each a line `---- NAME stdout ----` and then what it printed.
+/// Collects failed tests from libtest's output: between `failures:` and `test result: FAILED`, each
+/// has a line `---- NAME stdout ----` followed by what it printed.
 #[derive(Debug, Default)]
 pub struct Failures {
     tests: Vec<Test>,
-    /// How many of them are of the suite under way, and how many more of it there were.
+    /// Failed tests of the current suite, kept or not.
     of_suite: usize,
-    left_out: usize,
-    place: Place,
+    omitted: usize,
+    section: Section,
 }
 
-/// Where in a suite's output a line is.
+/// Position of a line in a suite's output.
 #[derive(Debug, Default, PartialEq)]
-enum Place {
+enum Section {
     #[default]
     Outside,
-    /// Tests run.
+    /// Between `running N tests` and the failures.
     Inside,
-    /// What failed tests printed.
+    /// Output of failed tests.
     Output,
-    /// Their names once more.
+    /// List of the failed tests' names.
     Names,
 }
 
@@ -43,56 +43,56 @@ struct Test {
 }
 
 impl Failures {
-    /// Takes the next line of a suite's output.
+    /// Processes the next line of a suite's output.
     pub fn add(&mut self, line: &str) {
         if line.starts_with("test result: ") {
-            self.ends();
-        } else if matches!(self.place, Place::Outside | Place::Inside)
+            self.end_suite();
+        } else if matches!(self.section, Section::Outside | Section::Inside)
             && line.starts_with("running ")
             && (line.ends_with(" tests") || line.ends_with(" test"))
         {
             self.finish();
-            self.place = Place::Inside;
+            self.section = Section::Inside;
         } else if line == "failures:" {
-            self.place = if self.place == Place::Output { Place::Names } else { Place::Output };
-        } else if self.place != Place::Output {
+            self.section = if self.section == Section::Output { Section::Names } else { Section::Output };
+        } else if self.section != Section::Output {
         } else if let Some(name) = line.strip_prefix("---- ").and_then(|line| line.strip_suffix(" stdout ----")) {
             self.of_suite += 1;
-            if self.of_suite <= TESTS {
+            if self.of_suite <= TESTS_PER_SUITE {
                 self.tests.push(Test { name: name.into(), lines: VecDeque::new() });
             }
-        } else if let Some(test) = self.tests.last_mut().filter(|_| self.of_suite <= TESTS) {
-            if test.lines.len() == LINES_OF_A_TEST {
+        } else if let Some(test) = self.tests.last_mut().filter(|_| self.of_suite <= TESTS_PER_SUITE) {
+            if test.lines.len() == LINES_PER_TEST {
                 test.lines.pop_front();
             }
             test.lines.push_back(line.into());
         }
     }
 
-    /// A suite's result came.
-    fn ends(&mut self) {
-        self.left_out += self.of_suite.saturating_sub(TESTS);
-        (self.of_suite, self.place) = (0, Place::Outside);
+    /// Ends the current suite.
+    fn end_suite(&mut self) {
+        self.omitted += self.of_suite.saturating_sub(TESTS_PER_SUITE);
+        (self.of_suite, self.section) = (0, Section::Outside);
     }
 
-    /// Nothing more comes of the suite under way, or of the last.
+    /// Ends the output: a suite that printed no result is added as failed.
     pub fn finish(&mut self) {
-        if self.place == Place::Inside {
+        if self.section == Section::Inside {
             self.add_end(WITHOUT_RESULT.into());
         }
-        self.ends();
+        self.end_suite();
     }
 
-    /// A suite that did not end as one does, with the reason.
+    /// Adds a suite that did not end normally, with the reason.
     pub fn add_end(&mut self, reason: String) {
         self.tests.push(Test { name: reason, lines: VecDeque::new() });
     }
 
-    /// Has those of another suite follow.
+    /// Appends the failures of another suite.
     pub fn append(&mut self, mut other: Failures) {
-        other.ends();
+        other.end_suite();
         self.tests.append(&mut other.tests);
-        self.left_out += other.left_out;
+        self.omitted += other.omitted;
     }
 }
 
@@ -104,7 +104,7 @@ impl std::fmt::Display for Failures {
                 writeln!(f, "    {line}")?;
             }
         }
-        match self.left_out {
+        match self.omitted {
             0 => Ok(()),
             more => writeln!(f, "  and {more} more"),
         }
@@ -115,29 +115,29 @@ impl std::fmt::Display for Failures {
 mod tests {
     use super::*;
 
-    fn of(text: &str) -> Failures {
+    fn failures_of(text: &str) -> Failures {
         let mut failures = Failures::default();
         text.lines().for_each(|line| failures.add(line));
         failures
     }
 
     #[test]
-    fn what_failed_tests_printed_is_kept_and_no_other_line() {
+    fn only_the_output_of_failed_tests_is_kept() {
         let text = "running 3 tests\ntest a ... ok\ntest b ... FAILED\n\nsuccesses:\n\n---- a stdout ----\nfine\n\n\
                     failures:\n\n---- b stdout ----\nthread 'b' panicked at x.rs:1:\nleft: 1\n\n---- c stdout ----\nno\n\n\
                     failures:\n    b\n    c\n\ntest result: FAILED. 1 passed; 2 failed\nother";
-        let told = "  b\n    thread 'b' panicked at x.rs:1:\n    left: 1\n  c\n    no\n";
-        assert_eq!(of(text).to_string(), told);
+        let printed = "  b\n    thread 'b' panicked at x.rs:1:\n    left: 1\n  c\n    no\n";
+        assert_eq!(failures_of(text).to_string(), printed);
     }
 
     #[test]
-    fn one_suite_that_fails_does_not_hide_the_next() {
+    fn failures_of_several_suites_are_all_kept() {
         let suite = |name: &str| {
             format!("failures:\n\n---- {name} stdout ----\nno\n\nfailures:\n    {name}\n\ntest result: FAILED.\n")
         };
-        let mut failures = of(&(suite("a") + &suite("b")));
-        failures.append(of(&suite("c")));
-        failures.append(of("running 2 tests\ntest x ... ok\nrunning 1 test\ntest result: ok.\n"));
+        let mut failures = failures_of(&(suite("a") + &suite("b")));
+        failures.append(failures_of(&suite("c")));
+        failures.append(failures_of("running 2 tests\ntest x ... ok\nrunning 1 test\ntest result: ok.\n"));
         failures.add_end("d: signal 9".into());
         assert_eq!(
             failures.to_string(),
@@ -146,12 +146,12 @@ mod tests {
     }
 
     #[test]
-    fn the_reason_is_at_the_end_of_much_and_few_tests_are_told() {
+    fn long_output_keeps_its_last_lines_and_many_tests_are_summarised() {
         let many: String = (0..100).map(|line| format!("line {line}\n")).collect();
-        let told = of(&format!("failures:\n---- a stdout ----\n{many}test result: FAILED.")).to_string();
-        assert_eq!((told.lines().count(), told.lines().last()), (1 + LINES_OF_A_TEST, Some("    line 99")));
-        let many: String = (0..=TESTS).map(|test| format!("---- t{test} stdout ----\nno\n")).collect();
-        let told = of(&format!("failures:\n{many}test result: FAILED.")).to_string();
-        assert_eq!((told.lines().count(), told.lines().last()), (2 * TESTS + 1, Some("  and 1 more")));
+        let printed = failures_of(&format!("failures:\n---- a stdout ----\n{many}test result: FAILED.")).to_string();
+        assert_eq!((printed.lines().count(), printed.lines().last()), (1 + LINES_PER_TEST, Some("    line 99")));
+        let many: String = (0..=TESTS_PER_SUITE).map(|test| format!("---- t{test} stdout ----\nno\n")).collect();
+        let printed = failures_of(&format!("failures:\n{many}test result: FAILED.")).to_string();
+        assert_eq!((printed.lines().count(), printed.lines().last()), (2 * TESTS_PER_SUITE + 1, Some("  and 1 more")));
     }
 }

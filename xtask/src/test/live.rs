@@ -1,5 +1,5 @@
-//! Features that not every machine can build: live traffic, of which AF_XDP and DPDK need Linux,
-//! and to be built more than Rust; and expressions, which need libpcap.
+//! Features that not every machine can build: AF_XDP and DPDK, which need Linux and C toolchains,
+//! and expressions, which need libpcap.
 
 use std::time::Instant;
 
@@ -7,7 +7,7 @@ use super::Suite;
 use super::system::{can_build_af_xdp, can_build_dpdk, can_build_pcap};
 use super::tally::Tally;
 
-/// What `--require` calls AF_XDP sockets.
+/// Name of AF_XDP sockets in `--require` and in features.
 pub const AF_XDP: &str = "af-xdp";
 
 /// Name of netfilter queues in `--require` and in features.
@@ -19,11 +19,10 @@ pub const DPDK: &str = "dpdk";
 /// Name of libpcap's expressions, likewise.
 pub const PCAP_EXPR: &str = "pcap-expr";
 
-/// Features that everything is built and tested with on a machine that can build none of the
-/// others, which is everywhere but on Linux.
+/// Features that every machine can build, including those without Linux.
 const EVERYWHERE: &str = "opencl,nfqueue";
 
-/// The packages that know of live traffic, as such a machine has them.
+/// Packages that handle live traffic, with the features of [`EVERYWHERE`].
 pub const PACKAGES_EVERYWHERE: [&str; 10] = [
     "--package",
     "portcullis",
@@ -37,7 +36,7 @@ pub const PACKAGES_EVERYWHERE: [&str; 10] = [
     EVERYWHERE,
 ];
 
-/// Something that this machine may not be able to build.
+/// A feature that this machine may not be able to build.
 struct OptionalFeature {
     feature: &'static str,
     what: &'static str,
@@ -46,7 +45,7 @@ struct OptionalFeature {
     needs: &'static str,
 }
 
-const WAYS: [OptionalFeature; 3] = [
+const OPTIONAL_FEATURES: [OptionalFeature; 3] = [
     OptionalFeature {
         feature: AF_XDP,
         what: "live traffic by AF_XDP",
@@ -69,24 +68,26 @@ const WAYS: [OptionalFeature; 3] = [
 
 /// Features that everything is built and tested with.
 pub struct Features {
-    /// All of them, as cargo takes them.
+    /// Comma-separated list, as cargo takes it.
     pub names: String,
     /// Features that this machine can build and not every machine can.
-    ways: Vec<&'static str>,
+    optional: Vec<&'static str>,
 }
 
 impl Features {
-    /// All that this machine can build. They are one set for every step, so that libraries are
-    /// built once. What is left out is printed, and fails where it is required.
+    /// Finds the features that this machine can build. Every step uses the same set, so that
+    /// libraries are built once. Features left out are printed, and fail the run if required.
     pub fn find(suite: &mut Suite<'_>, require: &[String]) -> Features {
-        let mut features = Features { names: EVERYWHERE.into(), ways: Vec::new() };
-        for OptionalFeature { feature, what, can_build, needs } in WAYS.iter().filter(|_| cfg!(target_os = "linux")) {
+        let mut features = Features { names: EVERYWHERE.into(), optional: Vec::new() };
+        for OptionalFeature { feature, what, can_build, needs } in
+            OPTIONAL_FEATURES.iter().filter(|_| cfg!(target_os = "linux"))
+        {
             if can_build() {
                 features.names = format!("{},{feature}", features.names);
-                features.ways.push(feature);
+                features.optional.push(feature);
                 continue;
             }
-            println!("\nNo {what}: to build that {needs} are needed.");
+            println!("\nNo {what}: building it needs {needs}.");
             suite.tally.skipped += 1;
             if require.iter().any(|name| name == feature) {
                 suite.end(feature, Tally::one(false), Instant::now());
@@ -95,13 +96,13 @@ impl Features {
         features
     }
 
-    /// Whether there is one of those that not every machine can build.
+    /// Returns whether a feature that not every machine can build is included.
     pub fn has(&self, feature: &str) -> bool {
-        self.ways.contains(&feature)
+        self.optional.contains(&feature)
     }
 
-    /// Whether there is more than every machine can build.
-    pub fn has_more(&self) -> bool {
-        !self.ways.is_empty()
+    /// Returns whether any such feature is included.
+    pub fn has_optional(&self) -> bool {
+        !self.optional.is_empty()
     }
 }

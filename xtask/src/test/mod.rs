@@ -29,10 +29,10 @@ const FEATURE_SETS: [&[&str]; 5] = [
     &["--no-default-features", "--features", "opencl"],
 ];
 
-/// One more, where there is DPDK: what it shares with AF_XDP has to be there without that.
+/// Feature set checked if DPDK is installed: code shared with AF_XDP must build without AF_XDP.
 const DPDK_ALONE: &[&str] = &["--no-default-features", "--features", live::DPDK];
 
-/// What may be demanded: devices, and tools that suites need.
+/// Devices that may be required, and tools that suites need.
 const DEVICES: [&str; 4] = ["cpu", "cuda", "wgpu", "opencl"];
 const TOOLS: [&str; 12] = [
     "nvrtc",
@@ -49,17 +49,17 @@ const TOOLS: [&str; 12] = [
     "bpftool",
 ];
 
-/// How to test.
+/// Options of `cargo xtask test`.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// Devices and tools that must be there.
+    /// Devices and tools that must be available.
     pub require: Vec<String>,
-    /// Whether to test on Intel's OpenCL, too.
+    /// Also test on Intel's OpenCL.
     pub intel: bool,
 }
 
 impl Options {
-    /// Reads what stands behind `test`; `None` where it means nothing.
+    /// Parses the arguments after `test`; `None` if they are not understood.
     pub fn parse(mut arguments: &[&str]) -> Option<Options> {
         let mut options = Options::default();
         loop {
@@ -82,7 +82,7 @@ impl Options {
     }
 }
 
-/// Crates that are published.
+/// Published crates, each after its dependencies.
 const PUBLISHED: [&str; 17] = [
     "portcullis-core",
     "portcullis-wgsl",
@@ -103,17 +103,19 @@ const PUBLISHED: [&str; 17] = [
     "portcullis-cli",
 ];
 
-/// Runs everything, prints a summary, and says whether all is well.
+/// Runs all steps and prints a summary.
+///
+/// # Errors
+/// If a step or a test failed, or the run could not start.
 pub fn run(options: &Options) -> Result<(), String> {
     let root = crate::root();
     system::prepare();
     let records = root.join("target/test-records");
-    // What compilers made for an earlier run, of the same filters maybe, would hide what they make
-    // now.
+    // Compiled filters of an earlier run would hide what the compilers produce now.
     for folder in [&records, &root.join("target/cache")] {
         let _ = std::fs::remove_dir_all(folder);
     }
-    std::fs::create_dir_all(&records).map_err(|e| format!("cannot make {}: {e}", records.display()))?;
+    std::fs::create_dir_all(&records).map_err(|e| format!("cannot create {}: {e}", records.display()))?;
     let environment = environment(options, &records)?;
 
     let mut suite = Suite { root: &root, environment, tally: Tally::default(), failed: Vec::new(), times: Vec::new() };
@@ -124,8 +126,8 @@ pub fn run(options: &Options) -> Result<(), String> {
     let features = live::Features::find(&mut suite, &options.require);
     let workspace = ["--workspace", "--features", &features.names];
     suite.lints("lints", &workspace);
-    if features.has_more() {
-        suite.lints("lints without what not every machine can build", &live::PACKAGES_EVERYWHERE);
+    if features.has_optional() {
+        suite.lints("lints without optional features", &live::PACKAGES_EVERYWHERE);
     }
     let dpdk_alone = features.has(live::DPDK).then_some(DPDK_ALONE);
     for features in FEATURE_SETS.into_iter().chain(dpdk_alone) {
@@ -136,6 +138,9 @@ pub fn run(options: &Options) -> Result<(), String> {
             .collect();
         suite.step(&format!("check {}", features.join(" ")), &arguments, &[]);
     }
+    // Without the command line, which turns two of the library's features on.
+    let alone = ["check", "--package", "portcullis", "--lib", "--no-default-features", "--features", "cpu"];
+    suite.step("check of the library alone", &alone, &[]);
     let documentation = [&["doc", "--no-deps", "--keep-going"], &workspace[..]].concat();
     suite.step("documentation", &documentation, &[("RUSTDOCFLAGS", "-D warnings")]);
     for package in PUBLISHED {
@@ -146,13 +151,12 @@ pub fn run(options: &Options) -> Result<(), String> {
     suite.tests("tests", &workspace);
     emulated::run(&mut suite, &built, &features, &options.require);
 
-    // As it is built for use.
+    // The program as users build it.
     let report = root.join("target/selftest.json");
     let _ = std::fs::remove_file(&report);
     let file = report.to_str().ok_or("the repository's path is not UTF-8")?;
-    // With the whole program, so that the libraries beneath have the same features and are not
-    // built again. Not by `--test "*"`, which fails where a test needs a feature that is off, as
-    // the one of live runs.
+    // Together with the program, so that its libraries have the same features and are not built
+    // again. `--test "*"` would fail for tests of features that are off, such as the live tests.
     let packages = [
         "--release",
         "--package",
@@ -190,7 +194,7 @@ pub fn run(options: &Options) -> Result<(), String> {
     if suite.tally.failed == 0 { Ok(()) } else { Err("not everything passed".into()) }
 }
 
-/// What every step is told by variables: what is demanded, and where tools are.
+/// Returns the environment variables of every step: what is required, and where tools are.
 fn environment(options: &Options, records: &Path) -> Result<Vec<(String, String)>, String> {
     let folder = records.to_str().ok_or("the repository's path is not UTF-8")?;
     let mut environment = vec![
@@ -202,16 +206,16 @@ fn environment(options: &Options, records: &Path) -> Result<Vec<(String, String)
             environment.push(("PORTCULLIS_NVRTC".into(), nvrtc.to_string_lossy().into_owned()));
             environment.push(("PORTCULLIS_PTXAS".into(), ptxas.to_string_lossy().into_owned()));
         }
-        Err(reason) => println!("No NVRTC and no ptxas: {reason}"),
+        Err(reason) => println!("NVRTC and ptxas are unavailable: {reason}"),
     }
     if options.intel {
         let found = wheels::intel();
-        environment.extend(found.map_err(|reason| format!("Intel's OpenCL cannot be had: {reason}"))?);
+        environment.extend(found.map_err(|reason| format!("Intel's OpenCL is unavailable: {reason}"))?);
     }
     Ok(environment)
 }
 
-/// What the README's first command gives cargo, its output put into target/.
+/// Returns cargo's arguments in the README's first command, with its output in target/.
 fn first_command(readme: &str) -> Option<Vec<String>> {
     let command = readme.lines().find_map(|line| line.strip_prefix("    cargo "))?;
     let mut arguments: Vec<String> = command.split_whitespace().map(str::to_owned).collect();
@@ -221,7 +225,7 @@ fn first_command(readme: &str) -> Option<Vec<String>> {
     arguments.starts_with(&["run".into(), "--release".into()]).then_some(arguments)
 }
 
-/// Builds every published crate from its package, one against the other.
+/// Builds every published crate from its package.
 pub fn package() -> Result<(), String> {
     let root = crate::root();
     let mut arguments = vec!["package", "--allow-dirty"];
@@ -229,28 +233,28 @@ pub fn package() -> Result<(), String> {
         arguments.extend(["--package", package]);
     }
     let status = crate::cargo(&root).args(arguments).status().map_err(|e| format!("cargo does not start: {e}"))?;
-    if status.success() { Ok(()) } else { Err("a package does not build by itself".into()) }
+    if status.success() { Ok(()) } else { Err("a crate does not build from its package".into()) }
 }
 
 struct Suite<'a> {
     root: &'a Path,
-    /// Variables that every step sees.
+    /// Environment variables of every step.
     environment: Vec<(String, String)>,
     tally: Tally,
-    /// The steps that failed, and of suites what their tests said.
+    /// Steps that failed, with the output of failed tests.
     failed: Vec<(String, Failures)>,
-    /// How long each step took.
+    /// Duration of each step.
     times: Vec<(String, Duration)>,
 }
 
 impl Suite<'_> {
-    /// One call of cargo that must succeed.
+    /// Runs cargo once; the step passes if cargo succeeds.
     fn step(&mut self, name: &str, arguments: &[&str], environment: &[(&str, &str)]) {
         println!("\n== {name}: cargo {}", arguments.join(" "));
         let started = Instant::now();
         let mut command = self.cargo();
         command.args(arguments).envs(environment.iter().copied());
-        // A list of files is of no interest; that there is one is.
+        // `cargo package --list` prints many files; only its exit status matters.
         if arguments.contains(&"--list") {
             command.stdout(Stdio::null());
         }
@@ -258,23 +262,23 @@ impl Suite<'_> {
         self.end(name, Tally::one(passed), started);
     }
 
-    /// Clippy on everything in some packages, with warnings as errors.
+    /// Runs Clippy on all targets of some packages, with warnings as errors.
     fn lints(&mut self, name: &str, what: &[&str]) {
         self.step(name, &[&["clippy", "--all-targets"], what, &["--", "-D", "warnings"]].concat(), &[]);
     }
 
-    /// `cargo test`, its tests counted one by one.
+    /// Runs `cargo test` and counts its tests.
     fn tests(&mut self, name: &str, what: &[&str]) {
         let arguments = [&["test", "--no-fail-fast"], what].concat();
         println!("\n== {name}: cargo {}", arguments.join(" "));
         let started = Instant::now();
         let mut command = self.cargo();
         command.args(arguments);
-        self.end(name, counted("cargo test", command), started);
+        self.end(name, count_tests("cargo test", command), started);
     }
 
-    /// Builds what `cargo test` runs with these arguments, the program among it, so that it can be
-    /// run in other ways as well.
+    /// Builds the tests that `cargo test` runs with these arguments, and the program, for use in
+    /// other steps.
     fn build(&mut self, name: &str, what: &[&str]) -> Vec<Executable> {
         let arguments = [&["test", "--no-run"], what].concat();
         println!("\n== {name}: cargo {}", arguments.join(" "));
@@ -284,8 +288,8 @@ impl Suite<'_> {
         built.unwrap_or_default()
     }
 
-    /// Suites that are built of a crate's folder, but of their tests those alone whose names have
-    /// `only` in them, with these variables beside those that every step has.
+    /// Runs already built suites of a crate, with additional environment variables; of their tests
+    /// only those whose names contain `only`.
     fn built_tests(
         &mut self,
         name: &str,
@@ -296,7 +300,7 @@ impl Suite<'_> {
     ) {
         println!("\n== {name}");
         let started = Instant::now();
-        let mut counted = Counted::default();
+        let mut counted = TestCounts::default();
         let folder = self.root.join(folder);
         for suite in suites {
             counted += match built.iter().find(|it| it.is_test && it.folder == folder && it.name == *suite) {
@@ -304,15 +308,15 @@ impl Suite<'_> {
                     println!("\n     Running {suite} ({})", program.path.display());
                     let mut command = self.command(program, environment);
                     command.arg(only);
-                    self::counted(suite, command)
+                    self::count_tests(suite, command)
                 }
-                None => Counted::without_tests(format!("{suite}: not built")),
+                None => TestCounts::without_tests(format!("{suite}: not built")),
             };
         }
         self.end(name, counted, started);
     }
 
-    /// The program, as it is built, which must succeed.
+    /// Runs the program already built; the step passes if it succeeds.
     fn program(&mut self, name: &str, built: &[Executable], arguments: &[&str], environment: &[(&str, &str)]) {
         println!("\n== {name}: portcullis {}", arguments.join(" "));
         let started = Instant::now();
@@ -337,7 +341,7 @@ impl Suite<'_> {
         command
     }
 
-    fn end(&mut self, name: &str, counted: impl Into<Counted>, started: Instant) {
+    fn end(&mut self, name: &str, counted: impl Into<TestCounts>, started: Instant) {
         let counted = counted.into();
         self.times.push((name.into(), started.elapsed()));
         if counted.tally.failed > 0 {
@@ -356,48 +360,48 @@ impl Suite<'_> {
     }
 }
 
-/// How a step's tests ended.
+/// TestCounts tests of a step, and the output of those that failed.
 #[derive(Default)]
-struct Counted {
+struct TestCounts {
     tally: Tally,
     failures: Failures,
 }
 
-impl Counted {
-    /// A suite of which no test ran, or none said so.
-    fn without_tests(reason: String) -> Counted {
+impl TestCounts {
+    /// A suite whose tests did not run or did not report.
+    fn without_tests(reason: String) -> TestCounts {
         println!("{reason}");
         let mut failures = Failures::default();
         failures.add_end(reason);
-        Counted { tally: Tally::one(false), failures }
+        TestCounts { tally: Tally::one(false), failures }
     }
 }
 
-impl From<Tally> for Counted {
-    fn from(tally: Tally) -> Counted {
-        Counted { tally, failures: Failures::default() }
+impl From<Tally> for TestCounts {
+    fn from(tally: Tally) -> TestCounts {
+        TestCounts { tally, failures: Failures::default() }
     }
 }
 
-impl std::ops::AddAssign for Counted {
-    fn add_assign(&mut self, other: Counted) {
+impl std::ops::AddAssign for TestCounts {
+    fn add_assign(&mut self, other: TestCounts) {
         self.tally += other.tally;
         self.failures.append(other.failures);
     }
 }
 
-/// Runs what prints as the test harness does, and counts the tests.
-fn counted(suite: &str, mut command: Command) -> Counted {
+/// Runs a program that prints libtest's output, and counts its tests.
+fn count_tests(suite: &str, mut command: Command) -> TestCounts {
     let mut child = match command.stdout(Stdio::piped()).spawn() {
         Ok(child) => child,
-        Err(error) => return Counted::without_tests(format!("{suite}: does not start: {error}")),
+        Err(error) => return TestCounts::without_tests(format!("{suite}: does not start: {error}")),
     };
-    let mut counted = Counted::default();
-    let lines = BufReader::new(child.stdout.take().expect("it is piped"));
+    let mut counted = TestCounts::default();
+    let lines = BufReader::new(child.stdout.take().expect("stdout is piped"));
     let mut out = std::io::stdout();
     for line in lines.split(b'\n').map_while(Result::ok) {
         let line = String::from_utf8_lossy(&line);
-        // Nobody listening is no reason to stop.
+        // A closed output must not stop the run.
         let _ = writeln!(out, "{line}");
         counted.tally += Tally::from_line(&line).unwrap_or_default();
         counted.failures.add(&line);
@@ -405,9 +409,9 @@ fn counted(suite: &str, mut command: Command) -> Counted {
     counted.failures.finish();
     match child.wait() {
         Ok(status) if status.success() || counted.tally.failed > 0 => {}
-        // A test program that dies, or does not compile, prints no result.
-        Ok(status) => counted += Counted::without_tests(format!("{suite}: {status}, and no test failed")),
-        Err(error) => counted += Counted::without_tests(format!("{suite}: {error}")),
+        // A test program that crashes, or does not compile, prints no result.
+        Ok(status) => counted += TestCounts::without_tests(format!("{suite}: {status}, and no test failed")),
+        Err(error) => counted += TestCounts::without_tests(format!("{suite}: {error}")),
     }
     counted
 }
@@ -420,7 +424,7 @@ mod tests {
         std::fs::read_to_string(folder.join("Cargo.toml")).unwrap()
     }
 
-    /// The manifests of the workspace's members, with their names.
+    /// Returns the names and manifests of the workspace's members.
     fn members() -> Vec<(String, String)> {
         let root = crate::root();
         let workspace = manifest(&root);
@@ -433,9 +437,9 @@ mod tests {
         members.chain([root.clone()]).map(|folder| named(manifest(&folder))).collect()
     }
 
-    /// What nobody requires may be missing for ever, and all is well.
+    /// A requirement that nothing requires could be missing forever without notice.
     #[test]
-    fn all_that_may_be_required_is_told_of_and_required() {
+    fn every_requirement_is_listed_in_the_usage_and_required_by_ci() {
         let root = crate::root();
         let text = |file: &str| std::fs::read_to_string(root.join(file)).unwrap();
         let (script, workflow) = (text(".ci/run"), text(".github/workflows/ci.yml"));
@@ -453,9 +457,9 @@ mod tests {
         let required: Vec<String> =
             [list(&script, "--require \"", &['$']), list(&workflow, "run: .ci/run ", &['\n'])].concat();
         for name in DEVICES.iter().chain(&TOOLS) {
-            let is_told = |separator: char| crate::USAGE.contains(&format!("{name}{separator}"));
-            assert!(is_told(',') || is_told(')'), "{name}: {}", crate::USAGE);
-            // Of NVIDIA's GPUs CI has the emulated one.
+            let is_listed = |separator: char| crate::USAGE.contains(&format!("{name}{separator}"));
+            assert!(is_listed(',') || is_listed(')'), "{name}: {}", crate::USAGE);
+            // CI has no NVIDIA GPU, only the emulated one.
             assert_eq!(required.contains(&(*name).to_owned()), *name != "cuda", "{name}: {required:?}");
         }
         let all: Option<Options> = Options::parse(&["--require", &required.join(",")]);
@@ -463,19 +467,37 @@ mod tests {
     }
 
     #[test]
-    fn every_crate_that_may_be_published_is() {
+    fn every_crate_without_publish_false_is_listed_as_published() {
         for (name, text) in members() {
             assert_eq!(PUBLISHED.contains(&name.as_str()), !text.contains("publish = false"), "{name}");
         }
     }
 
+    /// What a program that only wants the CPU compiles: fewer than 90 crates, ours included, and
+    /// none that only the command line needs.
     #[test]
-    fn every_crate_of_ours_says_how_far_tests_optimise_it() {
+    fn the_library_for_the_cpu_needs_few_crates() {
+        let tree = ["tree", "--offline", "-p", "portcullis", "--no-default-features", "--features", "cpu"];
+        let tree = crate::cargo(&crate::root()).args(tree).args(["-e", "normal", "--prefix", "none"]).output().unwrap();
+        assert!(tree.status.success(), "{}", String::from_utf8_lossy(&tree.stderr));
+        let text = String::from_utf8(tree.stdout).unwrap();
+        let name_and_version = |line: &str| line.split(' ').take(2).collect::<Vec<_>>().join(" ");
+        let crates: std::collections::BTreeSet<String> =
+            text.lines().filter(|line| !line.is_empty()).map(name_and_version).collect();
+        assert!(crates.iter().any(|name| name.starts_with("cranelift-jit ")), "{crates:?}");
+        assert!(crates.len() < 90, "{}: {crates:?}", crates.len());
+        for name in ["clap", "clap_complete", "indicatif", "comfy-table", "ctrlc", "maud", "plotters"] {
+            assert!(!crates.iter().any(|known| known.starts_with(&format!("{name} "))), "{name}");
+        }
+    }
+
+    #[test]
+    fn every_member_has_an_opt_level_for_tests() {
         let workspace = manifest(&crate::root());
         for (name, _) in members() {
             let start = format!("{name} = {{ opt-level = ");
             let is_named = workspace.lines().any(|line| line.starts_with(&start));
-            assert!(is_named, "profile.dev.package leaves {name} to be optimised as libraries are");
+            assert!(is_named, "profile.dev.package does not name {name}, so it is optimised like a dependency");
         }
     }
 

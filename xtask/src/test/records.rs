@@ -1,18 +1,18 @@
-//! Which device ran which suite: what the tests wrote down on their way (`compat-tests`, module
-//! `record`), as a table.
+//! Which device ran which suite, from the tests' records (`compat-tests`, module `record`), as a
+//! table.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Suite and device, with how it ended and a remark.
+/// Outcome and remark of each suite on each device.
 #[derive(Debug, Default)]
 pub struct Records {
     rows: BTreeMap<(String, String), (String, String)>,
 }
 
 impl Records {
-    /// Reads the folder that the tests wrote to. One file a process, one line an entry: suite,
-    /// device, `passed`, `failed` or `skipped`, and a remark, separated by tabs.
+    /// Reads the folder that the tests wrote to. Each process writes a file, each entry a line:
+    /// suite, device, `passed`, `failed` or `skipped`, and a remark, separated by tabs.
     pub fn read(folder: &Path) -> Records {
         let mut records = Records::default();
         for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -23,7 +23,7 @@ impl Records {
         records
     }
 
-    /// Adds what the self-test wrote about each device: `portcullis selftest --json FILE`.
+    /// Adds the self-test's results for each device: `portcullis selftest --json FILE`.
     pub fn add_selftest(&mut self, file: &Path) {
         let text = std::fs::read_to_string(file).unwrap_or_default();
         let report: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
@@ -67,7 +67,7 @@ impl Records {
         }
     }
 
-    /// How many suites did not run on a device.
+    /// Returns how many suites were skipped on a device.
     pub fn skipped(&self) -> u64 {
         self.rows.values().filter(|(outcome, _)| outcome == "skipped").count() as u64
     }
@@ -77,7 +77,7 @@ impl Records {
         let suite_width = self.rows.keys().map(|(s, _)| s.len()).max().unwrap_or(0).max(5);
         let device_width = self.rows.keys().map(|(_, d)| d.len()).max().unwrap_or(0).max(6);
         println!("\n{:<suite_width$}  {:<device_width$}  {:<7}  ", "suite", "device", "outcome");
-        // What failed comes last, where it is seen.
+        // Failures last, where they are seen.
         let (failed, others): (Vec<_>, _) = self.rows.iter().partition(|(_, (outcome, _))| outcome == "failed");
         for ((suite, device), (outcome, remark)) in others.iter().chain(&failed) {
             println!(
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_worst_entry_counts() {
+    fn the_worst_entry_of_a_suite_and_device_counts() {
         let mut records = Records::default();
         for line in ["a\tcpu\tpassed\t", "a\tcpu\tfailed\tsix", "a\tcpu\tpassed\t", "b\twgpu\tskipped\tno driver", "x"]
         {
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn the_self_test_has_its_rows() {
+    fn the_self_test_is_recorded_by_device_and_language() {
         let file = std::env::temp_dir().join(format!("portcullis-selftest-{}.json", std::process::id()));
         let report = r#"{"devices": [{"id": "cpu", "name": "a CPU", "results": [
                 {"filter": "a", "language": "WGSL", "mismatches": 0, "error": null},

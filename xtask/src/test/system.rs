@@ -1,116 +1,118 @@
-//! What the tests need of the system, and getting it on Debian.
+//! System packages that the tests need, and their installation on Debian.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Something that tests need and that packages have.
+/// A requirement of tests that system packages provide.
 struct Need {
     what: &'static str,
     /// Consequence if it is missing.
     without: &'static str,
-    /// Debian's packages; `{release}` is the running kernel's.
+    /// Debian's packages; `{release}` stands for the running kernel's release.
     packages: &'static [&'static str],
-    is_there: fn() -> bool,
+    is_installed: fn() -> bool,
 }
 
-/// In software, so that they run on any machine.
+/// Requirements of the tests; devices are software, so that the tests run on any machine.
 const NEEDS: [Need; 14] = [
     Need {
         what: "Vulkan driver",
         without: "the wgpu device is missing",
         packages: &["mesa-vulkan-drivers", "libvulkan1"],
-        is_there: || has_library("libvulkan.so.1") && has_vulkan_driver(),
+        is_installed: || has_library("libvulkan.so.1") && has_vulkan_driver(),
     },
     Need {
         what: "OpenCL driver",
         without: "the opencl device is missing",
         packages: &["pocl-opencl-icd", "ocl-icd-libopencl1"],
-        is_there: || has_library("libOpenCL.so.1") && has_opencl_driver(),
+        is_installed: || has_library("libOpenCL.so.1") && has_opencl_driver(),
     },
     Need {
         what: "C++ compiler",
         without: "there is no emulated CUDA device, and generated C is not run",
         packages: &["g++"],
-        is_there: || ["g++", "c++", "clang++"].iter().any(|name| quiet(name, &["--version"])),
+        is_installed: || ["g++", "c++", "clang++"].iter().any(|name| succeeds(name, &["--version"])),
     },
     Need {
         what: "compilers and headers for AF_XDP",
         without: "live traffic by AF_XDP is neither built nor tested",
         packages: &["gcc", "clang", "m4", "make", "pkg-config", "libelf-dev", "zlib1g-dev"],
-        is_there: can_build_af_xdp,
+        is_installed: can_build_af_xdp,
     },
     Need {
         what: "DPDK",
         without: "live traffic by DPDK is neither built nor tested",
         packages: &["libdpdk-dev", "dpdk", "gcc", "libclang-dev", "pkg-config"],
-        is_there: can_build_dpdk,
+        is_installed: can_build_dpdk,
     },
     Need {
-        what: "tools for networks",
+        what: "network tools",
         without: "live traffic is not tested",
         packages: &["iproute2", "ethtool", "iptables"],
-        is_there: || {
-            ["ip", "ethtool", "iptables-legacy"].iter().all(|name| quiet(name, &["--version"]) || quiet(name, &["-V"]))
+        is_installed: || {
+            ["ip", "ethtool", "iptables-legacy"]
+                .iter()
+                .all(|name| succeeds(name, &["--version"]) || succeeds(name, &["-V"]))
         },
     },
     Need {
         what: "peers for live traffic",
-        without: "the program is not tested between curl and a server, and between two iperf3",
+        without: "the program is not tested between curl and a server or two iperf3",
         packages: &["curl", "iperf3"],
-        is_there: || ["curl", "iperf3"].iter().all(|name| quiet(name, &["--version"])),
+        is_installed: || ["curl", "iperf3"].iter().all(|name| succeeds(name, &["--version"])),
     },
     Need {
         what: "tcpdump and libpcap",
-        without: "expressions are neither compiled nor held to tcpdump",
+        without: "expressions are neither compiled nor compared with tcpdump",
         packages: &["tcpdump", "libpcap-dev", "pkg-config"],
-        is_there: || quiet("tcpdump", &["--version"]) && can_build_pcap(),
+        is_installed: || succeeds("tcpdump", &["--version"]) && can_build_pcap(),
     },
     Need {
-        what: "clang and headers for programs of XDP",
-        without: "objects are not held to the kernel",
+        what: "clang and headers for XDP programs",
+        without: "objects are not compared with the kernel",
         packages: &["clang", "libbpf-dev", "linux-libc-dev"],
-        is_there: || quiet("clang", &["--version"]) && Path::new("/usr/include/bpf/bpf_helpers.h").exists(),
+        is_installed: || succeeds("clang", &["--version"]) && Path::new("/usr/include/bpf/bpf_helpers.h").exists(),
     },
     Need {
         what: "bpftool",
-        without: "maps of objects are not held to what it prints",
+        without: "maps of objects are not compared with its output",
         packages: &["bpftool"],
-        is_there: has_bpftool,
+        is_installed: has_bpftool,
     },
-    // Ubuntu has one for each kernel, and by the name above what starts that.
+    // Ubuntu has a bpftool for each kernel, and a wrapper in linux-tools-common that starts it.
     Need {
         what: "bpftool for this kernel",
-        without: "maps of objects are not held to what it prints",
+        without: "maps of objects are not compared with its output",
         packages: &["linux-tools-common", "linux-tools-{release}"],
-        is_there: has_bpftool,
+        is_installed: has_bpftool,
     },
     Need {
         what: "Oclgrind",
-        without: "kernels are not looked at for races and accesses out of bounds",
+        without: "kernels are not checked for races and out-of-bounds accesses",
         packages: &["oclgrind"],
-        is_there: || quiet("oclgrind-kernel", &["--version"]),
+        is_installed: || succeeds("oclgrind-kernel", &["--version"]),
     },
     Need {
-        what: "QEMU for programs of aarch64",
-        without: "the CPU's code for Arm's processors is not run",
+        what: "QEMU for aarch64 programs",
+        without: "the CPU backend's code for aarch64 is not run",
         packages: &["qemu-user"],
-        is_there: || quiet("qemu-aarch64", &["--version"]),
+        is_installed: || succeeds("qemu-aarch64", &["--version"]),
     },
     Need {
         what: "pip for Python 3",
         without: "NVIDIA's compilers are not fetched",
         packages: &["python3-pip"],
-        is_there: || quiet("python3", &["-m", "pip", "--version"]),
+        is_installed: || succeeds("python3", &["-m", "pip", "--version"]),
     },
 ];
 
-/// Installs what is missing where it may. What it does, or why it does nothing, is printed: the
-/// tests then run with what is there.
+/// Installs what is missing, if permitted. Prints what it does, or why it does nothing; the tests
+/// then run with what is available.
 pub fn prepare() {
     if !cfg!(target_os = "linux") {
         return;
     }
-    for need in NEEDS.iter().filter(|need| !(need.is_there)()) {
+    for need in NEEDS.iter().filter(|need| !(need.is_installed)()) {
         need.install();
     }
 }
@@ -120,16 +122,18 @@ impl Need {
         let Need { what, without, packages, .. } = self;
         let packages: Vec<String> = packages.iter().map(|name| name.replace("{release}", &release())).collect();
         let names = packages.join(" ");
-        if !quiet("apt-get", &["--version"]) {
-            println!("No {what}: without one {without}. Debian has it in {names}.");
+        if !succeeds("apt-get", &["--version"]) {
+            println!("No {what}: {without}. Debian has it in {names}.");
             return;
         }
         let prefix: &[&str] = if is_root() {
             &[]
-        } else if quiet("sudo", &["-n", "true"]) {
+        } else if succeeds("sudo", &["-n", "true"]) {
             &["sudo", "-n"]
         } else {
-            println!("No {what}, and no right to install one: {without}. To have it: sudo apt-get install {names}");
+            println!(
+                "No {what}, and no permission to install it: {without}. To install it: sudo apt-get install {names}"
+            );
             return;
         };
         println!("No {what}: installing {names} with apt-get.");
@@ -143,34 +147,34 @@ impl Need {
             let status = Command::new(words[0]).args(&words[1..]).stdin(Stdio::null()).status();
             status.is_ok_and(|s| s.success())
         };
-        // The lists of packages may be old, so that the first try fails; a fresh machine has none.
+        // The first try fails if the package lists are old or, on a fresh machine, missing.
         let packages = packages.iter().map(String::as_str);
         let install: Vec<&str> =
             ["install", "--yes", "--quiet", "--no-install-recommends"].into_iter().chain(packages).collect();
         let installed = apt(&install) || (apt(&["update", "--quiet"]) && apt(&install));
         if !installed {
-            println!("That did not work: {without}.");
+            println!("apt-get failed: {without}.");
         }
     }
 }
 
-/// The running kernel's release, as `uname -r` says it.
+/// Returns the running kernel's release, as `uname -r` prints it.
 fn release() -> String {
     std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned()
 }
 
-/// Whether there is one that runs: Ubuntu's looks for the kernel's first.
+/// Returns whether bpftool runs: Ubuntu's wrapper fails without the kernel's own.
 fn has_bpftool() -> bool {
-    quiet("bpftool", &["version"])
+    succeeds("bpftool", &["version"])
 }
 
-/// Whether there is what builds libxdp and its bindings.
+/// Returns whether libxdp and its bindings can be built.
 pub fn can_build_af_xdp() -> bool {
-    let compilers = ["cc", "clang", "m4"].iter().all(|name| quiet(name, &["--version"]));
-    compilers && quiet("pkg-config", &["--exists", "libelf", "zlib"])
+    let compilers = ["cc", "clang", "m4"].iter().all(|name| succeeds(name, &["--version"]));
+    compilers && succeeds("pkg-config", &["--exists", "libelf", "zlib"])
 }
 
-/// Whether there is what builds the declarations of DPDK and the C for what is inline there
+/// Returns whether the bindings of DPDK and the C code for its inline functions can be built
 /// (`io/dpdk-sys`).
 pub fn can_build_dpdk() -> bool {
     let begins = |entry: &std::fs::DirEntry, start: &str| entry.file_name().to_string_lossy().starts_with(start);
@@ -178,23 +182,23 @@ pub fn can_build_dpdk() -> bool {
     let mut versions = entries(Path::new("/usr/lib")).filter(|entry| begins(entry, "llvm-"));
     let has_libclang = std::env::var_os("LIBCLANG_PATH").is_some()
         || versions.any(|version| entries(&version.path().join("lib")).any(|file| begins(&file, "libclang.so")));
-    has_libclang && quiet("cc", &["--version"]) && quiet("pkg-config", &["--exists", "libdpdk >= 22.11"])
+    has_libclang && succeeds("cc", &["--version"]) && succeeds("pkg-config", &["--exists", "libdpdk >= 22.11"])
 }
 
-/// Whether there is the library that compiles expressions.
+/// Returns whether libpcap, which compiles expressions, can be linked.
 pub fn can_build_pcap() -> bool {
-    quiet("pkg-config", &["--exists", "libpcap"])
+    succeeds("pkg-config", &["--exists", "libpcap"])
 }
 
-/// Whether a command runs and succeeds; what it prints is thrown away.
-pub fn quiet(program: &str, arguments: &[&str]) -> bool {
+/// Runs a command without output, and returns whether it succeeds.
+pub fn succeeds(program: &str, arguments: &[&str]) -> bool {
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command.status().is_ok_and(|s| s.success())
 }
 
 fn is_root() -> bool {
-    // The owner of one's own entry in /proc is oneself.
+    // A process owns its own entry in /proc.
     use std::os::unix::fs::MetadataExt;
     std::fs::metadata("/proc/self").is_ok_and(|m| m.uid() == 0)
 }
@@ -203,24 +207,25 @@ fn has_library(name: &str) -> bool {
     crate::find_library(name).is_some()
 }
 
-/// Whether the environment names any driver, or a folder of these has a file with this ending.
-fn has_driver(variables: &[&str], folders: &[&str], ending: &str) -> bool {
+/// Returns whether the environment names a driver, or one of these folders has a file with this
+/// extension.
+fn has_driver(variables: &[&str], folders: &[&str], extension: &str) -> bool {
     let named = variables.iter().any(|name| std::env::var_os(name).is_some());
     named
         || folders.iter().any(|folder| {
             let entries = std::fs::read_dir(Path::new(folder)).into_iter().flatten().flatten();
-            entries.into_iter().any(|entry| entry.path().extension().is_some_and(|e| e == ending))
+            entries.into_iter().any(|entry| entry.path().extension().is_some_and(|e| e == extension))
         })
 }
 
-/// Where the Vulkan loader looks for manifests (LoaderDriverInterface.md, "Driver Discovery on
-/// Linux").
+/// Looks where the Vulkan loader looks for manifests (LoaderDriverInterface.md, "Driver Discovery
+/// on Linux").
 fn has_vulkan_driver() -> bool {
     let folders = ["/usr/share/vulkan/icd.d", "/etc/vulkan/icd.d", "/usr/local/share/vulkan/icd.d"];
     has_driver(&["VK_DRIVER_FILES", "VK_ICD_FILENAMES"], &folders, "json")
 }
 
-/// Where OpenCL's loaders look (cl_khr_icd, "ICD Loader Vendor Enumeration on Linux").
+/// Looks where OpenCL loaders look (cl_khr_icd, "ICD Loader Vendor Enumeration on Linux").
 fn has_opencl_driver() -> bool {
     let variables = ["OCL_ICD_VENDORS", "OCL_ICD_FILENAMES", "OPENCL_VENDOR_PATH"];
     has_driver(&variables, &["/etc/OpenCL/vendors"], "icd")

@@ -1,25 +1,25 @@
-//! Counting: what the test harness prints, added up.
+//! Counts of tests and steps, summed from the test harness's output.
 
 use std::ops::AddAssign;
 
-/// Tests and steps by how they ended.
+/// Number of tests and steps by outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Tally {
-    /// Did what they should.
+    /// Succeeded.
     pub passed: u64,
-    /// Did not.
+    /// Failed.
     pub failed: u64,
-    /// Did not run; the reason is printed.
+    /// Skipped; the reason is printed.
     pub skipped: u64,
 }
 
 impl Tally {
-    /// One step that passed or failed.
+    /// Counts one step that passed or failed.
     pub fn one(passed: bool) -> Tally {
         Tally { passed: u64::from(passed), failed: u64::from(!passed), skipped: 0 }
     }
 
-    /// What a line of libtest's output adds: `test result: ok. 3 passed; 0 failed; 1 ignored; …`.
+    /// Parses libtest's result line: `test result: ok. 3 passed; 0 failed; 1 ignored; …`.
     pub fn from_line(line: &str) -> Option<Tally> {
         let counts = line.strip_prefix("test result: ")?.split_once(". ")?.1;
         let mut tally = Tally::default();
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn result_lines_are_understood_and_others_ignored() {
+    fn result_lines_are_parsed_and_others_ignored() {
         let line = "test result: FAILED. 12 passed; 3 failed; 1 ignored; 0 measured; 7 filtered out; finished in 0.01s";
         assert_eq!(Tally::from_line(line), Some(Tally { passed: 12, failed: 3, skipped: 1 }));
         assert_eq!(Tally::from_line("test result::tests::works ... ok"), None);

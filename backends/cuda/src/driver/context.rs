@@ -282,20 +282,23 @@ impl Context {
             return refusal();
         }
         let guard = QuiescentGuard { previous: (!joins).then_some(held), _gate: gate, _current: primary.enter()? };
-        QUIESCENT_CONTEXT.set(primary.handle.get());
         if has_abandoned_work() {
             return Err(ErrorCode::ABANDONED_WORK);
         }
         if !joins {
-            // If one of these references is the session's last, it is dropped with the list
-            // unlocked and within the period.
             let residents: Vec<_> = lock(&primary.residents).iter().filter_map(Weak::upgrade).collect();
             // Ask each of them every time, not just up to the first refusal: they leave
             // concurrently.
             let mut leave = || residents.iter().filter(|kernels| !kernels.try_leave()).count() == 0;
             if !wait_for(&mut leave) {
+                // If one of these references is the session's last, what it releases must find
+                // neither this period, in which others' kernels run, nor the gate closed.
+                drop(guard);
+                drop(residents);
                 return refusal();
             }
+            // Such references are dropped within the period, with the list unlocked.
+            QUIESCENT_CONTEXT.set(primary.handle.get());
         }
         primary.quiescence_timed_out.store(false, Ordering::Relaxed);
         primary.run_deferred_releases();
