@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::results::{Cell, Estimate, Outcome, Results, SCHEMA};
+use super::results::{Cell, Estimate, Outcome, Results, SCHEMA, packets_in_words};
 
 /// What became of a cell from one run to the next.
 #[derive(Debug, Clone, PartialEq)]
@@ -69,7 +69,7 @@ pub fn read(text: &str) -> Result<Results, ReadError> {
 impl fmt::Display for Cell {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Cell { filter, device, batch, packets, transfer, dispatch, .. } = self;
-        write!(f, "{filter}, {device}, batches of {batch}, {packets} packets, {transfer}, {dispatch}")
+        write!(f, "{filter}, {device}, batches of {batch}, {}, {transfer}, {dispatch}", packets_in_words(packets))
     }
 }
 

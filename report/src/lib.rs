@@ -1,6 +1,7 @@
 //! Benchmarks: what is measured, how, and how it is told.
 
 pub mod bars;
+pub mod caveats;
 pub mod ceilings;
 #[cfg(test)]
 mod commit;

@@ -1,8 +1,8 @@
 //! What a benchmark is run on.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use super::results::Machine;
+use super::results::{Machine, SystemLoad};
 
 /// This machine, as its system tells of it. What it does not tell is not there.
 pub fn machine() -> Machine {
@@ -50,6 +50,53 @@ fn value(text: &str, name: &str, between: char) -> Option<String> {
     Some(found.trim().trim_matches('"').to_owned())
 }
 
+/// Samples the processor time that other processes use, from its creation on.
+pub struct LoadSampler {
+    start: Instant,
+    average_at_start: Option<f64>,
+    elsewhere: Option<u64>,
+}
+
+/// Clock ticks per second in /proc: `USER_HZ`, 100 on every architecture that Rust supports.
+const TICKS_PER_SECOND: f64 = 100.0;
+
+impl LoadSampler {
+    /// Starts sampling.
+    pub fn start() -> LoadSampler {
+        let average = read("/proc/loadavg").and_then(|text| text.split(' ').next()?.parse().ok());
+        LoadSampler { start: Instant::now(), average_at_start: average, elsewhere: ticks_elsewhere() }
+    }
+
+    /// Returns the load since the start; `None` if the system does not report it.
+    pub fn load(&self) -> Option<SystemLoad> {
+        let ticks = ticks_elsewhere()?.saturating_sub(self.elsewhere?);
+        let busy_elsewhere = ticks as f64 / TICKS_PER_SECOND / self.start.elapsed().as_secs_f64().max(1e-3);
+        Some(SystemLoad { average_at_start: self.average_at_start?, busy_elsewhere })
+    }
+}
+
+/// Clock ticks that all processors were busy, less those of this process.
+fn ticks_elsewhere() -> Option<u64> {
+    let (all, own) = (busy_ticks(&read("/proc/stat")?)?, process_ticks(&read("/proc/self/stat")?)?);
+    Some(all.saturating_sub(own))
+}
+
+/// Returns the busy ticks of all processors in the text of /proc/stat (proc_stat(5)): user, nice,
+/// system, irq, softirq and steal.
+fn busy_ticks(stat: &str) -> Option<u64> {
+    let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
+    let ticks: Vec<u64> = line.split_whitespace().map_while(|ticks| ticks.parse().ok()).collect();
+    (ticks.len() >= 8).then(|| [0, 1, 2, 5, 6, 7].iter().map(|&at| ticks[at]).sum())
+}
+
+/// Returns the ticks of a process in user and system mode, from the text of its stat file
+/// (proc_pid_stat(5)): fields 14 and 15. The name before them may contain anything but ends with
+/// the last parenthesis.
+fn process_ticks(stat: &str) -> Option<u64> {
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
+    Some(fields.next()?.parse::<u64>().ok()? + fields.next()?.parse::<u64>().ok()?)
+}
+
 /// Now, in UTC: `2026-11-23 04:08:30 UTC`.
 pub fn now() -> String {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -87,6 +134,20 @@ mod tests {
         ] {
             assert_eq!(at(seconds), text);
         }
+    }
+
+    #[test]
+    fn processor_time_is_read_as_the_manual_says() {
+        // Columns of proc_stat(5): user nice system idle iowait irq softirq steal guest guest_nice.
+        let stat = "cpu  10 20 30 4000 500 1 2 3 9 9\ncpu0 1 1 1 1 1 1 1 1 1 1\n";
+        assert_eq!(busy_ticks(stat), Some(10 + 20 + 30 + 1 + 2 + 3));
+        assert_eq!(busy_ticks("cpu 1 2\n"), None);
+        // Fields of proc_pid_stat(5): utime is the 14th, stime the 15th.
+        let process = "77 (a ) b) S 4 5 6 7 8 9 10 11 12 13 1400 15 16 17\n";
+        assert_eq!(process_ticks(process), Some(1400 + 15));
+        assert_eq!(process_ticks("77 (a"), None);
+        #[cfg(target_os = "linux")]
+        assert!(LoadSampler::start().load().is_some_and(|load| load.busy_elsewhere >= 0.0));
     }
 
     #[test]

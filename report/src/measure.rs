@@ -99,6 +99,8 @@ pub struct Settings {
     pub least: usize,
     /// Time for the repetitions of a cell, about.
     pub budget: Duration,
+    /// When the whole run should be over: no lane and no repetition starts after it.
+    pub deadline: Instant,
     /// Measure latency against load.
     pub loads: bool,
     /// Measure no more.
@@ -194,6 +196,15 @@ struct Running {
     transfer: &'static str,
 }
 
+/// Why a cell is left out once the deadline has passed.
+pub const TIME_USED_UP: &str = "the time was used up; give it more with --time";
+
+impl Settings {
+    fn is_past_deadline(&self) -> bool {
+        Instant::now() >= self.deadline
+    }
+}
+
 impl Running {
     fn is_done(&self, settings: &Settings) -> bool {
         self.found.is_some()
@@ -203,6 +214,9 @@ impl Running {
     }
 
     fn is_late(&self, settings: &Settings) -> bool {
+        if settings.is_past_deadline() {
+            return true;
+        }
         let few = self.samples.len() < settings.least;
         if self.estimate.is_none() {
             // There is nothing to tell then; but nobody waits forever for it.
@@ -231,6 +245,10 @@ pub fn measure(
     for index in 0..lanes.len() {
         if stopped() {
             break;
+        }
+        if settings.is_past_deadline() {
+            running[index].found = Some(CellOutcome::Absent(TIME_USED_UP.into()));
+            continue;
         }
         told(&lanes[index].way.id);
         let result = prepare(&mut lanes[index], &mut running[index], &mut ring, subject, settings);
@@ -409,6 +427,8 @@ fn finish(
     let Some((packet, session)) = cell.estimate.zip(lane.session.as_deref_mut()) else {
         cell.found = Some(if stopped {
             CellOutcome::Dropped
+        } else if settings.is_past_deadline() {
+            CellOutcome::Absent(TIME_USED_UP.into())
         } else {
             let (times, took) = (cell.samples.len(), cell.spent.as_secs_f64());
             CellOutcome::Failed(format!(
@@ -426,7 +446,7 @@ fn finish(
         return Ok(());
     }
     let latencies = latencies(session, ring, subject, settings)?;
-    let loads = match settings.loads && !stopped {
+    let loads = match settings.loads && !stopped && !settings.is_past_deadline() {
         true => loads(session, ring, subject, settings, packet)?,
         false => Vec::new(),
     };
@@ -453,7 +473,8 @@ fn latencies(
 ) -> Result<Latencies, DeviceError> {
     let mut latencies = Latencies::new();
     let began = Instant::now();
-    let time = if settings.stop.is_cancelled() { Duration::ZERO } else { settings.budget / 5 };
+    let is_late = settings.stop.is_cancelled() || settings.is_past_deadline();
+    let time = if is_late { Duration::ZERO } else { settings.budget / 5 };
     while latencies.count() < LEAST_LATENCIES || latencies.count() < MOST_LATENCIES && began.elapsed() < time {
         if latencies.count().is_multiple_of(ring.count as u64) {
             ring.restore(subject.pool);

@@ -6,6 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::number::digits;
 use super::xdp_on_gpu::Table;
 
 /// The shape's version, raised when what was written before can no longer be read.
@@ -60,6 +61,18 @@ pub struct Run {
     /// Whether the run was interrupted before it had measured everything.
     #[serde(default)]
     pub interrupted: bool,
+    /// Load of the machine by other processes; `None` if the system does not report it.
+    #[serde(default)]
+    pub load: Option<SystemLoad>,
+}
+
+/// Load of the machine by other processes during a run.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct SystemLoad {
+    /// Load average over one minute at the start of the run.
+    pub average_at_start: f64,
+    /// Logical processors that other processes kept busy, on average over the run.
+    pub busy_elsewhere: f64,
 }
 
 /// A machine.
@@ -82,8 +95,14 @@ pub struct Method {
     pub matrix: String,
     /// The confidence of intervals, as 0.95.
     pub confidence: f64,
-    /// The least repetitions of a cell.
+    /// Minimum repetitions of a cell.
     pub least_repetitions: u64,
+    /// Width of the confidence interval at which a cell has converged, as a share of the median.
+    #[serde(default)]
+    pub wanted_width: Option<f64>,
+    /// The filters to be measured, whether or not there was time for them.
+    #[serde(default)]
+    pub filters: Vec<String>,
     /// Sentences about it.
     #[serde(default)]
     pub notes: Vec<String>,
@@ -226,6 +245,29 @@ pub struct Measured {
     /// The share of the ceiling that counts for this cell, and that ceiling's name.
     #[serde(default)]
     pub of_ceiling: Option<(f64, String)>,
+}
+
+impl Measured {
+    /// Returns the share of the measured copy bandwidth that the cell's traffic uses, in words:
+    /// `12.3 % of memory copy`. A rate beyond the memory's copy bandwidth is `cached`: the packets
+    /// stay in the CPU's caches, and no share of memory bandwidth describes that.
+    pub fn bandwidth_used(&self) -> Option<String> {
+        let (share, name) = self.of_ceiling.as_ref().filter(|(share, _)| share.is_finite())?;
+        Some(match (*share > 1.0, name.starts_with("memory")) {
+            (true, true) => "cached".into(),
+            (true, false) => format!("> 100 % of {name}"),
+            (false, _) => format!("{} % of {name}", digits(share * 100.0)),
+        })
+    }
+}
+
+/// Describes a packet size as [`Cell::packets`] has it: `512-byte packets`, `IMIX packets`.
+pub fn packets_in_words(packets: &str) -> String {
+    if packets.parse::<u64>().is_ok() {
+        format!("{packets}-byte packets")
+    } else {
+        format!("{} packets", packets.to_uppercase())
+    }
 }
 
 /// Why a measurement was not repeated any more.

@@ -11,7 +11,7 @@ use portcullis_core::program::Program;
 use super::bars;
 use super::ceilings;
 use super::machine;
-use super::measure::{CellOutcome, Contender, Figures, Lane, MeasuredFilter, Settings, measure};
+use super::measure::{CellOutcome, Contender, Figures, Lane, MeasuredFilter, Settings, TIME_USED_UP, measure};
 use super::oracle::Expected;
 use super::results::*;
 use super::traffic::{POOL, Packets, Pool, RING};
@@ -108,7 +108,11 @@ pub struct Order {
     pub transfers: Vec<Start>,
     /// Dispatch methods; by the extent's choice where there is none.
     pub dispatches: Vec<Dispatch>,
-    /// Time for all of it, about, XDP-on-GPU's workloads included.
+    /// When the run started, before filters were compiled and devices probed: the time budget
+    /// includes both.
+    pub start: Instant,
+    /// Time budget for the whole run, XDP-on-GPU's workloads included. [`expected_time`] says
+    /// whether it suffices.
     pub time: Duration,
     /// Measure XDP-on-GPU's workloads, its way and ours, after all else.
     pub xdp_on_gpu: bool,
@@ -127,9 +131,15 @@ pub const QUICK_BATCHES: [usize; 5] = [64, 1024, 16_384, 131_072, 1_048_576];
 /// The batch at which a quick run measures everything else.
 const STAR: usize = 16_384;
 
-/// Time beyond what was asked for, in which no measurement is begun any more: each takes what an
-/// interval needs, and on a busy machine that is more than its share.
-pub(super) const OVERTIME: Duration = Duration::from_secs(25);
+/// Least time that a cell's repetitions get.
+const MIN_BUDGET: Duration = Duration::from_millis(20);
+
+/// Time that a cell takes besides its repetitions, as a share of its budget: warming up, latencies
+/// of single batches, and stages.
+const BESIDES_REPETITIONS: f64 = 0.5;
+
+/// Time that latencies under load take, as a share of a cell's budget.
+const FOR_LOADS: f64 = 1.0;
 
 /// Confidence of intervals.
 const CONFIDENCE: f64 = 0.95;
@@ -177,7 +187,7 @@ pub struct RunGuard {
 
 /// Measures all of it. Interrupted, it gives what it has.
 pub fn run(order: &Order, ends: &RunGuard, observe: &mut dyn FnMut(Step<'_>)) -> Results {
-    let (began, clock) = (machine::now(), Instant::now());
+    let (began, clock, load) = (machine::now(), order.start, machine::LoadSampler::start());
     let ways = ways(order);
     let groups = groups(order, &ways);
     let mut results = empty(order, began);
@@ -189,6 +199,10 @@ pub fn run(order: &Order, ends: &RunGuard, observe: &mut dyn FnMut(Step<'_>)) ->
     let each = if columns > 0 { (cells / 2).div_ceil(columns).max(1) } else { 0 };
     let all = cells + columns * each;
     let time = if columns > 0 { order.time * 2 / 3 } else { order.time };
+    // A budget below the minimum is not kept, which the caller announces.
+    let deadline = clock + time.max(minimum_time(order, &groups));
+    // Time of groups beyond their budgets, and cells that they had.
+    let (mut overhead, mut overhead_cells) = (Duration::ZERO, 0);
     observe(Step { done: 0, all, now: "what memory and buses can do" });
     let share = time / 20;
     results.ceilings = ceilings::host(CONFIDENCE, share, &stopped);
@@ -207,12 +221,15 @@ pub fn run(order: &Order, ends: &RunGuard, observe: &mut dyn FnMut(Step<'_>)) ->
             break;
         }
         let filter = &order.filters[group.filter];
-        let place = format!("{}, {} packets in batches of {}", filter.name, group.packets, group.batch);
-        if clock.elapsed() > time + OVERTIME {
-            left_out(&mut results, &place, "the time was used up; give it more with --time");
+        let packets = packets_in_words(&group.packets.to_string());
+        let place = format!("{}, {packets} in batches of {}", filter.name, group.batch);
+        let overhead_per_cell = overhead / overhead_cells.max(1) as u32;
+        if Instant::now() + (overhead_per_cell + MIN_BUDGET) * group.ways.len() as u32 > deadline {
+            left_out(&mut results, &place, TIME_USED_UP);
             done += group.ways.len();
             continue;
         }
+        let group_start = Instant::now();
         observe(Step { done, all, now: &place });
         if pool.as_ref().is_none_or(|pool| pool.packets != group.packets) {
             pool = Some(Pool::new(group.packets, POOL));
@@ -235,13 +252,15 @@ pub fn run(order: &Order, ends: &RunGuard, observe: &mut dyn FnMut(Step<'_>)) ->
             None => continue,
         };
         // What is left, for what is left: a group that took less leaves more for the others.
-        let left = time.saturating_sub(clock.elapsed()).as_secs_f64() / (cells - done).max(1) as f64;
+        let left = time.saturating_sub(clock.elapsed()) / (cells - done).max(1) as u32;
+        let shares = 1.0 + BESIDES_REPETITIONS + if group.loads { FOR_LOADS } else { 0.0 };
+        let budget = left.saturating_sub(overhead_per_cell).div_f64(shares);
         let settings = Settings {
             confidence: CONFIDENCE,
             width: WIDTH,
             least: LEAST,
-            // Loading, comparing, latencies and stages take about as long again.
-            budget: Duration::from_secs_f64(left * 0.4).clamp(Duration::from_millis(20), Duration::from_secs(10)),
+            budget: budget.clamp(MIN_BUDGET, Duration::from_secs(10)),
+            deadline,
             loads: group.loads,
             stop: ends.stop.clone(),
             give_up: ends.give_up.clone(),
@@ -257,6 +276,8 @@ pub fn run(order: &Order, ends: &RunGuard, observe: &mut dyn FnMut(Step<'_>)) ->
         for (&way, lane) in group.ways.iter().zip(own) {
             lanes[way] = lane;
         }
+        overhead += group_start.elapsed().saturating_sub(settings.budget.mul_f64(shares) * group.ways.len() as u32);
+        overhead_cells += group.ways.len();
         match found {
             Ok(found) => {
                 for (&way, found) in group.ways.iter().zip(found) {
@@ -270,6 +291,7 @@ pub fn run(order: &Order, ends: &RunGuard, observe: &mut dyn FnMut(Step<'_>)) ->
     lanes.clear();
     if let Some((sides, mut options)) = xdp_on_gpu.filter(|_| !stopped()) {
         options.time = order.time.saturating_sub(clock.elapsed());
+        options.grace = (clock + expected_time(order).1).saturating_duration_since(Instant::now() + options.time);
         let mut done = cells;
         observe(Step { done, all, now: "XDP-on-GPU’s workloads" });
         results.xdp_on_gpu = xdp_on_gpu::run(&sides, &options, &mut |now| {
@@ -280,8 +302,39 @@ pub fn run(order: &Order, ends: &RunGuard, observe: &mut dyn FnMut(Step<'_>)) ->
     results.run.interrupted = stopped();
     results.bars = bars::judge(&results);
     results.run.seconds = clock.elapsed().as_secs_f64();
+    results.run.load = load.load();
     results
 }
+
+/// Returns how many measurements a run makes and how long it takes: its time budget, or the minimum
+/// for that many measurements if the budget is shorter.
+pub fn expected_time(order: &Order) -> (usize, Duration) {
+    let groups = groups(order, &ways(order));
+    let cells = groups.iter().map(|group| group.ways.len()).sum();
+    let columns = if order.xdp_on_gpu { plan_xdp_on_gpu(order, &RunGuard::default()).1.columns() } else { 0 };
+    let minimum = minimum_time(order, &groups) + MIN_COLUMN_TIME * columns as u32;
+    (cells, order.time.max(minimum))
+}
+
+/// Estimates the time that a run takes at least, however short its budget: copies for the
+/// bandwidth limits, the interpreter's answer for each filter and packet size, and for each cell
+/// loading, comparison and the minimum of repetitions. Unoptimised builds take about ten times as
+/// long.
+fn minimum_time(order: &Order, groups: &[Group]) -> Duration {
+    const CEILINGS: Duration = Duration::from_secs(1);
+    const EXPECTED: Duration = Duration::from_millis(200);
+    const CELL: Duration = Duration::from_millis(250);
+    let answers = (order.filters.len() * order.packets.len()) as u32;
+    let cells = groups.iter().map(|group| group.ways.len() as u32).sum::<u32>();
+    let optimised = CEILINGS + EXPECTED * answers + CELL * cells;
+    optimised * SLOWDOWN
+}
+
+/// Time that a column of XDP-on-GPU's workloads takes at least.
+const MIN_COLUMN_TIME: Duration = Duration::from_millis(500).saturating_mul(SLOWDOWN);
+
+/// How much longer everything takes in an unoptimised build.
+const SLOWDOWN: u32 = if cfg!(debug_assertions) { 10 } else { 1 };
 
 /// XDP-on-GPU's workloads: on which devices, and which of them.
 fn plan_xdp_on_gpu(order: &Order, ends: &RunGuard) -> (Vec<xdp_on_gpu::Side>, xdp_on_gpu::Options) {
@@ -292,7 +345,10 @@ fn plan_xdp_on_gpu(order: &Order, ends: &RunGuard) -> (Vec<xdp_on_gpu::Side>, xd
     let all = order.extent == Extent::Full;
     let sizes = if all { vec![100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000] } else { vec![1_000, 1_000_000] };
     let cancel = ends.stop.clone();
-    (sides, xdp_on_gpu::Options { sizes, time: Duration::ZERO, confidence: CONFIDENCE, all, cancel })
+    (
+        sides,
+        xdp_on_gpu::Options { sizes, time: Duration::ZERO, grace: Duration::ZERO, confidence: CONFIDENCE, all, cancel },
+    )
 }
 
 fn ways(order: &Order) -> Vec<Contender> {
@@ -402,7 +458,8 @@ fn empty(order: &Order, began: String) -> Results {
         format!(
             "Packets are Ethernet frames without check sequence, TCP, UDP and ICMP over IPv4 of 10,000 flows; {POOL} differ, and repeat. Gb/s counts \
              their bytes. imix is 64, 594 and 1518 bytes, 7 : 4 : 1 (simple IMIX). They lie close together, as in a capture; a small batch's next \
-             ones are others, from {} packets in all, so small packets may stay in a cache, and a share of a memory ceiling may be above 1.",
+             ones are others, from {} packets in all, so small packets may stay in the CPU’s caches. Their rate is then beyond what memory could supply, and the bandwidth used reads \
+             “cached”.",
             1 << 16
         ),
         "Before and after it is timed, each cell's verdicts, and packets where the filter writes any, are compared with those of the reference \
@@ -421,12 +478,15 @@ fn empty(order: &Order, began: String) -> Results {
             seconds: 0.0,
             commands: order.commands.clone(),
             interrupted: false,
+            load: None,
         },
         machine: machine::machine(),
         method: Method {
             matrix: order.matrix.into(),
             confidence: CONFIDENCE,
             least_repetitions: LEAST as u64,
+            wanted_width: Some(WIDTH),
+            filters: order.filters.iter().map(|filter| filter.name.clone()).collect(),
             notes: notes.into(),
         },
         devices: devices.collect(),

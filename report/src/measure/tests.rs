@@ -113,6 +113,7 @@ fn settings() -> Settings {
         width: 0.5,
         least: 6,
         budget: Duration::from_millis(30),
+        deadline: Instant::now() + Duration::from_secs(3600),
         loads: true,
         stop: CancelToken::new(),
         give_up: CancelToken::new(),
@@ -153,6 +154,17 @@ fn a_device_that_is_wrong_has_no_speed() {
     assert!(matches!(all[0], CellOutcome::Figures(_)), "{:?}", all[0]);
     let CellOutcome::Wrong(detail) = &all[1] else { panic!("{:?}", all[1]) };
     assert!(detail.starts_with("packet 5 of a batch of 70, byte 63: 0x"), "{detail}");
+}
+
+/// Nothing is sent to a device once the run's time is used up, whatever the cell's own budget is.
+#[test]
+fn no_cell_starts_after_the_deadline() {
+    let mut lanes = [lane("cpu", Fault::Nothing), lane("cpu", Fault::Nothing)];
+    let settings = Settings { deadline: Instant::now(), budget: Duration::from_secs(3600), ..settings() };
+    for outcome in found("simple_filter", &mut lanes, &settings) {
+        assert!(matches!(&outcome, CellOutcome::Absent(reason) if reason == TIME_USED_UP), "{outcome:?}");
+    }
+    assert!(lanes.iter().all(|lane| lane.session.is_none()), "no filter was loaded");
 }
 
 #[test]

@@ -44,8 +44,8 @@ pub fn machine(results: &Results) -> Markup {
                 (stacked("Backends without a device here", &[words("backend"), words("why")], &missing))
             }
             @if !ceilings.is_empty() {
-                (table("What nothing can pass, measured in the same run",
-                    &[words("ceiling"), words("of"), numbers("GB/s"), numbers("interval")], &ceilings))
+                (table("Copy bandwidth of memory and buses, measured in the same run",
+                    &[words("copy"), words("of"), numbers("GB/s"), numbers("interval")], &ceilings))
             }
         }
     }

@@ -3,12 +3,13 @@
 use maud::{Markup, html};
 
 use super::ReportError;
-use super::parts::{Cell, Column, details, figure, numbers, table, words};
-use super::plot::{Axis, Plot, Point, Series, placeable, room};
+use super::parts::{Cell, Column, details, grid, numbers, table, words};
+use super::plot::{Axis, Plot, Point, Series, placeable, plot_size, room};
 use super::tables::{LONGEST, longest};
-use super::throughput::{SIZE, key, rows, section as kinds_of};
-use super::view::{DeviceView, View, packets_in_words};
+use super::throughput::{key, rows, section as kinds_of};
+use super::view::{DeviceView, View};
 use crate::number::{digits, grouped, tick_time, time, trimmed};
+use crate::results::packets_in_words;
 use crate::results::{self, Latency, Measured};
 
 /// The section.
@@ -71,12 +72,14 @@ impl Group<'_> {
             return Ok(None);
         };
         let room = room(self.plots.iter().flat_map(|(_, series)| series).map(|s| s.label.as_str()));
-        let mut figures = Vec::new();
-        for (filter, series) in self.plots.iter().filter(|(_, series)| !series.is_empty()) {
+        let plots: Vec<_> = self.plots.iter().filter(|(_, series)| !series.is_empty()).collect();
+        let captions: Vec<&str> = plots.iter().map(|(filter, _)| *filter).collect();
+        let draw = |place: usize, width| {
+            let (filter, series) = plots[place];
             let says =
                 format!("{}, {filter}, {}. The table below has the values.", self.says, packets_in_words(packets));
-            let plot = Plot {
-                size: SIZE,
+            Plot {
+                size: plot_size(width),
                 says: &says,
                 x: &x,
                 x_name: "Mpps",
@@ -85,10 +88,10 @@ impl Group<'_> {
                 room,
                 series,
                 ceilings: &[],
-            };
-            figures.push(figure(filter, &plot.draw()?));
-        }
-        Ok(Some(html! { div.grid { @for figure in &figures { (figure) } } }))
+            }
+            .draw()
+        };
+        grid(&captions, draw).map(Some)
     }
 }
 

@@ -32,6 +32,7 @@ use plotters::drawing::DrawingAreaErrorKind;
 
 use self::parts::count;
 use self::view::View;
+use super::caveats::caveats;
 use super::results::{Outcome, Results};
 
 /// A plot that could not be drawn: a fault of this program, as what goes into plots is looked at
@@ -86,6 +87,7 @@ fn page(results: &Results, body: &Markup) -> Markup {
                 header {
                     h1 { "Portcullis benchmark" }
                     p.under { (results.machine.processor) " · " (run.began) " · version " (run.version) (commit) }
+                    (terms())
                     (notices(results))
                     (contents(body))
                 }
@@ -96,12 +98,25 @@ fn page(results: &Results, body: &Markup) -> Markup {
     }
 }
 
-/// What must not be overlooked.
+/// Explains the words that the report uses.
+fn terms() -> Markup {
+    html! {
+        p.terms {
+            "Portcullis runs one packet filter on CPUs and GPUs, with the same verdicts on each. A filter is a function that is given a packet and returns a verdict: "
+            "drop it, pass it on, or send it out of an interface. It runs on batches of packets. A device is named as " code { "--device" } " names it: "
+            code { "cpu" } " uses all processors, " code { "cpu@1" } " is the same with one thread, and " code { "cuda:0" } " is the first GPU through CUDA."
+        }
+    }
+}
+
+/// Warnings and caveats that precede everything else.
 fn notices(results: &Results) -> Markup {
     let wrong = results.cells.iter().filter(|c| matches!(c.outcome, Outcome::Wrong { .. })).count();
     let failed = results.cells.iter().filter(|c| matches!(c.outcome, Outcome::Failed { .. })).count();
     let measurements = |number| count(number, "measurement");
+    let caveats = caveats(results);
     html! {
+        @if !caveats.is_empty() { div.notice.caveats { @for caveat in &caveats { p { (caveat) } } } }
         @if results.run.interrupted {
             div.notice { p { strong { "Interrupted. " } "The run was ended before it was through; what had been measured until then is here." } }
         }

@@ -118,9 +118,29 @@ pub fn details(summary: &str, inner: &Markup) -> Markup {
     html! { details { summary { (summary) } (inner) } }
 }
 
-/// A plot under what it shows.
-pub fn figure(caption: &str, plot: &Markup) -> Markup {
-    html! { figure { figcaption { (caption) } (plot) } }
+/// Widths of drawings, in the page's pixels: alone in the column, alone on a narrow screen, and
+/// two side by side, which scales to either screen.
+const WIDTHS: (u32, u32, u32) = (1080, 360, 440);
+
+/// Drawings under their captions, two side by side; the last of an odd number has the whole column.
+/// `draw` is given the place of a drawing and its width in the page's pixels.
+pub fn grid(
+    captions: &[&str],
+    draw: impl Fn(usize, u32) -> Result<Markup, ReportError>,
+) -> Result<Markup, ReportError> {
+    let (alone, narrow, half) = WIDTHS;
+    let figures = captions.iter().enumerate().map(|(place, caption)| {
+        if captions.len() % 2 == 1 && place + 1 == captions.len() {
+            let (wide, narrow) = (draw(place, alone)?, draw(place, narrow)?);
+            return Ok(html! {
+                figure.full { figcaption { (caption) } div.wide { (wide) } div.narrow { (narrow) } }
+            });
+        }
+        let drawing = draw(place, half)?;
+        Ok(html! { figure { figcaption { (caption) } (drawing) } })
+    });
+    let figures = figures.collect::<Result<Vec<_>, ReportError>>()?;
+    Ok(html! { div.grid { @for figure in &figures { (figure) } } })
 }
 
 /// Which line is whose.

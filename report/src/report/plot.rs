@@ -222,7 +222,63 @@ pub struct Plot<'a> {
 type Chart<'a, 'b> =
     ChartContext<'a, SVGBackend<'b>, Cartesian2d<WithKeyPoints<LogCoord<f64>>, WithKeyPoints<LogCoord<f64>>>>;
 
+/// Size of the letters at axes and at the ends of lines, in the page's pixels.
 pub const SMALL: f64 = 11.0;
+
+/// Size of the letters of ceilings' names, in the page's pixels.
+const CEILING_NAME: f64 = 10.0;
+
+/// The ends of a straight line, in the drawing's coordinates.
+type Segment = [(i32, i32); 2];
+
+/// A rectangle in the drawing's coordinates.
+#[derive(Debug, Clone, Copy)]
+struct Bounds {
+    left: i32,
+    right: i32,
+    top: i32,
+    bottom: i32,
+}
+
+impl Bounds {
+    fn overlaps(&self, other: &Bounds) -> bool {
+        self.left < other.right && other.left < self.right && self.top < other.bottom && other.top < self.bottom
+    }
+
+    /// Returns the rectangle with a margin around it.
+    fn grown(self, margin: i32) -> Bounds {
+        Bounds {
+            left: self.left - margin,
+            right: self.right + margin,
+            top: self.top - margin,
+            bottom: self.bottom + margin,
+        }
+    }
+
+    /// Whether part of the segment is inside (Liang–Barsky clipping).
+    fn is_crossed_by(&self, [from, to]: Segment) -> bool {
+        let (mut enter, mut leave) = (0.0f64, 1.0f64);
+        for (start, delta, low, high) in
+            [(from.0, to.0 - from.0, self.left, self.right), (from.1, to.1 - from.1, self.top, self.bottom)]
+        {
+            if delta == 0 {
+                if start < low || start > high {
+                    return false;
+                }
+                continue;
+            }
+            let at = |edge: i32| f64::from(edge - start) / f64::from(delta);
+            enter = enter.max(at(low).min(at(high)));
+            leave = leave.min(at(low).max(at(high)));
+        }
+        enter <= leave
+    }
+}
+
+/// Size of a plot of this width, in the page's pixels.
+pub fn plot_size(width: u32) -> (u32, u32) {
+    (width, if width > 600 { 360 } else { width * 2 / 3 + 10 })
+}
 
 impl Plot<'_> {
     /// Draws it.
@@ -246,10 +302,8 @@ impl Plot<'_> {
             .y_label_formatter(&|value| (self.y.format)(*value))
             .draw()?;
         area.draw_text(self.y_name, &letters(SMALL, MUTED, HPos::Left, VPos::Top), (px(2.0), px(3.0)))?;
-        let mut taken = Vec::new();
-        for ceiling in self.ceilings {
-            self.ceiling(&mut chart, area, ceiling, &mut taken)?;
-        }
+        let ceilings = self.ceilings.iter().map(|ceiling| self.ceiling(&mut chart, ceiling));
+        let ceilings = ceilings.collect::<Result<Vec<_>, _>>()?;
         // All bands first: none lies over another's line.
         for series in self.series {
             self.band(&mut chart, series)?;
@@ -257,34 +311,71 @@ impl Plot<'_> {
         for series in self.series {
             self.line(&mut chart, area, series)?;
         }
-        self.ends(&chart, area)
+        self.ends(&chart, area)?;
+        self.ceiling_names(&chart, area, &ceilings)
     }
 
-    fn ceiling(
-        &self,
-        chart: &mut Chart<'_, '_>,
-        area: &Area<'_>,
-        ceiling: &Ceiling,
-        taken: &mut Vec<(i32, i32)>,
-    ) -> Result<(), ReportError> {
-        let Some([from, to]) = clipped(ceiling.ends, self.x, self.y) else { return Ok(()) };
+    /// Draws a ceiling's line, and returns its ends in the drawing's coordinates.
+    fn ceiling(&self, chart: &mut Chart<'_, '_>, ceiling: &Ceiling) -> Result<Option<Segment>, ReportError> {
+        let Some([from, to]) = clipped(ceiling.ends, self.x, self.y) else { return Ok(None) };
         let style = CEILING.rgb().stroke_width(px(1.2) as u32);
         chart.draw_series(LineSeries::new([from, to], style))?;
-        // Above the line where it comes in from the left; below where that is at the top, or where
-        // another's stands.
-        let (x, y) = chart.backend_coord(&from);
-        let (_, top) = chart.backend_coord(&(from.0, self.y.range.end));
-        let above = (VPos::Bottom, y - px(2.0), y - px(8.0));
-        let below = (VPos::Top, y + px(3.0), y + px(8.0));
-        let free = |(_, _, middle): &(VPos, i32, i32)| {
-            *middle > top
-                && taken.iter().all(|(left, other)| (x - left).abs() > px(90.0) || (middle - other).abs() >= px(11.0))
-        };
-        let Some((v, at, middle)) = [above, below].into_iter().find(free) else { return Ok(()) };
-        taken.push((x, middle));
-        // Where it comes in from above it goes on down: beside it, then.
-        let x = if from.0 > self.x.range.start * 1.01 { x + px(12.0) } else { x };
-        area.draw_text(&ceiling.label, &letters(10.0, CEILING, HPos::Left, v), (x + px(5.0), at))?;
+        Ok(Some([chart.backend_coord(&from), chart.backend_coord(&to)]))
+    }
+
+    /// Writes the ceilings' names at their lines, where they cover no other name and, if possible,
+    /// no marker and no line. A name without any free place is left out; the plot's description
+    /// and the table below have it.
+    fn ceiling_names(
+        &self,
+        chart: &Chart<'_, '_>,
+        area: &Area<'_>,
+        lines: &[Option<Segment>],
+    ) -> Result<(), ReportError> {
+        let at = |point: &Point| chart.backend_coord(&(point.x, point.y));
+        let markers: Vec<Segment> =
+            self.series.iter().flat_map(|series| self.placed(series)).map(|point| [at(point), at(point)]).collect();
+        let joined = self.series.iter().filter(|series| series.joined);
+        let between = joined.flat_map(|series| {
+            let points: Vec<_> = self.placed(series).map(at).collect();
+            points.windows(2).map(|ends| [ends[0], ends[1]]).collect::<Vec<_>>()
+        });
+        let drawn: Vec<Segment> = between.chain(lines.iter().flatten().copied()).collect();
+        let (left, top) = chart.backend_coord(&(self.x.range.start, self.y.range.end));
+        let (right, bottom) = chart.backend_coord(&(self.x.range.end, self.y.range.start));
+        let mut taken: Vec<Bounds> = Vec::new();
+        for (ceiling, line) in self.ceilings.iter().zip(lines) {
+            let Some([from, to]) = *line else { continue };
+            let width = px(text_width(&ceiling.label, CEILING_NAME));
+            let along = (0..=40).map(|step| {
+                let part = |from: i32, to: i32| from + (to - from) * step / 40;
+                (part(from.0, to.0), part(from.1, to.1))
+            });
+            // Lines are level or fall: right of a point above the line and left of it below are free
+            // of the line itself.
+            let places = along.flat_map(|(x, y)| {
+                let height = px(CEILING_NAME);
+                let (above, below) = (y - px(3.0) - height, y + px(3.0));
+                [(x + px(4.0), above), (x - px(4.0) - width, below)].map(|(left, top)| Bounds {
+                    left,
+                    right: left + width,
+                    top,
+                    bottom: top + height,
+                })
+            });
+            let is_free = |name: &Bounds| {
+                let inside = name.left >= left && name.right <= right && name.top >= top && name.bottom <= bottom;
+                inside && !taken.iter().any(|other| name.overlaps(other))
+            };
+            let covered = |name: &Bounds| {
+                let markers = markers.iter().filter(|marker| name.grown(px(5.0)).is_crossed_by(**marker)).count();
+                100 * markers + drawn.iter().filter(|line| name.is_crossed_by(**line)).count()
+            };
+            let Some(name) = places.filter(is_free).min_by_key(covered) else { continue };
+            let style = letters(CEILING_NAME, CEILING, HPos::Left, VPos::Top);
+            area.draw_text(&ceiling.label, &style, (name.left, name.top))?;
+            taken.push(name.grown(px(1.0)));
+        }
         Ok(())
     }
 

@@ -5,8 +5,9 @@ use maud::{Markup, html};
 use super::ReportError;
 use super::parts::{details, numbers, table, words};
 use super::throughput::{Plotted, figures_of, key, section as group};
-use super::view::{View, packets_in_words};
+use super::view::View;
 use crate::number::{digits, grouped};
+use crate::results::packets_in_words;
 
 /// The section; `None` where nothing of the kind was measured.
 pub fn section(view: &View<'_>) -> Result<Option<Markup>, ReportError> {
@@ -15,9 +16,9 @@ pub fn section(view: &View<'_>) -> Result<Option<Markup>, ReportError> {
         let is_there = |filter: &&&str| view.cells(filter, packets).any(|cell| cell.is_resident());
         let filters: Vec<&str> = view.filters.iter().filter(is_there).copied().collect();
         let plots: Vec<Plotted<'_>> = filters.iter().map(|f| (*f, view.resident(f, packets), Vec::new())).collect();
-        let Some(figures) = figures_of(packets, &plots)? else { continue };
+        let Some(figures) = figures_of(packets, plots)? else { continue };
         let numbers = numbers_of(view, &filters, packets);
-        kinds.push((packets_in_words(packets), html! { div.grid { @for figure in &figures { (figure) } } (numbers) }));
+        kinds.push((packets_in_words(packets), html! { (figures) (numbers) }));
     }
     if kinds.is_empty() {
         return Ok(None);
@@ -40,7 +41,7 @@ fn numbers_of(view: &View<'_>, filters: &[&str], packets: &str) -> Markup {
         numbers("batch"),
         numbers("Mpps"),
         numbers("interval"),
-        numbers("of its ceiling"),
+        numbers("bandwidth used"),
     ];
     let mut rows = Vec::new();
     for filter in filters {
@@ -54,7 +55,7 @@ fn numbers_of(view: &View<'_>, filters: &[&str], packets: &str) -> Markup {
                     grouped(cell.batch as i64).into(),
                     digits(measured.mpps.median).into(),
                     format!("{} to {}", digits(measured.mpps.low), digits(measured.mpps.high)).into(),
-                    super::tables::share(measured).into(),
+                    measured.bandwidth_used().unwrap_or_else(|| "–".into()).into(),
                 ]);
             }
         }

@@ -3,8 +3,8 @@
 use maud::{Markup, html};
 
 use super::ReportError;
-use super::parts::{Cell, details, figure, legend, numbers, table, words};
-use super::plot::{Axis, Ceiling, Plot, Point, Series, placeable, room};
+use super::parts::{Cell, details, grid, legend, numbers, table, words};
+use super::plot::{Axis, Ceiling, Plot, Point, Series, placeable, plot_size, room};
 use super::view::View;
 use crate::number::{digits, grouped, trimmed};
 use crate::results::{self, Measured, Outcome};
@@ -69,10 +69,12 @@ fn group(view: &View<'_>, roof: BandwidthLimit) -> Result<Option<Markup>, Report
         return Ok(None);
     };
     let ceilings: Vec<_> = ceilings.into_iter().filter_map(line).collect();
-    let mut figures = Vec::new();
-    for (filter, largest) in plots.iter().filter(|(_, largest)| !largest.is_empty()) {
-        figures.push(figure(filter, &draw(view, filter, roof, largest, (&x, &y), &ceilings)?));
-    }
+    let shown: Vec<_> = plots.iter().filter(|(_, largest)| !largest.is_empty()).collect();
+    let captions: Vec<&str> = shown.iter().map(|(filter, _)| *filter).collect();
+    let figures = grid(&captions, |place, width| {
+        let (filter, largest) = shown[place];
+        draw(view, filter, roof, largest, (&x, &y), &ceilings, width)
+    })?;
     let rows: Vec<_> = moved().map(|(cell, measured, bytes)| row(cell, measured, *bytes)).collect();
     let names = [words("filter"), words("device"), words("packets"), words("transfer"), words("dispatch")];
     let values = [numbers("batch"), numbers("bytes a packet"), numbers("Mpps"), numbers("GB/s")];
@@ -80,7 +82,7 @@ fn group(view: &View<'_>, roof: BandwidthLimit) -> Result<Option<Markup>, Report
     let caption = format!("Bytes over the {} for each packet, and throughput", roof.name());
     Ok(Some(html! {
         h3 { @match roof { BandwidthLimit::Memory => "Memory", BandwidthLimit::Bus => "Bus" } }
-        div.grid { @for figure in &figures { (figure) } }
+        (figures)
         (details("The numbers", &table(&caption, &columns, &rows)))
     }))
 }
@@ -121,6 +123,7 @@ fn draw(
     largest: &[Moved<'_>],
     (x, y): (&Axis, &Axis),
     ceilings: &[Ceiling],
+    width: u32,
 ) -> Result<Markup, ReportError> {
     let series = view.devices.iter().map(|shown| {
         let points = largest.iter().filter(|(cell, ..)| cell.device == shown.id).map(|(_, measured, bytes)| {
@@ -137,7 +140,7 @@ fn draw(
     );
     let names = ("bytes a packet", "Mpps");
     Plot {
-        size: (360, 250),
+        size: plot_size(width),
         says: &says,
         x,
         x_name: names.0,

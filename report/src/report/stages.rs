@@ -3,11 +3,12 @@
 use maud::{Markup, html};
 
 use super::ReportError;
-use super::parts::{Cell, chips, details, figure, numbers, table, words};
+use super::parts::{Cell, chips, details, grid, numbers, table, words};
 use super::strips::{Parts, Stack};
 use super::theme::STAGES;
-use super::view::{View, packets_in_words};
+use super::view::View;
 use crate::number::{digits, grouped};
+use crate::results::packets_in_words;
 use crate::results::{self, Measured, Outcome, Stages};
 
 /// The stages in the order in which they happen.
@@ -17,25 +18,20 @@ const NAMES: [&str; 5] = ["gather", "upload", "kernel", "download", "verdicts"];
 pub fn section(view: &View<'_>) -> Result<Option<Markup>, ReportError> {
     let mut kinds = Vec::new();
     for packets in &view.packets {
-        let mut figures = Vec::new();
-        let mut rows = Vec::new();
-        for filter in &view.filters {
-            let told = told(view, filter, packets);
-            if told.is_empty() {
-                continue;
-            }
-            figures.push(figure(filter, &plot(filter, packets, &told)?));
-            rows.extend(told.iter().map(|(cell, stages)| row(filter, cell, stages)));
-        }
-        if !figures.is_empty() {
+        let plots = view.filters.iter().map(|filter| (*filter, told(view, filter, packets)));
+        let plots: Vec<_> = plots.filter(|(_, told)| !told.is_empty()).collect();
+        let captions: Vec<&str> = plots.iter().map(|(filter, _)| *filter).collect();
+        let rows: Vec<_> = plots
+            .iter()
+            .flat_map(|(filter, told)| told.iter().map(move |(cell, stages)| row(filter, cell, stages)))
+            .collect();
+        if !plots.is_empty() {
+            let figures = grid(&captions, |place, width| plot(plots[place].0, packets, &plots[place].1, width))?;
             let numbers = details(
                 "The numbers",
                 &table(&format!("Nanoseconds a packet, {}", packets_in_words(packets)), &columns(), &rows),
             );
-            kinds.push((
-                packets_in_words(packets),
-                html! { div.grid { @for figure in &figures { (figure) } } (numbers) },
-            ));
+            kinds.push((packets_in_words(packets), html! { (figures) (numbers) }));
         }
     }
     let colours: Vec<_> = STAGES.iter().zip(NAMES).map(|(colour, name)| (colour.var(), name)).collect();
@@ -83,7 +79,7 @@ fn parts(stages: &Stages) -> [f64; 5] {
     [gather, upload, kernel, download, verdicts].map(|seconds| seconds * 1e9)
 }
 
-fn plot(filter: &str, packets: &str, told: &[(&results::Cell, Stages)]) -> Result<Markup, ReportError> {
+fn plot(filter: &str, packets: &str, told: &[(&results::Cell, Stages)], width: u32) -> Result<Markup, ReportError> {
     let rows = told.iter().map(|(cell, stages)| {
         let parts = parts(stages).to_vec();
         let total = format!("{} ns", digits(parts.iter().sum()));
@@ -92,7 +88,7 @@ fn plot(filter: &str, packets: &str, told: &[(&results::Cell, Stages)]) -> Resul
     let rows: Vec<_> = rows.collect();
     let spoken: Vec<_> = rows.iter().map(|row| format!("{}: {}", row.name, row.total)).collect();
     let says = format!("Time by stage of {filter}, {}. {}.", packets_in_words(packets), spoken.join("; "));
-    Stack { width: 360, says: &says, x_name: "ns a packet", rows: &rows }.draw()
+    Stack { width, says: &says, x_name: "ns a packet", rows: &rows }.draw()
 }
 
 fn columns() -> Vec<super::parts::Column> {

@@ -8,8 +8,9 @@ use super::parts::details;
 use super::plot::Axis;
 use super::reigns::{Curve, reigns};
 use super::strips::{FastestChart, FastestRange};
-use super::view::{View, packets_in_words};
+use super::view::View;
 use crate::number::{digits, short};
+use crate::results::packets_in_words;
 
 /// The section.
 pub fn section(view: &View<'_>) -> Result<Markup, ReportError> {

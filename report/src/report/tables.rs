@@ -8,14 +8,6 @@ use crate::number::{digits, grouped, time};
 use crate::results::{Bar, Measured, Outcome, Results, StopReason};
 use crate::xdp_on_gpu::FormattedTable;
 
-/// The share of the ceiling that counts, with that ceiling's name.
-pub fn share(measured: &Measured) -> String {
-    match &measured.of_ceiling {
-        Some((share, name)) if share.is_finite() => format!("{} % of {name}", digits(share * 100.0)),
-        _ => "–".into(),
-    }
-}
-
 /// The last quantile's column.
 pub const LONGEST: &str = "p99.9, or the longest of n";
 
@@ -50,7 +42,7 @@ pub fn all(view: &View<'_>) -> Markup {
         numbers("p50"),
         numbers("p99"),
         numbers(LONGEST),
-        numbers("of its ceiling"),
+        numbers("bandwidth used"),
         numbers("repetitions"),
     ];
     html! {
@@ -82,7 +74,7 @@ fn row(cell: &crate::results::Cell) -> Vec<Cell> {
                     time(latency.p50),
                     time(latency.p99),
                     longest(measured),
-                    share(measured),
+                    measured.bandwidth_used().unwrap_or_else(|| "–".into()),
                     repetitions(measured),
                 ]
                 .map(Cell::from),

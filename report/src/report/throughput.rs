@@ -3,13 +3,11 @@
 use maud::{Markup, html};
 
 use super::ReportError;
-use super::parts::{Cell, details, figure, legend, numbers, table, words};
-use super::plot::{Axis, Ceiling, Plot, Point, Series, room};
-use super::view::{View, packets_in_words};
+use super::parts::{Cell, details, grid, legend, numbers, table, words};
+use super::plot::{Axis, Ceiling, Plot, Point, Series, plot_size, room};
+use super::view::View;
 use crate::number::{digits, short, trimmed};
-
-/// In the page's pixels.
-pub const SIZE: (u32, u32) = (360, 250);
+use crate::results::packets_in_words;
 
 /// Throughput against the batch.
 pub fn throughput(view: &View<'_>) -> Result<Markup, ReportError> {
@@ -17,11 +15,8 @@ pub fn throughput(view: &View<'_>) -> Result<Markup, ReportError> {
     for packets in &view.packets {
         let plots: Vec<_> =
             view.filters.iter().map(|f| (*f, view.throughput(f, packets), view.ceilings(f, packets))).collect();
-        let Some(figures) = figures_of(packets, &plots)? else { continue };
-        kinds.push((
-            packets_in_words(packets),
-            html! { div.grid { @for figure in &figures { (figure) } } (numbers_of(view, packets)) },
-        ));
+        let Some(figures) = figures_of(packets, plots)? else { continue };
+        kinds.push((packets_in_words(packets), html! { (figures) (numbers_of(view, packets)) }));
     }
     Ok(section(
         "throughput",
@@ -43,7 +38,8 @@ pub type Plotted<'a> = (&'a str, Vec<Series>, Vec<Ceiling>);
 
 /// A plot for each filter with these packets, all with the same axes; `None` where there is nothing
 /// to show.
-pub fn figures_of(packets: &str, plots: &[Plotted<'_>]) -> Result<Option<Vec<Markup>>, ReportError> {
+pub fn figures_of(packets: &str, mut plots: Vec<Plotted<'_>>) -> Result<Option<Markup>, ReportError> {
+    plots.retain(|(_, series, _)| !series.is_empty());
     let all = || plots.iter().flat_map(|(_, series, _)| series);
     let batches = all().flat_map(|s| s.points.iter().map(|p| p.x).chain(s.wrong.iter().copied()));
     let heights = all().flat_map(|s| &s.points).flat_map(|p| [p.low, p.y, p.high]);
@@ -53,18 +49,14 @@ pub fn figures_of(packets: &str, plots: &[Plotted<'_>]) -> Result<Option<Vec<Mar
     let heights: Vec<_> = heights.chain(wrong.then_some(1.0)).collect();
     let (Some(x), Some(y)) = (Axis::over(batches, short), Axis::over(heights, trimmed)) else { return Ok(None) };
     let room = room(all().map(|s| s.label.as_str()));
-    let mut figures = Vec::new();
-    for (filter, series, ceilings) in plots {
-        if series.is_empty() {
-            continue;
-        }
+    let captions: Vec<&str> = plots.iter().map(|(filter, ..)| *filter).collect();
+    let draw = |place: usize, width| {
+        let (filter, series, ceilings): &Plotted<'_> = &plots[place];
         let says = spoken(filter, packets, series);
-        let names = ("packets in a batch", "Mpps");
-        let plot =
-            Plot { size: SIZE, says: &says, x: &x, x_name: names.0, y: &y, y_name: names.1, room, series, ceilings };
-        figures.push(figure(filter, &plot.draw()?));
-    }
-    Ok(Some(figures))
+        let (x_name, y_name) = ("packets in a batch", "Mpps");
+        Plot { size: plot_size(width), says: &says, x: &x, x_name, y: &y, y_name, room, series, ceilings }.draw()
+    };
+    grid(&captions, draw).map(Some)
 }
 
 /// Which line is whose.
@@ -108,7 +100,7 @@ fn numbers_of(view: &View<'_>, packets: &str) -> Markup {
         numbers("Mpps"),
         numbers("interval"),
         numbers("Gb/s"),
-        numbers("of its ceiling"),
+        numbers("bandwidth used"),
     ];
     let rows = rows(view, packets, |cell, measured| {
         let estimate = measured.mpps;
@@ -118,7 +110,7 @@ fn numbers_of(view: &View<'_>, packets: &str) -> Markup {
             digits(estimate.median).into(),
             format!("{} to {}", digits(estimate.low), digits(estimate.high)).into(),
             digits(measured.gbps).into(),
-            super::tables::share(measured).into(),
+            measured.bandwidth_used().unwrap_or_else(|| "–".into()).into(),
         ]
     });
     details("The numbers", &table(&format!("Throughput, {}", packets_in_words(packets)), &columns, &rows))

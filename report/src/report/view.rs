@@ -159,12 +159,3 @@ fn points(best: Vec<(&Cell, &Measured)>) -> Vec<Point> {
     };
     best.into_iter().map(point).collect()
 }
-
-/// Kinds of packets in words: `64-byte packets`, `IMIX`.
-pub fn packets_in_words(packets: &str) -> String {
-    if packets.parse::<u64>().is_ok() {
-        format!("{packets}-byte packets")
-    } else {
-        format!("{} packets", packets.to_uppercase())
-    }
-}

@@ -15,7 +15,7 @@ use super::tables::{Cell, Row, Source, Table};
 #[cfg(any(feature = "opencl", feature = "cuda"))]
 use super::workloads::KERNELS;
 use super::workloads::{WORKLOADS, Workload};
-use crate::run::OVERTIME;
+use crate::measure::TIME_USED_UP;
 use crate::statistics::median;
 
 /// Records that go to a device at a time, as in its own tables.
@@ -26,9 +26,6 @@ const MIN_ROUNDS: usize = 7;
 
 /// More rounds than this say nothing more.
 const MAX_ROUNDS: usize = 1001;
-
-/// Why a column is left out.
-const TIME_USED_UP: &str = "the time was used up; give it more with --time";
 
 /// No side of a column gains by more.
 const MAX_SIDE_TIME: Duration = Duration::from_secs(2);
@@ -63,7 +60,9 @@ pub struct Options {
     /// seven rounds. A column that is not begun soon after that is left out, as cells of other
     /// tables are.
     pub time: Duration,
-    /// Of intervals, as 0.95.
+    /// How long after `time` columns may still start.
+    pub grace: Duration,
+    /// Confidence of intervals, as 0.95.
     pub confidence: f64,
     /// Whether where the host's memory is, sizes of chunks and single calls are measured as well.
     pub all: bool,
@@ -117,7 +116,7 @@ impl Run<'_> {
 
     /// Whether too little time is left for another column.
     fn is_late(&self) -> bool {
-        self.began.elapsed() > self.options.time + OVERTIME
+        self.began.elapsed() > self.options.time + self.options.grace
     }
 
     /// Returns the time left for measuring this many sides of the column; preparing them takes

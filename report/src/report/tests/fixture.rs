@@ -89,6 +89,7 @@ pub fn empty() -> Results {
             seconds: 104.2,
             commands: vec!["portcullis bench --quick --report out.html".into()],
             interrupted: false,
+            load: Some(SystemLoad { average_at_start: 0.4, busy_elsewhere: 0.1 }),
         },
         machine: Machine {
             processor: "AMD EPYC 9B45".into(),
@@ -99,6 +100,8 @@ pub fn empty() -> Results {
             matrix: "quick".into(),
             confidence: 0.95,
             least_repetitions: 10,
+            wanted_width: Some(0.03),
+            filters: FILTERS.map(|(name, ..)| name.into()).into(),
             notes: vec!["Medians, with intervals by order statistics.".into()],
         },
         devices: Vec::new(),

@@ -265,3 +265,170 @@ fn a_device_keeps_its_colour() {
     let ground = format!("#{:02X}{:02X}{:02X}", surface.0, surface.1, surface.2);
     assert!(labels.iter().all(|t| t.contains(&literal) || t.contains(&ground)));
 }
+
+/// What precedes the first section.
+fn header(page: &str) -> &str {
+    page.split_once("<section").expect("there is a section").0.split_once("<body>").expect("there is a body").1
+}
+
+#[test]
+fn the_top_says_what_the_figures_are_worth() {
+    let mut results = fixture::full();
+    let measured = results.cells.iter().filter(|cell| matches!(cell.outcome, Outcome::Measured(_))).count();
+    for (place, cell) in results.cells.iter_mut().enumerate() {
+        if let Outcome::Measured(measured) = &mut cell.outcome {
+            measured.ended = if place % 7 == 0 { StopReason::Time } else { StopReason::Narrow };
+        }
+    }
+    let wide = results.cells.iter().filter(|cell| match &cell.outcome {
+        Outcome::Measured(measured) => measured.ended == StopReason::Time,
+        _ => false,
+    });
+    let unconverged = format!("{} of {measured} confidence intervals did not converge", wide.count());
+    results.method.filters.push("forgotten_filter".into());
+    results.run.load = Some(SystemLoad { average_at_start: 7.25, busy_elsewhere: 1.5 });
+    let page = sound(&results);
+    for text in [unconverged.as_str(), "forgotten_filter", "kept 1.5 of 2 logical processors busy", "7.25"] {
+        assert!(header(&page).contains(text), "{text}: {}", header(&page));
+    }
+}
+
+#[test]
+fn the_top_explains_the_terms() {
+    let page = sound(&fixture::full());
+    for term in ["Portcullis runs", "A filter is", "<code>cpu@1</code>"] {
+        assert!(header(&page).contains(term), "{term}");
+    }
+}
+
+#[test]
+fn a_rate_beyond_memory_is_no_share_of_its_bandwidth() {
+    let mut results = Results { cells: vec![fixture::cell(0, 0, 64, 0, "in place")], ..fixture::empty() };
+    let mut page_of = |share, name: &str| {
+        let Outcome::Measured(measured) = &mut results.cells[0].outcome else { panic!("the fixture measures it") };
+        measured.of_ceiling = Some((share, name.into()));
+        sound(&results)
+    };
+    let cached = page_of(7.53, "memory copy");
+    assert!(!cached.contains("753 %") && cached.contains(">cached<"), "{}", around(&cached, "cached"));
+    assert!(page_of(0.753, "memory copy").contains(">75.3 % of memory copy<"));
+    assert!(
+        page_of(1.2, "bus copy to the device")
+            .contains("> 100 % of bus copy to the device<".replacen('>', "&gt;", 1).as_str())
+    );
+    assert!(!page_of(0.5, "memory copy").contains("nothing can pass"));
+}
+
+/// The widest that an attribute of the drawing lets it become, in the page's pixels.
+fn max_width(svg: &str) -> f64 {
+    let style = svg.split_once("max-width:").expect("a drawing has a widest").1;
+    style.split("px").next().expect("split gives one").parse().expect("a number of pixels")
+}
+
+/// On a wide screen, drawings of a grid fill the column: 1,080 pixels, two side by side with 28
+/// between them, and one that is left over alone.
+#[test]
+fn drawings_fill_the_column() {
+    let full = fixture::full();
+    for filters in 1..=3 {
+        let of_filters = |cell: &&Cell| fixture::FILTERS[..filters].iter().any(|(name, ..)| *name == cell.filter);
+        let cells = full.cells.iter().filter(of_filters).cloned().collect();
+        let page = sound(&Results { cells, ..full.clone() });
+        let grids: Vec<_> = page.split("<div class=\"grid\">").skip(1).collect();
+        assert!(!grids.is_empty());
+        for grid in grids {
+            let mut figures: Vec<&str> = grid.split("<figure").skip(1).collect();
+            figures.truncate(filters);
+            for (place, figure) in figures.iter().enumerate() {
+                let is_alone = place + 1 == filters && filters % 2 == 1;
+                let wanted = if is_alone { 1080.0 } else { (1080.0 - 28.0) / 2.0 };
+                let shown = figure.split("<svg").nth(1).expect("a drawing");
+                assert!(max_width(shown) >= wanted, "{filters}, {place}: {shown:.200}");
+                assert_eq!(figure.starts_with(" class=\"full\""), is_alone, "{filters}, {place}: {figure:.80}");
+            }
+        }
+    }
+}
+
+/// A text or a marker of a drawing: left, right, top and bottom.
+type Extent = (f64, f64, f64, f64);
+
+fn attribute(element: &str, name: &str) -> Option<f64> {
+    element.split_once(&format!(" {name}=\""))?.1.split('"').next()?.parse().ok()
+}
+
+/// Where the texts of a drawing are; letters count as half as wide as they are high, which is less
+/// than fonts have.
+fn texts(svg: &str) -> Vec<(String, Extent)> {
+    let elements = svg.split("<text ").skip(1).filter_map(|text| text.split_once("</text>"));
+    elements
+        .map(|(element, _)| {
+            let element = format!(" {element}");
+            let (tag, text) = element.split_once('>').expect("a tag ends");
+            let of = |name| attribute(tag, name).expect("a text has a place and a size");
+            let (x, y, size) = (of("x"), of("y"), of("font-size"));
+            let width = text.chars().count() as f64 * size * 0.5;
+            let left = match () {
+                () if tag.contains("text-anchor=\"end\"") => x - width,
+                () if tag.contains("text-anchor=\"middle\"") => x - width / 2.0,
+                () => x,
+            };
+            let top = match () {
+                () if tag.contains("dy=\"0.76em\"") => y,
+                () if tag.contains("dy=\"0.5ex\"") => y - size / 2.0,
+                () => y - size,
+            };
+            (text.to_owned(), (left, left + width, top, top + size))
+        })
+        .collect()
+}
+
+fn overlap(one: Extent, other: Extent) -> bool {
+    one.0 < other.1 && other.0 < one.1 && one.2 < other.3 && other.2 < one.3
+}
+
+/// No text of a drawing lies over another one, and no name of a bandwidth limit over a marker.
+#[test]
+fn labels_do_not_overlap() {
+    let mut results = fixture::full();
+    // Limits near each other, of which one has a long name.
+    let limit = |name: &str, device: Option<&str>, factor: f64| Ceiling {
+        name: name.into(),
+        device: device.map(Into::into),
+        bytes_per_second: Estimate { median: 28e9 * factor, low: 27e9 * factor, high: 29e9 * factor },
+    };
+    results.ceilings.push(limit("memory copy, 1 thread", None, 0.93));
+    results.ceilings.push(limit("copy in the device's memory", Some("cuda:0"), 1.1));
+    for (place, cell) in results.cells.iter_mut().enumerate() {
+        if let Outcome::Measured(measured) = &mut cell.outcome
+            && cell.device == "cpu"
+        {
+            let name = ["memory copy", "memory copy, 1 thread", "copy in the device's memory"][place % 3];
+            measured.of_ceiling = Some((0.5 + 0.02 * (place % 3) as f64, name.into()));
+        }
+    }
+    let page = sound(&results);
+    let mut limits = 0;
+    for svg in page.split("<svg").skip(1).filter_map(|svg| svg.split_once("</svg>")).map(|(svg, _)| svg) {
+        let texts = texts(svg);
+        for (place, (one, extent)) in texts.iter().enumerate() {
+            for (other, beside) in &texts[..place] {
+                assert!(!overlap(*extent, *beside), "`{one}` {extent:?} and `{other}` {beside:?}: {svg:.300}");
+            }
+        }
+        let names = texts.iter().filter(|(text, _)| text.contains("copy"));
+        let markers = svg.split("<circle").skip(1);
+        let markers: Vec<Extent> = markers
+            .map(|circle| {
+                let of = |name| attribute(circle, name).expect("a circle has a place");
+                (of("cx") - 30.0, of("cx") + 30.0, of("cy") - 30.0, of("cy") + 30.0)
+            })
+            .collect();
+        for (name, extent) in names {
+            limits += 1;
+            let hit = markers.iter().find(|marker| overlap(*extent, **marker));
+            assert_eq!(hit, None, "`{name}` {extent:?} over a marker: {svg:.300}");
+        }
+    }
+    assert!(limits > 10, "{limits} names of limits");
+}
