@@ -6,9 +6,9 @@ use std::sync::Arc;
 use portcullis::device::LoadOptions;
 use portcullis::diagnostics;
 use portcullis::frontend::wgsl;
-use portcullis::io::{self, Source, SourceOptions};
 use portcullis::map::{MapHandle, UpdateError};
 use portcullis::packet::VerdictCounts;
+use portcullis::packet_io::{self, Source};
 use portcullis::pipeline;
 use portcullis::program::ProgramOptions;
 
@@ -37,9 +37,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let sources = MapHandle::<Ipv4Addr, (u64, u32)>::open(&program, "sources")?;
     let blocked = MapHandle::<Ipv4Addr, ()>::open(&program, "blocked")?;
 
-    let batches =
-        SourceOptions { max_packets: 10_000, ..pipeline::source_options(&program, device.info().kind, false) };
-    let mut source = io::open("synth:packets=50000,flows=100", &batches)?;
+    let batches = pipeline::source_options(&program, device.info().kind, false).with_max_packets(10_000);
+    let mut source = packet_io::open("synth:packets=50000,flows=100", &batches)?;
     while let Some(batch) = source.next_batch()? {
         let done = session.run(batch)?;
         let VerdictCounts { drop: dropped, pass: passed, .. } = done.verdicts.counts();
