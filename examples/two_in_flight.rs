@@ -1,5 +1,5 @@
-//! Keeps two batches in flight, so that a device works on one while the next is read: `cargo run
-//! --example two_in_flight`. (A CPU may filter small batches only when they are completed.)
+//! Keeps two batches in flight, so that the device works on one while the next is read: `cargo run
+//! --example two_in_flight`. (A CPU may run small batches only on completion.)
 //!
 //! [`portcullis::Pipeline`] does the same with threads for reading and writing.
 
@@ -33,10 +33,8 @@ pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
         // Batches complete in the order of submission. Dropping one returns its memory to the
         // source.
         let Some(done) = session.complete()? else { break };
-        for (total, count) in totals.iter_mut().zip(done.verdicts.counts()) {
-            *total += count;
-        }
+        totals += done.verdicts.counts();
     }
-    println!("on {}: {} pass, {} are dropped", device.info().name, totals[2], totals[1]);
+    println!("on {}: {} pass, {} are dropped", device.info().name, totals.pass, totals.drop);
     Ok(())
 }

@@ -151,9 +151,11 @@ pub mod live {
         REDRAWN.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Lines of standard error's terminal; 24, as on the first ones, where it is none.
-    pub fn height() -> usize {
-        rustix::termios::tcgetwinsize(io::stderr()).map_or(24, |size| size.ws_row.max(1).into())
+    /// Lines and columns of the terminal that standard error is; 24 and 80 if they are unknown.
+    pub fn terminal_size() -> (usize, usize) {
+        let size = rustix::termios::tcgetwinsize(io::stderr()).ok();
+        let known = size.filter(|size| size.ws_row > 0 && size.ws_col > 0);
+        known.map_or((24, 80), |size| (size.ws_row.into(), size.ws_col.into()))
     }
 
     /// Standard error, for the log: what is written at once are whole lines.
