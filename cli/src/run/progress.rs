@@ -39,6 +39,7 @@ impl Progress {
             let bar = self.bar.get_or_insert_with(|| bar(progress.total));
             bar.set_position(progress.done);
             bar.set_message(format!("{} packets, {rate}", out::grouped(totals.packets)));
+            out::return_cursor();
         } else if self.wanted && !self.terminal && self.last.elapsed() > PATIENCE {
             let part = match progress.total {
                 Some(total) if total > 0 => format!(", {:.0} %", progress.done as f64 / total as f64 * 100.0),
