@@ -163,7 +163,7 @@ pub struct Events {
     log: Option<Log>,
     /// Packets submitted since events were last read.
     packets: u64,
-    /// Estimated maximum number of packets that write to one ring between two reads.
+    /// Records per packet in the fullest ring, as of the last read; rounded up, at least 1.
     rate: u64,
     last: Instant,
 }
