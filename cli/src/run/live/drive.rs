@@ -47,7 +47,7 @@ const EXPECTED_LIVE: usize = 1024;
 pub struct Prepared {
     /// The filter.
     pub program: Arc<Program>,
-    device: Arc<dyn Device>,
+    device: WithFallback,
     options: LoadOptions,
     dispatch: Dispatch,
     /// Tracing span of the run's events.
@@ -64,7 +64,7 @@ pub struct Prepared {
 
 /// A finished run.
 pub struct FinishedRun {
-    device: Arc<dyn Device>,
+    device: WithFallback,
     summary: RunSummary,
     error: Option<LaneError>,
     saved: Result<(), Failure>,
@@ -100,7 +100,7 @@ impl Prepared {
                 Chosen::open(&args.device, settings)?
             }
         };
-        let mut device = chosen.device.clone();
+        let mut device = WithFallback::from(chosen.device.clone());
         args.maps.check(&program, device.info())?;
         let is_cpu = device.info().kind == DeviceKind::Cpu || device.info().kind == DeviceKind::Reference;
         let load = LoadOptions {
@@ -122,13 +122,13 @@ impl Prepared {
         // An impossible fallback is an error, because the user asked for it and not for the CPU
         // alone.
         if args.live.overload == "cpu" {
-            device = relieved(device, &load)?;
+            device = relieved(chosen.device.clone(), &load)?;
             session = device.load(&program, &load)?;
         }
         // Also before the network is changed: map files, and addresses that may be in use. This
         // session is dropped again, since its threads have all the capabilities that this thread
         // still has.
-        let mut maps = Maps::load(&args.maps, &program, &mut *session)?;
+        let mut maps = Maps::load(&args.maps, &program, &mut session)?;
         places::check(args)?;
         maps.open_outputs(&interrupt.stop)?;
         let numbers = if args.maps.begins_with_something() { 0..program.maps().len() } else { 0..0 };
@@ -184,7 +184,7 @@ pub fn check_processors(wanted: &[u16]) -> Result<(), Failure> {
 }
 
 /// Wraps a device with the CPU as its fallback.
-fn relieved(device: Arc<dyn Device>, load: &LoadOptions) -> Result<Arc<dyn Device>, Failure> {
+fn relieved(device: Arc<dyn Device>, load: &LoadOptions) -> Result<WithFallback, Failure> {
     let usage = |what: &str| Err(Failure::Usage(format!("--overload cpu: {what}")));
     if device.info().kind == DeviceKind::Cpu {
         return usage("the CPU runs the filter, and nothing else could relieve it; `drop` is what is left");
@@ -192,7 +192,7 @@ fn relieved(device: Arc<dyn Device>, load: &LoadOptions) -> Result<Arc<dyn Devic
     if Dispatch::select(device.info(), load)? == Dispatch::Inline {
         return usage("with `--dispatch inline` each batch is waited for, and none waits; another method is needed");
     }
-    Ok(Arc::new(WithFallback::new(device, devices::open("cpu")?)))
+    Ok(WithFallback::new(device, devices::open("cpu")?))
 }
 
 /// Runs the lanes until the run is stopped; `at_stop` then ends reception. `beside` starts what
@@ -245,7 +245,7 @@ fn go(
     let copied = import(lanes.iter_mut().map(|lane| (&lane.lane.memory, &mut lane.session)))?;
     show_copies(copied, device.info());
     for lane in &mut lanes {
-        warm_up(&mut *lane.session, &program)?;
+        warm_up(&mut lane.session, &program)?;
     }
     // Filters with maps have a single lane.
     for (number, words) in words {
@@ -318,11 +318,11 @@ fn go(
     drop(metrics);
     let mut maps = lock(&maps);
     let told = match sessions.first_mut() {
-        Some(session) => maps.last_events(Some(&mut **session)),
+        Some(session) => maps.last_events(Some(session)),
         None => maps.last_events(None),
     };
-    let saved = sessions.first_mut().map_or(Ok(()), |session| maps.write(&mut **session)).and(told);
-    let traps = sessions.first_mut().map_or(Ok(Vec::new()), |session| maps.traps.read(&mut **session));
+    let saved = sessions.first_mut().map_or(Ok(()), |session| maps.write(session)).and(told);
+    let traps = sessions.first_mut().map_or(Ok(Vec::new()), |session| maps.traps.read(session));
     let (traps, failed) = traps.map_or_else(|error| (Vec::new(), Err(error)), |traps| (traps, Ok(())));
     let summary = run.summary(&reading);
     let besides = ExtraReport::of(&summary, maps.events(), (&maps.traps, traps));
@@ -437,8 +437,8 @@ fn closing(args: &Args) -> BatchPolicy {
 
 /// Gives sessions access to the memory that packets are received into. Returns whether a session
 /// works on copies instead.
-pub fn import<'a>(
-    sessions: impl Iterator<Item = (&'a Option<Arc<packet::Span>>, &'a mut Box<dyn Session>)>,
+pub fn import<'a, S: Session + ?Sized + 'a>(
+    sessions: impl Iterator<Item = (&'a Option<Arc<packet::Span>>, &'a mut S)>,
 ) -> Result<bool, DeviceError> {
     let mut copied = false;
     for (memory, session) in sessions {
