@@ -1,4 +1,4 @@
-//! `portcullis ctl`
+//! `portcullis ctl`: the client of a run's control socket.
 
 use std::path::PathBuf;
 
@@ -113,11 +113,11 @@ mod asking {
     use crate::out;
     use crate::run::live::report::{self, ExtraReport};
 
-    /// How long a run may take to answer: a driver may compile for seconds, and what a batch takes
-    /// is cut to less.
+    /// How long to wait for an answer: a driver may compile for seconds, and a batch in flight
+    /// delays it too.
     const PATIENCE: Duration = Duration::from_secs(60);
 
-    /// Asks.
+    /// Sends the request and prints the answer.
     pub fn run(args: &Args) -> Result<(), Failure> {
         match ask(&args.control, &request(&args.command)?)? {
             Answer::Done => Ok(()),
@@ -128,7 +128,7 @@ mod asking {
                 _ => {
                     let summary: RunSummary = serde_json::from_str(stats.get())
                         .map_err(|error| Failure::Wrong(format!("the run's numbers make no sense here: {error}")))?;
-                    // Runs of another release may have none.
+                    // Instances of other releases may not send these.
                     let besides: ExtraReport = serde_json::from_str(stats.get()).unwrap_or_default();
                     out::print(report::table(&summary, "so far", None, &besides))
                 }
@@ -164,7 +164,7 @@ mod asking {
         })
     }
 
-    /// Sends a request, and waits for its answer.
+    /// Sends a request and waits for its answer.
     fn ask(path: &Path, request: &Request) -> Result<Answer, Failure> {
         let wrong = |what: &str| Failure::Wrong(format!("--control {}: {what}", path.display()));
         let failed = |error: io::Error| match error.kind() {
@@ -200,7 +200,7 @@ mod asking {
         control::decode_answer(&answer).map_err(|refused| wrong(&refused.error))
     }
 
-    /// What became of the maps.
+    /// Formats what a reload did to the maps.
     fn told(reloaded: &ReloadReport) -> String {
         let mut text = format!("{} has taken over\n", reloaded.filter);
         for (names, what) in [

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn for_a_second() {
+    fn mutated_seeds_never_panic() {
         let state = [&[STATE + 8][..], &some_state()].concat();
         let intact = [&[STATE][..], &some_state()].concat();
         let seeds: [&[u8]; 12] = [
