@@ -329,40 +329,6 @@ fn facts_json(program: &Program) -> serde_json::Value {
         Window::Bytes(n) => json!(n),
         Window::WholePacket => json!(null),
     };
-    let parameter = |parameter: &Parameter| {
-        let value = match &parameter.value {
-            ParameterValue::U32(value) => json!(value),
-            ParameterValue::I32(value) => json!(value),
-            ParameterValue::Bool(value) => json!(value),
-            ParameterValue::F32(value) => json!(value),
-            ParameterValue::Text(value) => json!(value),
-        };
-        json!({"name": parameter.name, "value": value, "default": parameter.is_default})
-    };
-    // Of one by number the key is that number.
-    let map = |map: &map::Declaration| {
-        let columns = Columns::of(map);
-        let fields = |fields: &[Field]| -> Vec<_> {
-            fields.iter().map(|field| json!({"name": field.name, "form": field.ty.name()})).collect()
-        };
-        json!({
-            "name": map.name, "kind": map.kind.name(), "key_words": map.key, "value_words": map.value,
-            "entries": map.entries, "bytes": bytes(map), "key": fields(&columns.key), "value": fields(&columns.value),
-            "csv_header": map.csv_header(),
-        })
-    };
-    let map = |declared: &map::Declaration| {
-        if let Some((ring, definition)) = object::ring(program, declared) {
-            return object::ring_json(ring, definition, bytes(declared));
-        }
-        let mut told = map(declared);
-        if let Some(typed) = &declared.typed {
-            let [key, value] = object::fields(typed);
-            (told["key"], told["value"]) = (json!(key), json!(value));
-            told["object"] = object::of_types(typed);
-        }
-        told
-    };
     let of_object = portcullis::frontend::xdp::ObjectInfo::of(program).map(|origin| {
         json!({
             "file": origin.object, "program": origin.program, "helpers": origin.helpers,
@@ -373,8 +339,8 @@ fn facts_json(program: &Program) -> serde_json::Value {
     });
     json!({
         "ok": true,
-        "parameters": program.parameters().iter().map(parameter).collect::<Vec<_>>(),
-        "maps": program.maps().iter().map(map).collect::<Vec<_>>(),
+        "parameters": parameters_json(program),
+        "maps": maps_json(program),
         "object": of_object,
         "facts": {
             "reads_bytes": window(facts.reads),
@@ -391,4 +357,44 @@ fn facts_json(program: &Program) -> serde_json::Value {
             "uses_float": facts.uses_float,
         },
     })
+}
+
+/// The parameters of a filter with their values, as JSON.
+pub fn parameters_json(program: &Program) -> Vec<serde_json::Value> {
+    let parameter = |parameter: &Parameter| {
+        let value = match &parameter.value {
+            ParameterValue::U32(value) => json!(value),
+            ParameterValue::I32(value) => json!(value),
+            ParameterValue::Bool(value) => json!(value),
+            ParameterValue::F32(value) => json!(value),
+            ParameterValue::Text(value) => json!(value),
+        };
+        json!({"name": parameter.name, "value": value, "default": parameter.is_default})
+    };
+    program.parameters().iter().map(parameter).collect()
+}
+
+/// The maps of a filter with their sizes and columns, as JSON.
+pub fn maps_json(program: &Program) -> Vec<serde_json::Value> {
+    let fields = |fields: &[Field]| -> Vec<_> {
+        fields.iter().map(|field| json!({"name": field.name, "form": field.ty.name()})).collect()
+    };
+    let map = |declared: &map::Declaration| {
+        if let Some((ring, definition)) = object::ring(program, declared) {
+            return object::ring_json(ring, definition, bytes(declared));
+        }
+        let columns = Columns::of(declared);
+        let mut map = json!({
+            "name": declared.name, "kind": declared.kind.name(), "key_words": declared.key,
+            "value_words": declared.value, "entries": declared.entries, "bytes": bytes(declared),
+            "key": fields(&columns.key), "value": fields(&columns.value), "csv_header": declared.csv_header(),
+        });
+        if let Some(typed) = &declared.typed {
+            let [key, value] = object::fields(typed);
+            (map["key"], map["value"]) = (json!(key), json!(value));
+            map["object"] = object::of_types(typed);
+        }
+        map
+    };
+    program.maps().iter().map(map).collect()
 }

@@ -11,6 +11,7 @@ mod devices;
 mod explain;
 mod failure;
 mod filter;
+mod filters;
 mod header;
 mod l2fwd;
 mod out;
@@ -20,6 +21,7 @@ mod selftest;
 use std::panic::PanicHookInfo;
 use std::process::ExitCode;
 
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Parser, Subcommand};
 
 /// Run packet filters on the CPU or a GPU, a capture in, verdicts out: WGSL, OpenCL C, XDP objects,
@@ -39,6 +41,7 @@ struct Cli {
 enum Command {
     Run(Box<run::Args>),
     Check(check::Args),
+    Filters(filters::Args),
     Ctl(ctl::Args),
     L2fwd(Box<l2fwd::Args>),
     Bench(Box<bench::Args>),
@@ -54,12 +57,12 @@ fn main() -> ExitCode {
     std::panic::set_hook(Box::new(last_resort));
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(said) => {
-            // Help and version come this way too. Of an error where nobody listens the exit code
-            // tells.
-            return match said.print() {
-                Err(error) if !said.use_stderr() => out::stdout_failed(&error).report(),
-                _ => ExitCode::from(said.exit_code() as u8),
+        Err(error) => {
+            // Help and version come this way too. If standard error is closed, the exit code tells.
+            let message = with_advice_for_tcpdump_users(error);
+            return match message.print() {
+                Err(error) if !message.use_stderr() => out::stdout_failed(&error).report(),
+                _ => ExitCode::from(message.exit_code() as u8),
             };
         }
     };
@@ -67,6 +70,7 @@ fn main() -> ExitCode {
         None => demo::run(),
         Some(Command::Run(args)) => run::run(&args),
         Some(Command::Check(args)) => check::run(args),
+        Some(Command::Filters(args)) => filters::run(&args),
         Some(Command::Ctl(args)) => ctl::run(&args),
         Some(Command::L2fwd(args)) => l2fwd::run(&args),
         Some(Command::Bench(args)) => bench::run(&args),
@@ -82,6 +86,24 @@ fn main() -> ExitCode {
         // The hook has spoken.
         Err(_) => ExitCode::from(failure::WRONG),
     }
+}
+
+/// Adds the next step to the error for an option that tcpdump has and `run` has not.
+fn with_advice_for_tcpdump_users(mut error: clap::Error) -> clap::Error {
+    let is_run = std::env::args_os().nth(1).is_some_and(|command| command == "run");
+    let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg) else { return error };
+    let advice = match option.as_str() {
+        _ if !is_run || error.kind() != ErrorKind::UnknownArgument => return error,
+        "-A" | "-e" | "-q" | "-S" | "-t" | "-v" | "-x" | "-X" | "-#" => format!(
+            "portcullis prints no packets: write those that pass to tcpdump, `portcullis run … -w - | tcpdump {option} -r -`"
+        ),
+        "-d" => "`portcullis check --emit bpf EXPRESSION` prints the instructions of an expression".into(),
+        "-D" => "`ip link` lists the interfaces".into(),
+        "-F" => "give the expression itself: `\"$(cat FILE)\"`".into(),
+        _ => return error,
+    };
+    error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![advice.into()]));
+    error
 }
 
 /// A panic is a fault of this program, never the user's: one line that says where, for the report.

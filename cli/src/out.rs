@@ -4,7 +4,7 @@ use std::fmt;
 use std::io::{self, ErrorKind, IsTerminal, Write};
 
 use codespan_reporting::term::termcolor::ColorChoice;
-use comfy_table::{CellAlignment, Table, presets};
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use portcullis::io::create_error_reason;
 use portcullis::reason;
 
@@ -169,7 +169,22 @@ pub fn color(stream: &impl IsTerminal) -> ColorChoice {
 
 /// A table without lines; columns in `right` are numbers.
 pub fn table(rows: Vec<Vec<String>>, right: &[usize]) -> String {
+    arranged(Table::new(), rows, right)
+}
+
+/// A table whose cells are wrapped between words, as wide as the terminal or else 80 columns.
+pub fn wrapped_table(rows: Vec<Vec<String>>, right: &[usize]) -> String {
     let mut table = Table::new();
+    table.set_content_arrangement(ContentArrangement::Dynamic).set_width(terminal_width());
+    arranged(table, rows, right)
+}
+
+/// Width of standard output in columns: the terminal's up to 100, else 80.
+fn terminal_width() -> u16 {
+    terminal_size::terminal_size_of(io::stdout()).map_or(80, |(width, _)| width.0.clamp(40, 100))
+}
+
+fn arranged(mut table: Table, rows: Vec<Vec<String>>, right: &[usize]) -> String {
     table.load_style(presets::NOTHING);
     table.add_rows(rows);
     for (i, column) in table.column_iter_mut().enumerate() {

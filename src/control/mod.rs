@@ -10,6 +10,8 @@ use portcullis_core::map::{Declaration, Format};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+use crate::stock;
+
 pub use maps::{remove_map_entry, set_map_entry};
 
 /// Protocol version; requests of another version are rejected.
@@ -76,7 +78,8 @@ pub enum Request {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Reload {
-    /// Absolute path of the file, since the run may have another working directory.
+    /// Absolute path of the file, since the run may have another working directory; or the name of
+    /// a stock filter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub filter: Option<String>,
     /// A tcpdump expression, instead of a file.
@@ -102,8 +105,9 @@ impl Reload {
     /// Checks that exactly one of file and expression is given.
     fn check(&self) -> Result<(), Refusal> {
         match (&self.filter, &self.expr) {
-            (Some(file), None) if !file.starts_with('/') => {
-                Err(Refusal::usage(format!("{file}: the path of the filter must be absolute")))
+            (Some(file), None) if !file.starts_with('/') && stock::find(file).is_none() => {
+                let what = "the path of the filter must be absolute, and no stock filter is called so";
+                Err(Refusal::usage(format!("{file}: {what}")))
             }
             (Some(_), None) | (None, Some(_)) => Ok(()),
             _ => Err(Refusal::usage("give either `filter`, a file, or `expr`, an expression, but not both")),

@@ -17,10 +17,10 @@ mod report;
 #[cfg(all(target_os = "linux", feature = "dpdk"))]
 mod untouched;
 
-use std::path::PathBuf;
+use std::ffi::OsString;
 use std::time::Duration;
 
-use clap::builder::{NonEmptyStringValueParser, PathBufValueParser};
+use clap::builder::NonEmptyStringValueParser;
 use portcullis::devices::Selector;
 
 use super::failure::Failure;
@@ -60,9 +60,10 @@ pub struct Args {
     /// wgpu:N, opencl, opencl:N, interp or noop (-g)
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     device: Selector,
-    /// Do this filter's work, and carry out its verdicts, in place of swapping MAC addresses
-    #[arg(long, value_name = "FILE", value_parser = PathBufValueParser::new())]
-    filter: Option<PathBuf>,
+    /// Do this filter's work, and carry out its verdicts, in place of swapping MAC addresses: a stock
+    /// filter or a file
+    #[arg(long, value_name = "FILTER", value_parser = super::filter::NameParser, hide_possible_values = true)]
+    filter: Option<OsString>,
     /// Forward packets that match a tcpdump expression
     #[arg(long, value_name = "EXPRESSION", allow_hyphen_values = true, conflicts_with = "filter")]
     expr: Option<String>,

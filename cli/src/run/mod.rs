@@ -43,6 +43,9 @@ use maps::MapArgs;
 /// Live traffic is received from an interface (`--af-xdp`, `--dpdk`) or from the firewall
 /// (`--nfqueue`), and each verdict is applied: a packet goes to the kernel, back out of the
 /// interface it came from, out of another one, or is dropped. Runs until Ctrl-C.
+///
+/// Takes tcpdump's `-r`, `-w`, `-c`, `-i` and `-n`, and its expressions: `portcullis run -r in.pcap
+/// -w out.pcap udp port 53`.
 #[derive(Debug, clap::Args)]
 #[command(group(ArgGroup::new("source").required(true).multiple(true).args(["read", "af_xdp", "nfqueue", "dpdk"])))]
 pub struct Args {
@@ -51,7 +54,7 @@ pub struct Args {
     /// Read packets from a capture; `-` is standard input
     ///
     /// `synth:packets=100000,seed=1,size=64..1500` generates traffic instead.
-    #[arg(long, value_name = "FILE|synth:…", value_parser = NonEmptyStringValueParser::new(),
+    #[arg(short, long, value_name = "FILE|synth:…", value_parser = NonEmptyStringValueParser::new(),
           conflicts_with_all = live::SOURCES, help_heading = "Input")]
     read: Option<String>,
     #[command(flatten)]
@@ -59,7 +62,7 @@ pub struct Args {
     /// Write packets that PASS to a capture; `-` is standard output
     ///
     /// Pcapng if the name ends in .pcapng, else classic pcap in the input's time resolution.
-    #[arg(long, value_name = "FILE", value_parser = output(), conflicts_with_all = live::SOURCES, help_heading = "Output")]
+    #[arg(short, long, value_name = "FILE", value_parser = output(), conflicts_with_all = live::SOURCES, help_heading = "Output")]
     write: Option<String>,
     /// Write packets with verdict TX to a capture
     #[arg(long, value_name = "FILE", value_parser = output(), conflicts_with_all = live::SOURCES, help_heading = "Output", hide_short_help = true)]
@@ -103,8 +106,11 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024), help_heading = "Device")]
     threads: Option<u16>,
     /// Stop after this many packets
-    #[arg(long, value_name = "N", conflicts_with_all = live::SOURCES, help_heading = "Input")]
+    #[arg(short = 'c', long, value_name = "N", conflicts_with_all = live::SOURCES, help_heading = "Input")]
     limit: Option<u64>,
+    /// Accepted as tcpdump has it, and ignored: addresses are never resolved
+    #[arg(short = 'n', action = clap::ArgAction::Count, help_heading = "Input", hide_short_help = true)]
+    _never_resolve: u8,
     /// Print the totals as one line of JSON instead of a table
     #[arg(long, help_heading = "Output")]
     json: bool,

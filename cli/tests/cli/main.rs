@@ -25,6 +25,8 @@ mod readme;
 mod refused;
 mod run;
 mod state;
+mod stock_filters;
 mod support;
+mod tcpdump;
 mod traps;
 mod watch;

@@ -18,8 +18,9 @@ pub struct LiveArgs {
     /// Filter the packets an interface receives, through AF_XDP sockets
     ///
     /// All RX queues, or those listed (`eth0:0-3,8`, counted from 0), until Ctrl-C. May be
-    /// repeated; the first interface is port 0.
-    #[arg(long, value_name = "IFACE[:QUEUES]", value_parser = NonEmptyStringValueParser::new(), help_heading = "Input")]
+    /// repeated; the first interface is port 0. Unlike tcpdump's `-i`, which copies packets, this
+    /// takes them over: what the filter drops is gone, and the kernel gets what passes.
+    #[arg(short = 'i', long, value_name = "IFACE[:QUEUES]", value_parser = NonEmptyStringValueParser::new(), help_heading = "Input")]
     pub af_xdp: Vec<String>,
     /// Filter the packets of a netfilter queue
     ///

@@ -109,7 +109,7 @@ impl Service for Live {
 impl Live {
     /// Has another filter take over, or says why it does not.
     fn take_over(&mut self, filter: &Reload) -> Result<ReloadReport, Refusal> {
-        let args = FilterArgs::of(filter)?;
+        let args = FilterArgs::from_reload(filter)?;
         // A pipe might never be opened from its other end.
         let is_file = args.file().map(|file| file.metadata().map(|it| it.is_file()));
         match is_file {
