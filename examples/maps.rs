@@ -9,6 +9,7 @@ use portcullis::diagnostics;
 use portcullis::frontend::wgsl;
 use portcullis::io::{self, Source, SourceOptions};
 use portcullis::map::{MapHandle, UpdateError};
+use portcullis::packet::VerdictCounts;
 use portcullis::pipeline;
 use portcullis::program::ProgramOptions;
 
@@ -42,7 +43,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut source = io::open("synth:packets=50000,flows=100", &batches)?;
     while let Some(batch) = source.next_batch()? {
         let done = session.run(batch)?;
-        let [_, dropped, passed, ..] = done.verdicts.counts();
+        let VerdictCounts { drop: dropped, pass: passed, .. } = done.verdicts.counts();
         // Block the source with the most packets from the next batch on, and reset the counters.
         // Each map is replaced as a whole or not at all.
         let most = sources.update(&mut *session, |rows| {

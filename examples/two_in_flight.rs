@@ -41,10 +41,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         // Batches complete in the order of submission. Dropping one returns its memory to the
         // source.
         let Some(done) = session.complete()? else { break };
-        for (total, count) in totals.iter_mut().zip(done.verdicts.counts()) {
-            *total += count;
-        }
+        totals += done.verdicts.counts();
     }
-    println!("on {}: {} pass, {} are dropped", device.info().name, totals[2], totals[1]);
+    println!("on {}: {} pass, {} are dropped", device.info().name, totals.pass, totals.drop);
     Ok(())
 }

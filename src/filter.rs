@@ -86,6 +86,7 @@ enum Input {
     OpenClC(Source, Option<PathBuf>),
     Bpf(Source),
     Expression(Source),
+    #[cfg(feature = "xdp")]
     XdpObject {
         name: String,
         bytes: Vec<u8>,
@@ -107,7 +108,8 @@ impl Filter {
     }
 
     /// Reads a filter from a file; the name's ending tells the language: `.wgsl`, `.cl` (OpenCL C),
-    /// `.bpf` (classic BPF as `tcpdump -ddd` prints it), or `.o` (an XDP object compiled by clang).
+    /// `.bpf` (classic BPF as `tcpdump -ddd` prints it), or, with the feature `xdp`, `.o` (an XDP
+    /// object compiled by clang).
     ///
     /// # Errors
     /// [`Error::Read`] or [`Error::UnknownLanguage`]. Errors in the text are found by
@@ -123,6 +125,7 @@ impl Filter {
             Some("wgsl") => Input::Wgsl(text()?),
             Some("cl") => Input::OpenClC(text()?, Some(path.parent().unwrap_or(Path::new("")).to_owned())),
             Some("bpf") => Input::Bpf(text()?),
+            #[cfg(feature = "xdp")]
             Some("o") => Input::XdpObject { bytes: read()?, name, program: None },
             _ => return Err(Error::UnknownLanguage { path: path.to_owned() }),
         }))
@@ -149,7 +152,8 @@ impl Filter {
         Filter::new(Input::Bpf(Source::new("filter.bpf", text.as_ref())))
     }
 
-    /// An XDP object as clang writes it. `name` is used in diagnostics.
+    /// An XDP object as clang writes it. Needs the feature `xdp`. `name` is used in diagnostics.
+    #[cfg(feature = "xdp")]
     pub fn xdp_object(name: impl Into<String>, bytes: impl Into<Vec<u8>>) -> Filter {
         Filter::new(Input::XdpObject { name: name.into(), bytes: bytes.into(), program: None })
     }
@@ -165,6 +169,7 @@ impl Filter {
 
     /// Chooses a program of an XDP object by its name or section; other filters have no programs
     /// and are left as they are. Without it, an object must have exactly one program.
+    #[cfg(feature = "xdp")]
     pub fn with_program(mut self, name: impl Into<String>) -> Filter {
         if let Input::XdpObject { program, .. } = &mut self.input {
             *program = Some(name.into());
@@ -212,6 +217,7 @@ impl Filter {
             }
             Input::Bpf(source) => portcullis_bpf::compile(source, options)?,
             Input::Expression(source) => expression::compile(source, options)?,
+            #[cfg(feature = "xdp")]
             Input::XdpObject { name, bytes, program } => {
                 portcullis_xdp::compile(name, bytes, program.as_deref(), options)?
             }

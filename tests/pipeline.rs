@@ -12,7 +12,7 @@ use portcullis::frontend::wgsl;
 use portcullis::io::synth::{Spec, SynthSource};
 use portcullis::io::{CaptureFormat, Progress, Sink, SinkError, Source, SourceError, SourceOptions, Written};
 use portcullis::map::layout::HEADER_WORDS;
-use portcullis::packet::Batch;
+use portcullis::packet::{Batch, VerdictCounts};
 use portcullis::pipeline::{self, Event, Observer, Outputs, PipelineError, RunOutcome};
 use portcullis::program::ProgramOptions;
 
@@ -95,7 +95,7 @@ fn packets_keep_their_order_and_are_all_counted() {
         assert!(finished.error.is_none() && !finished.stopped);
         assert_eq!(finished.totals.packets, 5000);
         assert_eq!(finished.totals.bytes, expected.iter().map(|p| p.len() as u64).sum::<u64>());
-        assert_eq!(finished.totals.verdicts, [0, 0, 5000, 0, 0]);
+        assert_eq!(finished.totals.verdicts, VerdictCounts { pass: 5000, ..VerdictCounts::default() });
         assert_eq!(seen, 5000);
         assert!(kept.packets() == expected && kept.is_finished());
     }

@@ -6,7 +6,6 @@ use std::io::{self, IsTerminal};
 use std::sync::Arc;
 
 use clap::ValueEnum;
-use portcullis::c_writer::{Language, Options, write};
 use portcullis::diagnostics::{Diagnostic, Diagnostics};
 use portcullis::frontend::bpf::disassemble;
 use portcullis::frontend::xdp::ObjectReport;
@@ -15,6 +14,7 @@ use portcullis::map::{self, MapKind};
 use portcullis::packet::Action;
 use portcullis::program::facts::Window;
 use portcullis::program::{Facts, Parameter, ParameterValue, Program};
+use portcullis_c_writer::{Language, Options, write};
 use serde_json::json;
 
 use super::chosen::Chosen;

@@ -9,7 +9,6 @@ use portcullis::devices::backends;
 use portcullis::diagnostics;
 use portcullis::frontend::wgsl;
 use portcullis::io::capture;
-use portcullis::packet::Action;
 use portcullis::pipeline::{self, Event, Outputs, Totals};
 use portcullis::program::{Program, ProgramOptions};
 use portcullis::stock;
@@ -39,8 +38,8 @@ pub fn run() -> Result<(), Failure> {
                         Ok(totals) => vec![
                             info.id.clone(),
                             out::grouped(totals.packets),
-                            out::grouped(totals.verdicts[Action::Pass as usize]),
-                            out::grouped(totals.verdicts[Action::Drop as usize]),
+                            out::grouped(totals.verdicts.pass),
+                            out::grouped(totals.verdicts.drop),
                             format!("{:.2}", totals.mpps()),
                             format!("{}, {}", info.kind.name(), info.name),
                         ],

@@ -17,6 +17,7 @@ mod l2fwd;
 mod out;
 mod run;
 mod selftest;
+mod startup;
 
 use std::panic::PanicHookInfo;
 use std::process::ExitCode;
@@ -55,13 +56,15 @@ enum Command {
 /// Parses the arguments, does what they ask and says how it ended.
 fn main() -> ExitCode {
     std::panic::set_hook(Box::new(last_resort));
+    startup::ignore_sigxfsz();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            // Help and version come this way too. If standard error is closed, the exit code tells.
             let message = with_advice_for_tcpdump_users(error);
-            return match message.print() {
-                Err(error) if !message.use_stderr() => out::stdout_failed(&error).report(),
+            // Help and version are such errors too, and go to standard output.
+            let is_help = !message.use_stderr();
+            return match message.print().map_err(|error| out::stdout_failed(&error)).and(out::check_stdout()) {
+                Err(failure) if is_help => failure.report(),
                 _ => ExitCode::from(message.exit_code() as u8),
             };
         }

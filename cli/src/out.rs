@@ -9,9 +9,11 @@ use portcullis::io::create_error_reason;
 use portcullis::reason;
 
 use super::failure::Failure;
+use super::startup;
 
 /// Writes to standard output, the end of the line included in `text` where it is wanted.
 pub fn print(text: impl AsRef<[u8]>) -> Result<(), Failure> {
+    check_stdout()?;
     let mut out = io::stdout().lock();
     out.write_all(text.as_ref()).and_then(|()| out.flush()).map_err(|error| stdout_failed(&error))
 }
@@ -33,6 +35,19 @@ pub fn deliver(file: Option<&str>, json: String, text: String) -> Result<(), Fai
             print(text)
         }
     }
+}
+
+/// Checks that the program was started with standard output open.
+///
+/// # Errors
+/// [`Failure::Wrong`]: what would be written is lost.
+pub fn check_stdout() -> Result<(), Failure> {
+    if !startup::stdout_was_closed() {
+        return Ok(());
+    }
+    // EBADF, which has the same number on every Unix.
+    let error = io::Error::from_raw_os_error(9);
+    Err(Failure::Wrong(format!("standard output is closed: {error}; redirect it to a file, a pipe or /dev/null")))
 }
 
 /// What an error of standard output means: a closed pipe is an end like another.
@@ -136,9 +151,11 @@ pub mod live {
         REDRAWN.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Lines of standard error's terminal; 24, as on the first ones, where it is none.
-    pub fn height() -> usize {
-        rustix::termios::tcgetwinsize(io::stderr()).map_or(24, |size| size.ws_row.max(1).into())
+    /// Lines and columns of the terminal that standard error is; 24 and 80 if they are unknown.
+    pub fn terminal_size() -> (usize, usize) {
+        let size = rustix::termios::tcgetwinsize(io::stderr()).ok();
+        let known = size.filter(|size| size.ws_row > 0 && size.ws_col > 0);
+        known.map_or((24, 80), |size| (size.ws_row.into(), size.ws_col.into()))
     }
 
     /// Standard error, for the log: what is written at once are whole lines.

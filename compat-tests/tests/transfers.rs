@@ -8,7 +8,7 @@ use portcullis_compat_tests::corpora::{self, Corpus};
 use portcullis_compat_tests::models::{self, Outcome};
 use portcullis_compat_tests::{devices, layouts, stock};
 use portcullis_core::device::{
-    Clock, Device, DeviceError, DeviceKind, LoadOptions, READS_IN_PLACE, Session, Transfer, TransferCounts,
+    Clock, Device, DeviceError, DeviceKind, InPlaceReads, LoadOptions, Session, Transfer, TransferCounts,
 };
 use portcullis_core::diagnostics::Source;
 use portcullis_core::packet::{Batch, ResizeRoom};
@@ -177,7 +177,7 @@ fn what_is_moved_is_counted() {
             assert!(moved.contains(&stages.bytes_to_device), "{id} {transfer}: {stages:?}");
             // Verdicts are bytes, or where the caller gets them, or words where nothing has to be
             // brought back.
-            let in_place = device.info().limits.iter().any(|(name, value)| *name == READS_IN_PLACE && value == "yes");
+            let in_place = device.info().in_place_reads() == InPlaceReads::Always;
             let returned: &[u64] = if in_place { &[0, 300, 1200] } else { &[300] };
             assert!(returned.contains(&stages.bytes_to_host), "{id} {transfer}: {stages:?}");
             let own = stages.upload + stages.kernel + stages.download;

@@ -68,13 +68,77 @@ impl DeviceKind {
     }
 }
 
-/// Name of the limit of a device that can load no filter; its value is the reason. Such a device is
-/// listed, and `auto` never chooses it.
-pub const RUNS_NO_FILTER: &str = "runs no filter";
+/// A limit or property of a device worth showing, as a name and a value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DeviceLimit {
+    /// No filter can be loaded on the device, for this reason. Such a device is listed, and `auto`
+    /// never chooses it.
+    RunsNoFilter(String),
+    /// Whether the device accesses packets in host memory directly ([`Session::import`]) or works
+    /// on copies.
+    ReadsInPlace(InPlaceReads),
+    /// A limit that is only shown.
+    Other {
+        /// The name: `memory`.
+        name: &'static str,
+        /// The value with its unit: `16384 MiB`.
+        value: String,
+    },
+}
 
-/// Name of the limit that says whether the device accesses packets in host memory directly
-/// ([`Session::import`]) or works on copies.
-pub const READS_IN_PLACE: &str = "reads host memory in place";
+impl DeviceLimit {
+    /// Creates a limit that is only shown.
+    pub fn new(name: &'static str, value: impl Into<String>) -> DeviceLimit {
+        DeviceLimit::Other { name, value: value.into() }
+    }
+
+    /// The name for people.
+    pub fn name(&self) -> &'static str {
+        match self {
+            DeviceLimit::RunsNoFilter(_) => "runs no filter",
+            DeviceLimit::ReadsInPlace(_) => "reads host memory in place",
+            DeviceLimit::Other { name, .. } => name,
+        }
+    }
+
+    /// The value for people, with its unit.
+    pub fn value(&self) -> &str {
+        match self {
+            DeviceLimit::RunsNoFilter(reason) => reason,
+            DeviceLimit::ReadsInPlace(reads) => reads.name(),
+            DeviceLimit::Other { value, .. } => value,
+        }
+    }
+}
+
+/// Whether a device accesses packets in host memory without a copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum InPlaceReads {
+    /// It works on copies.
+    Never,
+    /// By some dispatch methods, or if the memory allows it, as this text says.
+    Sometimes(&'static str),
+    /// By every dispatch method.
+    Always,
+}
+
+impl InPlaceReads {
+    /// The value for people.
+    pub fn name(self) -> &'static str {
+        match self {
+            InPlaceReads::Never => "no",
+            InPlaceReads::Sometimes(condition) => condition,
+            InPlaceReads::Always => "yes",
+        }
+    }
+}
+
+impl From<bool> for InPlaceReads {
+    fn from(always: bool) -> InPlaceReads {
+        if always { InPlaceReads::Always } else { InPlaceReads::Never }
+    }
+}
 
 /// Identity and properties of a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,8 +153,33 @@ pub struct DeviceInfo {
     pub driver: String,
     /// The supported dispatch methods; the first is the default.
     pub dispatch: &'static [Dispatch],
-    /// Limits worth showing: name, and value with its unit.
-    pub limits: Vec<(&'static str, String)>,
+    /// Limits and properties worth showing, in the order of display.
+    pub limits: Vec<DeviceLimit>,
+}
+
+impl DeviceInfo {
+    /// Why no filter can be loaded on the device; `None` if filters can.
+    pub fn runs_no_filter(&self) -> Option<&str> {
+        self.limits.iter().find_map(|limit| match limit {
+            DeviceLimit::RunsNoFilter(reason) => Some(reason.as_str()),
+            _ => None,
+        })
+    }
+
+    /// Whether the device accesses packets in host memory without a copy.
+    pub fn in_place_reads(&self) -> InPlaceReads {
+        let reads = self.limits.iter().find_map(|limit| match limit {
+            DeviceLimit::ReadsInPlace(reads) => Some(*reads),
+            _ => None,
+        });
+        reads.unwrap_or(InPlaceReads::Never)
+    }
+
+    /// Replaces what [`DeviceInfo::in_place_reads`] returns.
+    pub fn set_in_place_reads(&mut self, reads: InPlaceReads) {
+        self.limits.retain(|limit| !matches!(limit, DeviceLimit::ReadsInPlace(_)));
+        self.limits.push(DeviceLimit::ReadsInPlace(reads));
+    }
 }
 
 /// Cancels work in flight. Clones share one state.

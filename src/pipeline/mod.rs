@@ -115,15 +115,23 @@ pub fn source_options(program: &Program, kind: DeviceKind, written: bool) -> Sou
     // A kernel launch costs as much as reading many packets, so GPUs get larger batches; a CPU
     // wants a batch that fits its cache.
     let blocks = if kind.is_gpu() || kind == DeviceKind::Software { 4 } else { 1 };
-    // Event rings are drained between batches, so a ring must hold the events of several batches.
-    let rings = portcullis_xdp::ObjectInfo::of(program).map_or(&[][..], |object| &object.rings);
-    let ring_packets = rings.iter().map(|ring| (ring.packet_capacity() as usize / 4).max(256)).min();
     SourceOptions {
-        max_packets: ring_packets.unwrap_or(usize::MAX),
+        max_packets: max_ring_packets(program).unwrap_or(usize::MAX),
         room: if facts.changes_length { ResizeRoom::Both } else { ResizeRoom::None },
         metadata: written || facts.uses_metadata || Broadcasts::needs_ingress_port(program),
         block_size: blocks * SourceOptions::BLOCK_SIZE,
     }
+}
+
+/// Returns the most packets of a batch whose events fit the program's event rings, which only XDP
+/// objects have. Rings are drained between batches, so each must hold the events of several.
+fn max_ring_packets(program: &Program) -> Option<usize> {
+    #[cfg(feature = "xdp")]
+    if let Some(object) = portcullis_xdp::ObjectInfo::of(program) {
+        return object.rings.iter().map(|ring| (ring.packet_capacity() as usize / 4).max(256)).min();
+    }
+    let _ = program;
+    None
 }
 
 /// Result of a run.

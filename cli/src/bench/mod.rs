@@ -14,7 +14,7 @@ use std::time::Duration;
 use clap::builder::NonEmptyStringValueParser;
 use portcullis::auto::calibration::CalibrationStore;
 use portcullis::auto::{AutoDevice, CalibrationMode, Settings};
-use portcullis::device::{Device, Dispatch, RUNS_NO_FILTER};
+use portcullis::device::{Device, Dispatch};
 use portcullis::devices::{self, Selector};
 use portcullis::io::{create_error_reason, same_destination, same_file};
 use portcullis_bench::csv::csv;
@@ -275,7 +275,7 @@ impl<'a> Files<'a> {
             match to {
                 Some((_, Some(file))) => {
                     let text = make()?;
-                    file.write(|out| out.write_all(text.as_bytes())).map(drop)?;
+                    file.write(|out| out.write_all(text.as_bytes()))?;
                 }
                 Some((_, None)) => for_stdout = Some(make()?),
                 None => {}
@@ -314,8 +314,8 @@ fn devices(args: &Args) -> Result<ProbedDevices, Failure> {
     let mut required = Vec::new();
     let mut add = |chosen: Chosen, missing: &mut Vec<Missing>| {
         let info = chosen.device.info();
-        if let Some((_, reason)) = info.limits.iter().find(|(name, _)| *name == RUNS_NO_FILTER) {
-            missing.push(Missing { device: chosen.id(), reason: reason.clone() });
+        if let Some(reason) = info.runs_no_filter() {
+            missing.push(Missing { device: chosen.id(), reason: reason.to_owned() });
         } else if !found.iter().any(|other| other.id() == chosen.id()) {
             found.push(chosen);
         }

@@ -1,4 +1,4 @@
-//! One mode after the other.
+//! Runs the modes of `portcullis l2fwd`, one after the other.
 
 use portcullis::diagnostics::Source;
 use portcullis::frontend::wgsl;
@@ -23,9 +23,9 @@ use portcullis::program::{Program, ProgramOptions};
 use portcullis::{devices, gpudev};
 
 use super::Args;
+use super::null_session::NullSession;
 use super::plan::{self, Mode, Workload};
-use super::report::{Numbers, Report, Row, StopReason, Through};
-use super::untouched::NullSession;
+use super::report::{Measurements, Report, Row, StopReason, Throughput};
 use crate::failure::{Failure, INTERRUPTED, WRONG};
 use crate::filter::FilterArgs;
 use crate::out;
@@ -36,23 +36,23 @@ use crate::run::live::{CaptureRequirements, drive, mempool};
 /// Stock filter used when none is given; l2fwd-nv does the same.
 const MAC_SWAP: &str = "mac_swap";
 
-/// Packets of a warm-up, if nobody says otherwise.
-const WARM_UP: u64 = 1_000_000;
+/// Default warm-up, in packets.
+const DEFAULT_WARM_UP: u64 = 1_000_000;
 
-/// Packets that a pipeline has memory for at least.
-const PACKETS: u32 = 16384;
+/// Minimum number of packet buffers of a pipeline.
+const MIN_BUFFERS: u32 = 16384;
 
-/// Bursts that may wait for a pipeline's sending thread.
-const BURSTS: usize = 4096;
+/// Maximum number of bursts queued for a pipeline's sending thread.
+const MAX_QUEUED_BURSTS: usize = 4096;
 
-/// Packets in a ring of a port's, about.
-const RING: usize = 1024;
+/// Approximate number of packets in a port's ring.
+const RING_SIZE: usize = 1024;
 
-/// How soon a Ctrl-C is seen.
-const SEEN: Duration = Duration::from_millis(10);
+/// Interval at which Ctrl-C is checked.
+const INTERRUPT_POLL: Duration = Duration::from_millis(10);
 
-/// What all modes have in common.
-struct Common<'a> {
+/// State that all modes share.
+struct Benchmark<'a> {
     args: &'a Args,
     program: Arc<Program>,
     options: Options,
@@ -62,24 +62,24 @@ struct Common<'a> {
     interrupt: Interrupt,
 }
 
-/// Why a mode was not measured.
-enum Refused {
-    /// This machine, or the device, has no such thing.
-    Lacking(String),
-    /// No mode could be.
+/// Reason why a mode was not measured.
+enum NotMeasured {
+    /// This machine or device cannot run the mode.
+    Unavailable(String),
+    /// No mode could run.
     Failed(Failure),
 }
 
-impl From<DeviceError> for Refused {
-    fn from(error: DeviceError) -> Refused {
-        Refused::Lacking(error.to_string())
+impl From<DeviceError> for NotMeasured {
+    fn from(error: DeviceError) -> NotMeasured {
+        NotMeasured::Unavailable(error.to_string())
     }
 }
 
-/// A device for a mode's work, or none.
+/// Device that runs the filter and its options; `None` for workload `none`.
 type Worker = Option<(Arc<dyn Device>, LoadOptions)>;
 
-/// Measures all modes.
+/// Runs all modes and delivers the report.
 pub fn run(args: &Args) -> Result<(), Failure> {
     let given = ports::ports("--dpdk", &args.dpdk)?;
     let idle_exit = args.idle_exit.or(ports::over(&given));
@@ -108,9 +108,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         queues: args.pipelines,
         eal: ports::eal(args.eal.as_deref())?,
         split: args.header_split,
-        // What ports leave in DPDK's memory may be in the middle of what a mode had, so that one
-        // which needs more needs it elsewhere.
-        later: modes.iter().map(|mode| packets(args, *mode)).collect::<BTreeSet<_>>().into_iter().sum(),
+        // DPDK's memory is fragmented by earlier modes, so a mode with more buffers may need fresh
+        // memory.
+        later: modes.iter().map(|mode| buffers(args, *mode)).collect::<BTreeSet<_>>().into_iter().sum(),
         ..Options::of(given)
     };
     ports::tell_of_damage(&options);
@@ -121,20 +121,20 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let interrupt = Interrupt::default();
     interrupt.listen_always();
     interrupt.begin();
-    let warm_up = args.warm_up.unwrap_or(if are_captures { 0 } else { WARM_UP });
-    let common = Common { args, program, options, gpu, idle_exit, warm_up, interrupt };
+    let warm_up = args.warm_up.unwrap_or(if are_captures { 0 } else { DEFAULT_WARM_UP });
+    let benchmark = Benchmark { args, program, options, gpu, idle_exit, warm_up, interrupt };
 
     let mut report = Report::new(name, args);
     let mut failed = None;
     for mode in &modes {
-        let row = if common.interrupt.stop.is_cancelled() {
-            Row::not_run(*mode, "interrupted before".into())
+        let row = if benchmark.interrupt.stop.is_cancelled() {
+            Row::not_run(*mode, "interrupted earlier".into())
         } else {
-            match common.measure(*mode, &mut report) {
+            match benchmark.measure(*mode, &mut report) {
                 Ok(row) => row,
-                Err(Refused::Lacking(reason)) if modes.len() == 1 => return Err(Failure::Wrong(reason)),
-                Err(Refused::Lacking(reason)) => Row::not_run(*mode, reason),
-                Err(Refused::Failed(failure)) => {
+                Err(NotMeasured::Unavailable(reason)) if modes.len() == 1 => return Err(Failure::Wrong(reason)),
+                Err(NotMeasured::Unavailable(reason)) => Row::not_run(*mode, reason),
+                Err(NotMeasured::Failed(failure)) => {
                     failed = Some(failure);
                     break;
                 }
@@ -142,90 +142,97 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         };
         report.rows.push(row);
     }
-    common.interrupt.end();
+    benchmark.interrupt.end();
     if report.rows.is_empty() {
         return failed.map_or(Ok(()), Err);
     }
     out::deliver(args.json.as_deref(), report.json(), report.table())?;
-    // Also in the middle of a mode that did not come to an end by itself soon enough.
-    let is_cut = |row: &Row| row.ran.as_ref().is_none_or(|ran| ran.is_cancelled);
-    let is_interrupted = report.rows.len() < modes.len() || report.rows.last().is_some_and(is_cut);
-    let was_well = report.rows.iter().filter_map(|row| row.ran.as_ref()).all(|ran| ran.error.is_none());
+    // A mode whose work in flight was cancelled counts as interrupted.
+    let was_cancelled = |row: &Row| row.ran.as_ref().is_none_or(|ran| ran.is_cancelled);
+    let is_interrupted = report.rows.len() < modes.len() || report.rows.last().is_some_and(was_cancelled);
+    let has_no_error = report.rows.iter().filter_map(|row| row.ran.as_ref()).all(|ran| ran.error.is_none());
     match failed {
         Some(failure) => Err(failure),
-        None if common.interrupt.stop.is_cancelled() && is_interrupted => Err(Failure::Silent(INTERRUPTED)),
-        None if was_well && report.rows.iter().any(|row| row.ran.is_some()) => Ok(()),
+        None if benchmark.interrupt.stop.is_cancelled() && is_interrupted => Err(Failure::Silent(INTERRUPTED)),
+        None if has_no_error && report.rows.iter().any(|row| row.ran.is_some()) => Ok(()),
         None => Err(Failure::Silent(WRONG)),
     }
 }
 
-impl Common<'_> {
-    /// Measures one mode.
-    fn measure(&self, mode: Mode, report: &mut Report) -> Result<Row, Refused> {
+impl Benchmark<'_> {
+    /// Runs one mode.
+    fn measure(&self, mode: Mode, report: &mut Report) -> Result<Row, NotMeasured> {
         let (worker, dispatch) = self.worker(mode.workload)?;
         let burst = usize::from(mode.burst);
-        let packets = packets(self.args, mode);
+        let packets = buffers(self.args, mode);
         let mut options = Options { packets, ..self.options.clone() };
         if worker.is_some() {
             let needs = CaptureRequirements::of(&self.program, false);
             (options.room, options.metadata, options.rewrites) = (needs.room, needs.metadata, needs.rewrites());
             if let Some(bytes) = options.split {
-                dpdk::check_split(bytes, self.program.facts()).map_err(|error| Refused::Lacking(error.to_string()))?;
+                dpdk::check_split(bytes, self.program.facts())
+                    .map_err(|error| NotMeasured::Unavailable(error.to_string()))?;
             }
         }
         let gpu = self.gpu(mode.mempool)?;
         if let Some(gpu) = gpu {
-            options.mempool = gpu.mempool(mode.mempool == plan::Mempool::Gpu).map_err(Refused::Lacking)?;
-            // So many bursts as memory has packets for: more would be of no use.
-            options.items =
-                (2 * packets / u32::from(mode.burst)).next_power_of_two().clamp(Options::ITEMS, BURSTS as u32);
+            options.mempool = gpu.mempool(mode.mempool == plan::Mempool::Gpu).map_err(NotMeasured::Unavailable)?;
+            // One item for each burst that the buffers suffice for; more would stay unused.
+            options.items = (2 * packets / u32::from(mode.burst))
+                .next_power_of_two()
+                .clamp(Options::ITEMS, MAX_QUEUED_BURSTS as u32);
         }
         options.one_lane = !self.program.maps().is_empty();
-        // Before there are packets, which a device's compiler would have wait.
+        // Before ports open, as packets would wait while a device compiles.
         let lanes = if options.one_lane { 1 } else { options.ports.len() * usize::from(options.queues) };
         let mut sessions = (0..lanes).map(|_| self.session(&worker)).collect::<Result<Vec<_>, _>>()?;
 
         let mut run = dpdk::open(&options).map_err(|error| match (mode.mempool, &error) {
             // Another mode may need less memory.
-            (_, DpdkError::Pool { .. } | DpdkError::TooMuchMemory { .. }) => Refused::Lacking(error.to_string()),
-            // There is nothing about this one that the first had not.
-            (plan::Mempool::Host, _) if options.split.is_none() && !report.has_run() => {
-                Refused::Failed(ports::failure(error))
+            (_, DpdkError::Pool { .. } | DpdkError::TooMuchMemory { .. }) => {
+                NotMeasured::Unavailable(error.to_string())
             }
-            // Without a GPU's memory there may be others.
-            _ => Refused::Lacking(error.to_string()),
+            // The first mode fails on host memory: so would all others.
+            (plan::Mempool::Host, _) if options.split.is_none() && !report.has_run() => {
+                NotMeasured::Failed(ports::failure(error))
+            }
+            // Modes without GPU memory may still run.
+            _ => NotMeasured::Unavailable(error.to_string()),
         })?;
         report.opened(&run.info);
         let lanes: Vec<Lane> = std::mem::take(&mut run.lanes);
         let info = worker.as_ref().map(|(device, _)| device.info());
-        if let Some(lacking) = info.and_then(|info| out_of_reach(&lanes, info)) {
-            return Err(Refused::Lacking(lacking));
+        if let Some(reason) = info.and_then(|info| unreachable_memory(&lanes, info)) {
+            return Err(NotMeasured::Unavailable(reason));
         }
         let gpu = gpu.map(|gpu| gpu.to_string());
         let mut row = Row { device: info.map(Into::into), gpu, ..Row::new(mode) };
         announce(&row, &run.info);
-        row.is_copied = self.meet(&lanes, &mut sessions, info)?;
+        row.is_copied = self.prepare_sessions(&lanes, &mut sessions, info)?;
         let lanes: Vec<LiveLane> =
             lanes.into_iter().zip(sessions).map(|(lane, session)| LiveLane::new(lane, session)).collect();
         let live = LiveOptions {
             processors: self.args.pin.iter().map(|cpu| (*cpu).into()).collect(),
-            overload: backlog(&self.args.overload, burst, packets as usize),
+            overload: overload_policy(&self.args.overload, burst, packets as usize),
             ..LiveOptions::new(BatchPolicy::fixed(burst, self.args.flush), dispatch)
         };
-        let (lanes, numbers, given_up) = self.drive(lanes, live, || run.stop());
+        let (lanes, measurements, given_up) = self.drive(lanes, live, || run.stop());
         drop(lanes);
         let written = run.written();
         let buffers = ports::balance(run.close()).given_up(given_up);
         let cut_short = written.iter().find_map(|written| written.check().err());
-        let is_cancelled = numbers.is_cancelled && cut_short.is_none();
-        row.ran = Some(Numbers { buffers, is_cancelled, error: numbers.error.or(cut_short), ..numbers }.checked());
+        let is_cancelled = measurements.is_cancelled && cut_short.is_none();
+        row.ran = Some(
+            Measurements { buffers, is_cancelled, error: measurements.error.or(cut_short), ..measurements }
+                .with_buffer_check(),
+        );
         Ok(row)
     }
 
-    /// What works on packets, and how the lanes' threads are dealt.
-    fn worker(&self, workload: Workload) -> Result<(Worker, Dispatch), Refused> {
+    /// Returns the worker of a workload, and how receiving and filtering share threads.
+    fn worker(&self, workload: Workload) -> Result<(Worker, Dispatch), NotMeasured> {
         let (device, dispatch) = match workload {
-            // Nobody waits for anybody else: a thread receives, and one sends.
+            // Independent threads receive and send.
             Workload::None => return Ok((None, Dispatch::Pipelined)),
             Workload::Cpu => (devices::open("cpu")?, Dispatch::Inline),
             Workload::Device(dispatch) => (self.args.device.open()?, dispatch),
@@ -241,14 +248,14 @@ impl Common<'_> {
         Ok((Some((device, load)), dispatch))
     }
 
-    /// The GPU that is to know of packets, or to have them.
-    fn gpu(&self, mempool: plan::Mempool) -> Result<Option<gpudev::GpuChoice>, Refused> {
+    /// Returns the GPU of `--gpu`, or the device's own if packets are received into a GPU.
+    fn gpu(&self, mempool: plan::Mempool) -> Result<Option<gpudev::GpuChoice>, NotMeasured> {
         if self.gpu.is_some() || mempool == plan::Mempool::Host {
             return Ok(self.gpu);
         }
         let device = self.args.device.open()?;
         let chosen = gpudev::GpuChoice::for_device(device.info());
-        chosen.map(Some).map_err(|error| Refused::Lacking(format!("--mempool gpu: {error}")))
+        chosen.map(Some).map_err(|error| NotMeasured::Unavailable(format!("--mempool gpu: {error}")))
     }
 
     fn session(&self, worker: &Worker) -> Result<Box<dyn Session>, DeviceError> {
@@ -258,9 +265,9 @@ impl Common<'_> {
         }
     }
 
-    /// Shows sessions the memory that packets come into, and has them filter a packet of ours. Says
-    /// whether they get copies.
-    fn meet(
+    /// Imports packet memory into the sessions, and warms each up with one packet. Returns whether
+    /// devices work on copies.
+    fn prepare_sessions(
         &self,
         lanes: &[Lane],
         sessions: &mut [Box<dyn Session>],
@@ -274,14 +281,14 @@ impl Common<'_> {
         Ok(copied)
     }
 
-    /// Drives lanes until the mode is over. Gives them back, what came of it, and how many packets
-    /// a device may still have that was given up.
+    /// Drives lanes until the mode ends. Returns the lanes, the measurements, and the number of
+    /// packets that a cancelled device may still hold.
     fn drive(
         &self,
         lanes: Vec<LiveLane>,
         live: LiveOptions,
         at_stop: impl FnOnce() + Send,
-    ) -> (Vec<LiveLane>, Numbers, u64) {
+    ) -> (Vec<LiveLane>, Measurements, u64) {
         let stop = CancelToken::new();
         let wanted = (self.args.packets > 0).then_some(self.args.packets);
         let window = Arc::new(MeasurementWindow::new(self.warm_up, wanted, stop.clone()));
@@ -293,7 +300,7 @@ impl Common<'_> {
         let (lanes, error) = thread::scope(|scope| {
             let (stop, run) = (&stop, &run);
             scope.spawn(|| {
-                while !stop.wait_for(SEEN) {
+                while !stop.wait_for(INTERRUPT_POLL) {
                     if self.interrupt.stop.is_cancelled() {
                         stop.cancel();
                     }
@@ -312,14 +319,14 @@ impl Common<'_> {
                 let is_idle = &is_idle;
                 scope.spawn(move || is_idle.store(drive::end_when_idle(idle, run, stop), Ordering::Relaxed));
             }
-            let ended = run_live(lanes, &stats, &live, stop, at_stop, &mut |_: Event<'_>| {});
-            // The others are waited for.
+            let result = run_live(lanes, &stats, &live, stop, at_stop, &mut |_: Event<'_>| {});
+            // End the waiting threads, which the scope joins.
             stop.cancel();
-            ended
+            result
         });
         let is_cancelled = matches!(error, Some(LaneError::Device(DeviceError::Cancelled)));
         let ended = match () {
-            // What was under way was given up after somebody had wanted an end.
+            // After an interrupt, work in flight was cancelled.
             () if is_cancelled => StopReason::Interrupted,
             () if error.is_some() => StopReason::Failed,
             () if wanted.is_some_and(|wanted| window.received_packets() >= self.warm_up.saturating_add(wanted)) => {
@@ -332,17 +339,16 @@ impl Common<'_> {
         };
         let given_up = drive::given_up(error.as_ref(), &run);
         let error = error.map(|error| error.to_string());
-        let numbers = Numbers { ended, error, is_cancelled, ..self.numbers(&window, &stats) };
-        (lanes, numbers, given_up)
+        let measurements = Measurements { ended, error, is_cancelled, ..self.measurements(&window, &stats) };
+        (lanes, measurements, given_up)
     }
 
-    /// Returns the figures of the measurement window, or of the whole run if the warm-up did not
-    /// end.
-    fn numbers(&self, window: &MeasurementWindow, stats: &[Arc<LaneStats>]) -> Numbers {
+    /// Returns the measurements of the window, or of the whole run if the warm-up did not complete.
+    fn measurements(&self, window: &MeasurementWindow, stats: &[Arc<LaneStats>]) -> Measurements {
         let (is_warm, elapsed) = (window.is_warmed_up(), window.elapsed().filter(|elapsed| !elapsed.is_zero()));
         let mut sum = Snapshot::default();
         for lane in stats {
-            // A lane that has not begun to measure has nothing measured.
+            // A lane that has not started measuring adds nothing.
             match lane.measured_snapshot() {
                 Some(measured) if is_warm => sum.add(&measured),
                 _ if is_warm => {}
@@ -350,44 +356,47 @@ impl Common<'_> {
             }
         }
         let elapsed = elapsed.filter(|_| is_warm);
-        Numbers {
+        Measurements {
             warm_up: self.warm_up,
             is_warm,
             taken: window.received_packets(),
-            through: elapsed.map(|elapsed| Through::of(&sum.executed, elapsed)),
+            through: elapsed.map(|elapsed| Throughput::of(&sum.executed, elapsed)),
             summary: Summary::new(&sum, elapsed.unwrap_or_default()),
-            ..Numbers::default()
+            ..Measurements::default()
         }
     }
 }
 
-/// What to do where a device does not reach the memory that packets come into.
-fn out_of_reach(lanes: &[Lane], device: &DeviceInfo) -> Option<String> {
+/// Returns what to do if the device cannot access the memory that packets are received into.
+fn unreachable_memory(lanes: &[Lane], device: &DeviceInfo) -> Option<String> {
     let memory = lanes.iter().find_map(|lane| lane.memory.as_ref().filter(|memory| !memory.is_on_host()))?;
     let owner = &memory.device_view()?.device;
     (device.id != *owner).then(|| {
         let id = &device.id;
         format!(
-            "{id} does not reach packets in the memory of {owner}; `--header-split` gives it the first bytes of each"
+            "{id} cannot access packets in the memory of {owner}; `--header-split` receives their first bytes into host memory"
         )
     })
 }
 
-/// Packets that each pipeline of a mode has memory for.
-fn packets(args: &Args, mode: Mode) -> u32 {
-    args.frames.unwrap_or(PACKETS.max((8 * u32::from(mode.burst)).next_power_of_two()))
+/// Returns the number of packet buffers of each pipeline in a mode.
+fn buffers(args: &Args, mode: Mode) -> u32 {
+    args.frames.unwrap_or(MIN_BUFFERS.max((8 * u32::from(mode.burst)).next_power_of_two()))
 }
 
-/// What becomes of packets for which a pipeline has no time. There is memory for those that wait
-/// beside a ring's, the burst that is gathered, three at the device, and one that is sent.
-fn backlog(overload: &str, burst: usize, packets: usize) -> OverloadPolicy {
+/// Returns what happens to packets that a pipeline cannot keep up with. Queued packets share the
+/// memory with a ring's, the burst being gathered, three at the device, and one being sent.
+fn overload_policy(overload: &str, burst: usize, packets: usize) -> OverloadPolicy {
     if overload == "wait" {
         return OverloadPolicy::Block;
     }
-    OverloadPolicy::Drop { max_batches: BURSTS, max_packets: packets.saturating_sub(RING + 5 * burst).max(burst) }
+    OverloadPolicy::Drop {
+        max_batches: MAX_QUEUED_BURSTS,
+        max_packets: packets.saturating_sub(RING_SIZE + 5 * burst).max(burst),
+    }
 }
 
-/// Says what is measured now.
+/// Prints which mode starts.
 fn announce(row: &Row, info: &[PortInfo]) {
     let ports: Vec<&str> = info.iter().map(|port| port.name.as_str()).collect();
     let on = row.device.as_ref().map(|device| format!(" on {}", device.id)).unwrap_or_default();

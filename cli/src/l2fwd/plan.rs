@@ -1,69 +1,69 @@
-//! The modes that are measured, in order.
+//! Modes of `portcullis l2fwd` and their order.
 
 use std::fmt;
 use std::str::FromStr;
 
 use portcullis::device::Dispatch;
 
-/// The longest burst.
-pub const LONGEST: i64 = 8192;
+/// Maximum burst size, in packets.
+pub const MAX_BURST: i64 = 8192;
 
-/// Who does the work on packets.
+/// Who processes the packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Workload {
-    /// Nobody: packets go out as they came in.
+    /// Packets are sent back unread.
     None,
-    /// The processor, on the thread that sends.
+    /// The CPU, on the sending thread.
     Cpu,
-    /// The device, which gets bursts by this method.
+    /// The device, with this dispatch method.
     Device(Dispatch),
 }
 
-/// What `--workload` takes.
+/// Argument of `--workload`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Choice {
-    /// Every one.
+pub enum WorkloadChoice {
+    /// Every workload.
     All,
-    /// This one.
+    /// A single workload.
     One(Workload),
 }
 
-/// Where packets' buffers are.
+/// Location of packet buffers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mempool {
-    /// In the host's memory.
+    /// Host memory.
     Host,
-    /// In a GPU's.
+    /// GPU memory.
     Gpu,
 }
 
-/// What `--mempool` takes.
+/// Argument of `--mempool`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mempools {
-    /// Both.
+pub enum MempoolChoice {
+    /// Host memory, then GPU memory.
     All,
-    /// This one.
+    /// A single location.
     One(Mempool),
 }
 
-/// One run.
+/// One run of the benchmark: a row of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mode {
-    /// Who does the work.
+    /// Who processes the packets.
     pub workload: Workload,
-    /// Where packets are.
+    /// Where ports receive packets.
     pub mempool: Mempool,
-    /// Packets in a burst, at most.
+    /// Maximum number of packets in a burst.
     pub burst: u16,
 }
 
 impl Workload {
-    /// All of them, in order.
+    /// Returns all workloads, in the order of `all`.
     pub fn all() -> impl Iterator<Item = Workload> {
         [Workload::None, Workload::Cpu].into_iter().chain(Dispatch::ALL.map(Workload::Device))
     }
 
-    /// What `--workload` takes.
+    /// Returns the name that `--workload` takes.
     pub fn name(self) -> &'static str {
         match self {
             Workload::None => "none",
@@ -79,23 +79,23 @@ impl fmt::Display for Workload {
     }
 }
 
-impl FromStr for Choice {
+impl FromStr for WorkloadChoice {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Choice, String> {
+    fn from_str(text: &str) -> Result<WorkloadChoice, String> {
         if text == "all" {
-            return Ok(Choice::All);
+            return Ok(WorkloadChoice::All);
         }
-        let found = Workload::all().find(|workload| workload.name() == text).map(Choice::One);
+        let found = Workload::all().find(|workload| workload.name() == text).map(WorkloadChoice::One);
         found.ok_or_else(|| {
             let names: Vec<&str> = Workload::all().map(Workload::name).collect();
-            format!("there are {} and all", names.join(", "))
+            format!("expected {} or all", names.join(", "))
         })
     }
 }
 
 impl Mempool {
-    /// What `--mempool` takes.
+    /// Returns the name that `--mempool` takes.
     pub fn name(self) -> &'static str {
         match self {
             Mempool::Host => "host",
@@ -104,33 +104,33 @@ impl Mempool {
     }
 }
 
-impl FromStr for Mempools {
+impl FromStr for MempoolChoice {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Mempools, String> {
+    fn from_str(text: &str) -> Result<MempoolChoice, String> {
         if text == "all" {
-            return Ok(Mempools::All);
+            return Ok(MempoolChoice::All);
         }
         let found = [Mempool::Host, Mempool::Gpu].into_iter().find(|mempool| mempool.name() == text);
-        found.map(Mempools::One).ok_or_else(|| "there are host, gpu and all".into())
+        found.map(MempoolChoice::One).ok_or_else(|| "expected host, gpu or all".into())
     }
 }
 
-/// All modes, each once: a workload with all bursts, by the one kind of memory and the other, then
-/// the next one.
-pub fn modes(workloads: &[Choice], mempools: &[Mempools], bursts: &[u16]) -> Vec<Mode> {
+/// Returns all modes without duplicates: for each workload each mempool, for each mempool all
+/// bursts.
+pub fn modes(workloads: &[WorkloadChoice], mempools: &[MempoolChoice], bursts: &[u16]) -> Vec<Mode> {
     let mut modes = Vec::new();
     let workloads = workloads.iter().flat_map(|choice| match choice {
-        Choice::All => Workload::all().collect(),
-        Choice::One(one) => vec![*one],
+        WorkloadChoice::All => Workload::all().collect(),
+        WorkloadChoice::One(one) => vec![*one],
     });
     let mempools = mempools.iter().flat_map(|choice| match choice {
-        Mempools::All => vec![Mempool::Host, Mempool::Gpu],
-        Mempools::One(one) => vec![*one],
+        MempoolChoice::All => vec![Mempool::Host, Mempool::Gpu],
+        MempoolChoice::One(one) => vec![*one],
     });
     let mempools: Vec<Mempool> = mempools.collect();
-    let places = workloads.flat_map(|workload| mempools.iter().map(move |mempool| (workload, *mempool)));
-    for (workload, mempool) in places {
+    let combinations = workloads.flat_map(|workload| mempools.iter().map(move |mempool| (workload, *mempool)));
+    for (workload, mempool) in combinations {
         for burst in bursts.iter().copied() {
             let mode = Mode { workload, mempool, burst };
             if !modes.contains(&mode) {
@@ -146,30 +146,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn workloads_read_as_they_are_written() {
+    fn workload_and_mempool_names_round_trip() {
         for workload in Workload::all() {
-            assert_eq!(workload.name().parse(), Ok(Choice::One(workload)));
+            assert_eq!(workload.name().parse(), Ok(WorkloadChoice::One(workload)));
         }
-        assert_eq!("all".parse(), Ok(Choice::All));
+        assert_eq!("all".parse(), Ok(WorkloadChoice::All));
         for mempool in [Mempool::Host, Mempool::Gpu] {
-            assert_eq!(mempool.name().parse(), Ok(Mempools::One(mempool)));
+            assert_eq!(mempool.name().parse(), Ok(MempoolChoice::One(mempool)));
         }
-        assert_eq!("all".parse(), Ok(Mempools::All));
-        assert!("device".parse::<Mempools>().unwrap_err().contains("host, gpu and all"));
+        assert_eq!("all".parse(), Ok(MempoolChoice::All));
+        assert!("device".parse::<MempoolChoice>().unwrap_err().contains("host, gpu or all"));
         for text in ["", "CPU", "kernel", "2"] {
-            let error = text.parse::<Choice>().unwrap_err();
-            assert_eq!(error, "there are none, cpu, inline, pipelined, persistent, waitvalue, graph and all");
+            let error = text.parse::<WorkloadChoice>().unwrap_err();
+            assert_eq!(error, "expected none, cpu, inline, pipelined, persistent, waitvalue, graph or all");
         }
     }
 
     #[test]
-    fn each_mode_is_there_once_and_in_order() {
+    fn modes_are_in_order_without_duplicates() {
         let (cpu, graph) = (Workload::Cpu, Workload::Device(Dispatch::Graph));
         let host = Mempool::Host;
-        let found = modes(&[graph, cpu, graph].map(Choice::One), &[Mempools::One(host)], &[64, 1, 64]);
+        let found = modes(&[graph, cpu, graph].map(WorkloadChoice::One), &[MempoolChoice::One(host)], &[64, 1, 64]);
         let want = [(graph, 64), (graph, 1), (cpu, 64), (cpu, 1)];
         assert_eq!(found, want.map(|(workload, burst)| Mode { workload, mempool: host, burst }));
-        let all = modes(&[Choice::One(cpu), Choice::All], &[Mempools::One(Mempool::Gpu), Mempools::All], &[32, 8]);
+        let all = modes(
+            &[WorkloadChoice::One(cpu), WorkloadChoice::All],
+            &[MempoolChoice::One(Mempool::Gpu), MempoolChoice::All],
+            &[32, 8],
+        );
         assert_eq!((all.len(), all[0].workload, all[4].workload), (28, cpu, Workload::None));
         let mempools = [Mempool::Gpu, Mempool::Gpu, host, host];
         assert_eq!(all[..4].iter().map(|mode| mode.mempool).collect::<Vec<_>>(), mempools);

@@ -14,11 +14,11 @@ use super::plan::{Mode, Workload};
 use crate::out;
 use crate::run::live::report::Balance;
 
-/// Bytes that a packet has on the wire and not in memory: its frame check sequence (4, IEEE 802.3),
-/// and preamble, start of frame and the gap between two (20, RFC 2544 appendix B).
-const ON_THE_WIRE: u64 = 24;
+/// Bytes that a packet has on the wire but not in memory: frame check sequence (4, IEEE 802.3), and
+/// preamble, start of frame and inter-frame gap (20, RFC 2544 appendix B).
+const WIRE_OVERCOLUMNS: u64 = 24;
 
-/// All that was measured.
+/// Results of all modes.
 #[derive(Debug, Serialize)]
 pub struct Report {
     program: &'static str,
@@ -31,7 +31,7 @@ pub struct Report {
     work_ns: u64,
     flush_us: f64,
     overload: String,
-    /// One for each mode, in order.
+    /// One row for each mode, in order.
     pub rows: Vec<Row>,
 }
 
@@ -46,14 +46,14 @@ struct Machine {
 struct Port {
     name: String,
     driver: String,
-    /// None where nobody knows.
+    /// NUMA node, if known.
     numa_node: Option<u32>,
 }
 
-/// The device of a mode.
+/// Device of a mode.
 #[derive(Debug, Clone, Serialize)]
 pub struct Worker {
-    /// What `--device` takes.
+    /// Identifier, as `--device` takes it.
     pub id: String,
     name: String,
     driver: String,
@@ -65,43 +65,43 @@ impl From<&DeviceInfo> for Worker {
     }
 }
 
-/// One mode.
+/// Results of one mode.
 #[derive(Debug, Serialize)]
 pub struct Row {
-    /// Who did the work.
+    /// Who processed the packets.
     #[serde(serialize_with = "by_name")]
     pub workload: Workload,
-    /// On what.
+    /// Device that ran the filter; `None` for workload `none`.
     pub device: Option<Worker>,
-    /// Where packets were: `host` or `gpu`.
+    /// Where ports received packets: `host` or `gpu`.
     pub mempool: &'static str,
-    /// The GPU that had them, or was shown them.
+    /// GPU whose memory held the packets, or into which host memory was mapped.
     pub gpu: Option<String>,
-    /// Packets in a burst, at most.
+    /// Maximum number of packets in a burst.
     pub burst: u16,
-    /// Whether the device got copies of packets.
+    /// Set if the device worked on copies of the packets.
     pub is_copied: bool,
-    /// Why it was not measured.
+    /// Reason why the mode did not run.
     pub not_run: Option<String>,
     /// Measured figures, if the mode ran.
-    pub ran: Option<Numbers>,
+    pub ran: Option<Measurements>,
 }
 
 fn by_name<S: serde::Serializer>(workload: &Workload, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(workload.name())
 }
 
-/// Why a mode is over.
+/// Reason why a mode ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StopReason {
-    /// All packets that were wanted have come.
+    /// The requested number of packets was received.
     Packets,
     /// The mode ran for its duration.
     Duration,
-    /// Nothing came any more.
+    /// No packet arrived for the time of `--idle-exit`.
     Idle,
-    /// Somebody wanted an end.
+    /// Ctrl-C was pressed.
     Interrupted,
     /// The mode failed.
     #[default]
@@ -110,62 +110,62 @@ pub enum StopReason {
 
 /// Measured figures of a mode.
 #[derive(Debug, Default, Serialize)]
-pub struct Numbers {
-    /// Why it is over.
+pub struct Measurements {
+    /// Reason why the mode ended.
     pub ended: StopReason,
-    /// What went wrong.
+    /// The error that ended the mode, or that was found afterwards.
     pub error: Option<String>,
-    /// Whether that is only that what was under way was given up.
+    /// Set if the only error is that work in flight was cancelled.
     #[serde(skip)]
     pub is_cancelled: bool,
-    /// Packets that were not to be measured.
+    /// Length of the warm-up, in packets.
     pub warm_up: u64,
-    /// Whether more than those have come. If not, nothing was measured, and the counts are of all
-    /// that have.
+    /// Set if the warm-up was completed. If not, nothing was measured, and the counts include all
+    /// packets received.
     pub is_warm: bool,
-    /// Packets that have come, those of the warm-up included.
+    /// Packets received, the warm-up included.
     pub taken: u64,
-    /// Throughput.
-    pub through: Option<Through>,
+    /// Throughputput, if measured.
+    pub through: Option<Throughput>,
     /// Counts and latencies.
     #[serde(flatten)]
     pub summary: Summary,
-    /// Where buffers were in the end.
+    /// Where the packet buffers were at the end.
     pub buffers: Balance,
 }
 
-/// Packets whose verdict was carried out.
+/// Rate of packets whose verdict was executed.
 #[derive(Debug, Clone, Copy, Serialize)]
-pub struct Through {
+pub struct Throughput {
     packets: u64,
     bytes: u64,
     mpps: f64,
-    /// Bits from the first of the Ethernet header to the last of the packet, 10⁹ a second.
+    /// Rate in 10⁹ bits a second, from the Ethernet header to the end of the payload.
     gbps: f64,
-    /// Throughput in Gb/s including preamble, frame check sequence and inter-frame gap.
+    /// Throughputput in Gb/s including preamble, frame check sequence and inter-frame gap.
     gbps_wire: f64,
 }
 
-impl Through {
-    /// What became of packets in a time that is not zero.
-    pub fn of(carried: &ExecutedCounts, elapsed: Duration) -> Through {
-        let (packets, bytes) = (carried.packets.iter().sum::<u64>(), carried.bytes.iter().sum::<u64>());
+impl Throughput {
+    /// Computes the throughput over a time above zero.
+    pub fn of(executed: &ExecutedCounts, elapsed: Duration) -> Throughput {
+        let (packets, bytes) = (executed.packets.iter().sum::<u64>(), executed.bytes.iter().sum::<u64>());
         let gigabits = |bytes: u64| bytes as f64 * 8.0 / elapsed.as_secs_f64() / 1e9;
-        Through {
+        Throughput {
             packets,
             bytes,
             mpps: packets as f64 / elapsed.as_secs_f64() / 1e6,
             gbps: gigabits(bytes),
-            gbps_wire: gigabits(bytes + packets * ON_THE_WIRE),
+            gbps_wire: gigabits(bytes + packets * WIRE_OVERCOLUMNS),
         }
     }
 }
 
-impl Numbers {
-    /// Says where something is missing.
-    pub fn checked(mut self) -> Numbers {
+impl Measurements {
+    /// Adds an error if packet buffers are missing at the end.
+    pub fn with_buffer_check(mut self) -> Measurements {
         if let Some(fault) = self.buffers.fault() {
-            // Whatever else went wrong is no reason for it.
+            // Another error does not explain missing buffers.
             let before = self.error.take().map_or(String::new(), |error| error + "; ");
             self.error = Some(before + &fault);
             self.is_cancelled = false;
@@ -173,13 +173,12 @@ impl Numbers {
         self
     }
 
-    /// Packets that the port gave.
-    fn came(&self) -> u64 {
+    /// Returns the number of packets that the port delivered.
+    fn received(&self) -> u64 {
         self.summary.packets + self.summary.refused
     }
 
-    /// Packets that were lost on their way from port to port, those included of which nothing could
-    /// be made.
+    /// Returns the number of packets lost between receiving and sending, malformed ones included.
     fn dropped(&self) -> u64 {
         self.summary.refused + Loss::ALL.into_iter().map(|loss| self.summary.lost(loss)).sum::<u64>()
     }
@@ -188,9 +187,9 @@ impl Numbers {
         let mut remarks = Vec::new();
         if !self.is_warm {
             let (taken, warm_up) = (out::grouped(self.taken), out::grouped(self.warm_up));
-            remarks.push(format!("nothing measured: {taken} packets came, and the warm-up takes {warm_up}"));
+            remarks.push(format!("nothing measured: {taken} packets received, fewer than the warm-up of {warm_up}"));
         } else if self.through.is_none() {
-            let why = if self.came() == 0 { "no packets came" } else { "no burst was through" };
+            let why = if self.received() == 0 { "no packets received" } else { "no burst completed" };
             remarks.push(format!("nothing measured: {why}"));
         }
         if self.ended == StopReason::Interrupted {
@@ -202,7 +201,7 @@ impl Numbers {
 }
 
 impl Row {
-    /// A mode of which nothing is known yet.
+    /// A row of a mode that has not run.
     pub fn new(Mode { workload, mempool, burst }: Mode) -> Row {
         Row {
             workload,
@@ -216,7 +215,7 @@ impl Row {
         }
     }
 
-    /// A mode that cannot be had.
+    /// A row of a mode that cannot run.
     pub fn not_run(mode: Mode, reason: String) -> Row {
         Row { not_run: Some(reason), ..Row::new(mode) }
     }
@@ -226,15 +225,15 @@ impl Row {
         let mut cells =
             vec![self.workload.to_string(), device.to_owned(), self.mempool.to_owned(), self.burst.to_string()];
         let Some(ran) = &self.ran else {
-            cells.resize(HEAD.len() - 1, String::new());
+            cells.resize(COLUMNS.len() - 1, String::new());
             cells.push(out::printable(self.not_run.as_deref().unwrap_or_default()));
             return cells;
         };
-        let rates = |of: fn(&Through) -> f64| ran.through.as_ref().map_or("-".to_owned(), |it| three(of(it)));
+        let rates = |of: fn(&Throughput) -> f64| ran.through.as_ref().map_or("-".to_owned(), |it| three_digits(of(it)));
         cells.extend([rates(|it| it.mpps), rates(|it| it.gbps), rates(|it| it.gbps_wire)]);
         let Summary { packets_out, dropped_by_kernel, batches, batch_mean, .. } = ran.summary;
         let filtered = ran.summary.carried_out.get(Action::Drop.name()).copied().unwrap_or_default();
-        cells.extend([ran.came(), packets_out, filtered, ran.dropped(), dropped_by_kernel].map(out::grouped));
+        cells.extend([ran.received(), packets_out, filtered, ran.dropped(), dropped_by_kernel].map(out::grouped));
         let Latency { p50, p90, p99, p99_9, max } = ran.summary.latency_us;
         let is_known = ran.summary.batches > 0 && ran.is_warm;
         cells.extend([p50, p90, p99, p99_9, max].map(|us| if is_known { format!("{us:.1}") } else { "-".into() }));
@@ -243,8 +242,8 @@ impl Row {
     }
 }
 
-/// A number in about three digits, however small.
-fn three(number: f64) -> String {
+/// Formats a number with about three significant digits.
+fn three_digits(number: f64) -> String {
     match number {
         ..0.1 => format!("{number:.4}"),
         ..10.0 => format!("{number:.2}"),
@@ -252,13 +251,13 @@ fn three(number: f64) -> String {
     }
 }
 
-const HEAD: [&str; 20] = [
+const COLUMNS: [&str; 20] = [
     "workload", "device", "mempool", "burst", "Mpps", "Gb/s", "on wire", "in", "out", "filtered", "dropped", "missed",
     "p50 µs", "p90", "p99", "p99.9", "max", "bursts", "mean", "",
 ];
 
 impl Report {
-    /// Of a machine on which nothing was measured yet.
+    /// Creates a report without rows, with a description of this machine.
     pub fn new(filter: String, args: &Args) -> Report {
         let read = |file| std::fs::read_to_string(file).unwrap_or_default();
         let processor = portcullis::devices::open("cpu").map(|cpu| cpu.info().name.clone());
@@ -281,38 +280,38 @@ impl Report {
         }
     }
 
-    /// Notes what ports there are.
+    /// Records the ports in use.
     pub fn opened(&mut self, info: &[PortInfo]) {
         let port =
             |info: &PortInfo| Port { name: info.name.clone(), driver: info.driver.clone(), numa_node: info.node };
         self.ports = info.iter().map(port).collect();
     }
 
-    /// Whether a mode has been measured.
+    /// Returns whether a mode has been measured.
     pub fn has_run(&self) -> bool {
         self.rows.iter().any(|row| row.ran.is_some())
     }
 
-    /// One line of JSON, its end included.
+    /// Returns the report as one line of JSON, with a line feed.
     pub fn json(&self) -> String {
-        serde_json::to_string(self).expect("numbers and texts, with texts for keys") + "\n"
+        serde_json::to_string(self).expect("a report serialises") + "\n"
     }
 
-    /// The table, and what it is of.
+    /// Returns the table below a description of filter, ports and machine.
     pub fn table(&self) -> String {
         let ports: Vec<String> = self.ports.iter().map(|port| format!("{} ({})", port.name, port.driver)).collect();
         let Machine { processor, processors, system } = &self.machine;
         let pipelines = if self.pipelines == 1 { "pipeline" } else { "pipelines" };
         let head = format!(
-            "{} by {}, {} {pipelines} a port\n{processor}, {processors} processors, {system}; {}\n\n",
+            "{} over {}, {} {pipelines} per port\n{processor}, {processors} processors, {system}; {}\n\n",
             out::printable(&self.filter),
             out::printable(&ports.join(", ")),
             self.pipelines,
             self.dpdk
         );
-        let mut rows = vec![HEAD.map(String::from).to_vec()];
+        let mut rows = vec![COLUMNS.map(String::from).to_vec()];
         rows.extend(self.rows.iter().map(Row::cells));
-        head + &out::table(rows, &(3..HEAD.len() - 1).collect::<Vec<_>>())
+        head + &out::table(rows, &(3..COLUMNS.len() - 1).collect::<Vec<_>>())
     }
 }
 
@@ -324,62 +323,67 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rates_count_what_a_wire_has_beside() {
-        let mut carried = ExecutedCounts::default();
-        carried.packets[Action::Tx as usize] = 1000;
-        carried.bytes[Action::Tx as usize] = 60_000;
-        carried.losses.add(Loss::NoRoom, 7);
-        let through = Through::of(&carried, Duration::from_micros(100));
-        // RFC 2544's smallest frames, of 64 bytes with their check sequence, are 84 on the wire.
+    fn wire_rates_include_preamble_and_gap() {
+        let mut executed = ExecutedCounts::default();
+        executed.packets[Action::Tx as usize] = 1000;
+        executed.bytes[Action::Tx as usize] = 60_000;
+        executed.losses.add(Loss::NoRoom, 7);
+        let through = Throughput::of(&executed, Duration::from_micros(100));
+        // RFC 2544's smallest frames have 64 bytes with their check sequence, and take 84 on the
+        // wire.
         assert_eq!((through.packets, through.mpps), (1000, 10.0));
         assert_eq!((through.gbps, through.gbps_wire), (4.8, 6.72));
     }
 
     #[test]
-    fn what_was_not_measured_has_no_figures_and_a_reason() {
+    fn an_unmeasured_mode_has_no_figures_but_a_reason() {
         let mode = Mode { workload: Workload::Cpu, mempool: Mempool::Host, burst: 64 };
-        let numbers = Numbers { warm_up: 1000, taken: 12, ended: StopReason::Idle, ..Numbers::default() };
-        let row = Row { ran: Some(numbers), ..Row::new(mode) };
+        let measurements =
+            Measurements { warm_up: 1000, taken: 12, ended: StopReason::Idle, ..Measurements::default() };
+        let row = Row { ran: Some(measurements), ..Row::new(mode) };
         let cells = row.cells();
-        assert_eq!(cells.len(), HEAD.len());
+        assert_eq!(cells.len(), COLUMNS.len());
         assert!(cells[4..7].iter().chain(&cells[12..17]).all(|cell| cell == "-"), "{cells:?}");
         assert!(cells[19].contains("12 packets") && cells[19].contains("1 000"), "{cells:?}");
         let lacking = Row::not_run(mode, "the device has no graph".into()).cells();
-        assert_eq!((lacking.len(), lacking[19].as_str()), (HEAD.len(), "the device has no graph"));
+        assert_eq!((lacking.len(), lacking[19].as_str()), (COLUMNS.len(), "the device has no graph"));
     }
 
     #[test]
-    fn what_came_is_what_went_out_was_filtered_or_dropped() {
-        let mut of = Snapshot::default();
-        (of.received.packets, of.received.refused, of.received.dropped_by_kernel) = (10, 5, 3000);
-        (of.executed.packets[Action::Tx as usize], of.executed.packets[Action::Drop as usize]) = (4, 2);
-        of.executed.losses.add(Loss::NoRoom, 3);
-        of.executed.losses.add(Loss::Overload, 1);
-        let summary = Summary::new(&of, Duration::from_secs(1));
+    fn received_packets_are_sent_filtered_or_dropped() {
+        let mut snapshot = Snapshot::default();
+        (snapshot.received.packets, snapshot.received.refused, snapshot.received.dropped_by_kernel) = (10, 5, 3000);
+        (snapshot.executed.packets[Action::Tx as usize], snapshot.executed.packets[Action::Drop as usize]) = (4, 2);
+        snapshot.executed.losses.add(Loss::NoRoom, 3);
+        snapshot.executed.losses.add(Loss::Overload, 1);
+        let summary = Summary::new(&snapshot, Duration::from_secs(1));
         let mode = Mode { workload: Workload::Cpu, mempool: Mempool::Host, burst: 64 };
-        let row = Row { ran: Some(Numbers { is_warm: true, summary, ..Numbers::default() }), ..Row::new(mode) };
-        // In, out, filtered, dropped and missed.
+        let row =
+            Row { ran: Some(Measurements { is_warm: true, summary, ..Measurements::default() }), ..Row::new(mode) };
+        // In, out, filtered, dropped, missed.
         assert_eq!(row.cells()[7..12], ["15", "4", "2", "9", "3 000"].map(str::to_owned));
     }
 
     #[test]
-    fn where_nothing_was_through_it_is_said_whether_anything_came() {
+    fn an_empty_measurement_says_whether_packets_were_received() {
         let remark = |packets| {
             let summary = Summary { packets, ..Summary::new(&Snapshot::default(), Duration::ZERO) };
-            Numbers { is_warm: true, summary, ..Numbers::default() }.remark()
+            Measurements { is_warm: true, summary, ..Measurements::default() }.remark()
         };
-        assert_eq!(remark(0), "nothing measured: no packets came");
-        assert_eq!(remark(1), "nothing measured: no burst was through");
+        assert_eq!(remark(0), "nothing measured: no packets received");
+        assert_eq!(remark(1), "nothing measured: no burst completed");
     }
 
     #[test]
-    fn a_buffer_that_is_missing_is_an_error() {
+    fn a_missing_buffer_is_an_error() {
         let buffers = |missing| Balance { all: 10, free: 9, missing, ..Balance::default() };
-        let error = |missing| Numbers { buffers: buffers(missing), ..Numbers::default() }.checked().error;
+        let error =
+            |missing| Measurements { buffers: buffers(missing), ..Measurements::default() }.with_buffer_check().error;
         assert_eq!(error(0), None);
         assert!(error(1).unwrap().contains("1 of 10"));
-        let failed = Numbers { buffers: buffers(2), error: Some("the device failed".into()), ..Numbers::default() };
-        let error = failed.checked().error.unwrap();
+        let failed =
+            Measurements { buffers: buffers(2), error: Some("the device failed".into()), ..Measurements::default() };
+        let error = failed.with_buffer_check().error.unwrap();
         assert!(error.contains("2 of 10") && error.contains("the device failed"), "{error}");
     }
 }

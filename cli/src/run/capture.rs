@@ -9,7 +9,6 @@ use portcullis::auto::{EXPECTED_BATCH_PACKETS, Settings};
 use portcullis::device::{Device, DeviceError, DeviceKind, LoadOptions, Session};
 use portcullis::io::wrap::Limit;
 use portcullis::io::{self, RedirectSink, Sink, SinkError, Source, SourceOptions};
-use portcullis::packet::Action;
 use portcullis::pipeline::{self, Broadcasts, Event, Observer, Outputs, PipelineError, Totals};
 use portcullis::program::Program;
 
@@ -84,7 +83,7 @@ pub fn run(args: &Args, read: &str) -> Result<(), Failure> {
         Some(error) => return Err(end.failed(&error, saved, told)),
         None => saved.map_err(|failure| end.not_saved(failure))?,
     }
-    tell(args, &*device, &mut *session, &mut maps, &finished.totals)?;
+    tell(args, &*device, &mut *session, &mut maps, &finished.totals, stopped)?;
     told?;
     if stopped {
         out::note("interrupted: the rest of the input was not read");
@@ -190,12 +189,14 @@ fn tell(
     session: &mut dyn Session,
     maps: &mut Maps,
     totals: &Totals,
+    interrupted: bool,
 ) -> Result<(), Failure> {
     let events = maps.events();
-    let aborted = totals.verdicts[Action::Aborted as usize];
+    let aborted = totals.verdicts.aborted;
     let traps = if aborted > 0 { maps.traps.read(session)? } else { Vec::new() };
     let out_of_fuel = maps.traps.out_of_fuel(aborted, &traps);
-    let run = report::Run { filter: args.filter.name(), device: device.info(), totals, events, traps, out_of_fuel };
+    let (filter, device) = (args.filter.name(), device.info());
+    let run = report::Run { filter, device, totals, events, traps, out_of_fuel, interrupted };
     let text = if args.json { run.json() } else { run.table() };
     if args.takes_stdout() {
         out::note(text.trim_end());

@@ -57,6 +57,6 @@ fn one(
             let mut out = BufWriter::new(io::stdout().lock());
             content(&mut out).and_then(|()| out.flush()).map_err(|error| out::stdout_failed(&error))
         }
-        To::File(file) => file.write(content).map(drop).map_err(Failure::from),
+        To::File(file) => file.write(content).map_err(Failure::from),
     }
 }

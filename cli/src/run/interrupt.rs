@@ -59,6 +59,8 @@ impl Interrupt {
                 // Here, since nobody may be reading standard error, and the handler must not wait.
                 std::thread::sleep(AT_ONCE);
                 if !begun.load(Ordering::Relaxed) {
+                    #[cfg(all(target_os = "linux", feature = "live"))]
+                    out::live::leave();
                     std::process::exit(INTERRUPTED.into());
                 }
                 if !ended.load(Ordering::Relaxed) {

@@ -27,6 +27,7 @@ use portcullis::devices::Selector;
 
 use super::failure::Failure;
 use super::filter::FilterArgs;
+use super::out;
 use live::LiveArgs;
 pub use live::duration;
 #[cfg(not(all(target_os = "linux", feature = "af-xdp")))]
@@ -149,8 +150,11 @@ fn stdout_by_any_name(path: &str) -> String {
     }
 }
 
-/// Runs.
+/// Runs the filter over a capture or live traffic.
 pub fn run(args: &Args) -> Result<(), Failure> {
+    if args.json || args.takes_stdout() {
+        out::check_stdout()?;
+    }
     match &args.read {
         Some(read) => capture::run(args, read),
         None => live::run(args),

@@ -48,17 +48,16 @@ impl Replacement {
         Ok(Replacement { name: name.into(), path, special, permissions })
     }
 
-    /// Writes it, and gives the file, which is locked until it is dropped. Where that fails, what
-    /// was there is there still.
+    /// Writes the content and replaces the file by it.
     ///
     /// # Errors
-    /// See [`SinkError`].
-    pub fn write(&self, content: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<File, SinkError> {
+    /// See [`SinkError`]; the file is as it was before.
+    pub fn write(&self, content: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), SinkError> {
         let create = |error| SinkError::Create { name: self.name.clone(), error };
         let write = |error| SinkError::Write { name: self.name.clone(), error };
         if self.special {
             let file = OpenOptions::new().write(true).open(&self.path).map_err(create)?;
-            return fill(file, content).map_err(write);
+            return fill(file, content).map(drop).map_err(write);
         }
         let (file, temporary) = beside(&self.path).map_err(create)?;
         let placed = fill(file, content).and_then(|file| {
@@ -66,8 +65,7 @@ impl Replacement {
             // it.
             file.sync_all()?;
             self.permissions.clone().map_or(Ok(()), |as_before| file.set_permissions(as_before))?;
-            fs::rename(&temporary, &self.path)?;
-            Ok(file)
+            fs::rename(&temporary, &self.path)
         });
         if placed.is_err() {
             let _ = fs::remove_file(&temporary);

@@ -1,9 +1,10 @@
-//! `--state`: all maps of a filter, from one run to the next.
+//! `--state`: all maps of a filter, kept from one run to the next.
 
-use std::fs::{File, TryLockError};
-use std::io::{self, Read};
-use std::path::Path;
+mod lock_file;
+
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use std::{fs, io};
 
 use portcullis::device::Session;
 use portcullis::io::{SinkError, resolved_path};
@@ -12,59 +13,63 @@ use portcullis::map_file::{self, state};
 use portcullis::program::Program;
 use portcullis::reason;
 
+use lock_file::LockFile;
+
 use super::replace::Replacement;
 use crate::failure::Failure;
 
-/// The file, from before a run to behind it.
+/// The state file of a run.
 pub struct State {
     name: String,
-    /// The existing state file, locked against other writers.
-    now: Option<File>,
+    /// Where the file is, or will be.
+    path: PathBuf,
     next: Replacement,
-    /// When it is to be written while packets flow.
-    due: Option<StateTimer>,
+    timer: Option<StateTimer>,
+    /// Keeps other runs from the file until this run ends.
+    _lock: LockFile,
 }
 
+/// Schedule of the writes during a run, for `--state-every`.
 struct StateTimer {
     every: Duration,
     last: Instant,
-    /// Whether the last time it could not be done.
+    /// Set if the previous write failed; suppresses repeated warnings.
     failing: bool,
 }
 
 impl State {
-    /// Sees whether the file can be read, if it is there, and written. Nobody else may have it
-    /// meanwhile.
+    /// Checks that the file can be written, and locks it. The file need not exist.
+    ///
+    /// # Errors
+    /// The file cannot be written, or another run has locked it.
     pub fn open(name: &str, every: Option<Duration>) -> Result<State, Failure> {
         let path = resolved_path(Path::new(name));
         if path.metadata().is_ok_and(|it| !it.is_file() && !it.is_dir()) {
             return Err(wrong(name, "this is no file, and state is carried in one"));
         }
-        let now = loop {
-            let Some(file) = open(&path).map_err(|error| wrong(name, &reason(&error)))? else { break None };
-            // Where a file system has no locks, nobody is kept out.
-            if matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
-                return Err(wrong(
-                    name,
-                    "another run carries its state in it; wait for its end, or choose another file",
-                ));
-            }
-            // Before it was locked, it may have been replaced.
-            if is_at(&file, &path) {
-                break Some(file);
-            }
-        };
-        let due = every.map(|every| StateTimer { every, last: Instant::now(), failing: false });
-        Ok(State { name: name.into(), now, next: Replacement::new(name)?, due })
+        let next = Replacement::new(name)?;
+        let companion = lock_file::companion(&path);
+        let cannot_lock =
+            |error| wrong(name, &format!("cannot lock it with {}: {}", companion.display(), reason(&error)));
+        let lock = LockFile::acquire(companion.clone()).map_err(cannot_lock)?;
+        let lock = lock.ok_or_else(|| {
+            wrong(name, "another run carries its state in it; wait for its end, or choose another file")
+        })?;
+        let timer = every.map(|every| StateTimer { every, last: Instant::now(), failing: false });
+        Ok(State { name: name.into(), path, next, timer, _lock: lock })
     }
 
-    /// Brings what is in the file to the session's maps.
-    pub fn load(&mut self, program: &Program, session: &mut dyn Session) -> Result<(), Failure> {
-        let Some(mut file) = self.now.as_ref() else { return Ok(()) };
-        let mut bytes = Vec::new();
-        file.read_to_end(&mut bytes).map_err(|error| wrong(&self.name, &reason(&error)))?;
+    /// Loads the file's entries, if there is a file, into the session's maps.
+    ///
+    /// # Errors
+    /// The file cannot be read or is no state of this filter, or the session fails.
+    pub fn load(&self, program: &Program, session: &mut dyn Session) -> Result<(), Failure> {
+        let bytes = match fs::read(&self.path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            read => read.map_err(|error| wrong(&self.name, &reason(&error)))?,
+        };
         let (numbers, maps): (Vec<usize>, Vec<Declaration>) =
-            lasting(program).map(|(number, map)| (number, map.clone())).unzip();
+            persistent_maps(program).map(|(number, map)| (number, map.clone())).unzip();
         let all = state::read(&maps, &bytes).map_err(|error| wrong(&self.name, &error.to_string()))?;
         for ((number, map), entries) in numbers.into_iter().zip(&maps).zip(&all) {
             let mut table = Table::new(map, session.map_words(number)?);
@@ -76,61 +81,41 @@ impl State {
         Ok(())
     }
 
-    /// Writes what is in the session's maps now.
-    pub fn save(&mut self, program: &Program, session: &mut dyn Session) -> Result<(), SinkError> {
-        let written = self.next.write(|out| {
-            let mut writer = state::Writer::new(out, lasting(program).count())?;
-            for (number, map) in lasting(program) {
+    /// Writes the entries of the session's maps, replacing the file.
+    ///
+    /// # Errors
+    /// See [`SinkError`]; the file is as it was before.
+    pub fn save(&self, program: &Program, session: &mut dyn Session) -> Result<(), SinkError> {
+        self.next.write(|out| {
+            let mut writer = state::Writer::new(out, persistent_maps(program).count())?;
+            for (number, map) in persistent_maps(program) {
                 let words = session.map_words(number).map_err(io::Error::other)?;
                 writer.write_map(map, &words)?;
             }
             writer.finish()
-        });
-        // The lock of what was there before goes with it.
-        self.now = Some(written?);
-        Ok(())
+        })
     }
 
-    /// Between two batches: writes what is in the maps now, where that is due. That it cannot be
-    /// done is told once, until it can.
+    /// Saves if `--state-every` has elapsed. To be called between two batches.
+    ///
+    /// # Errors
+    /// Those of [`State::save`], but only the first of consecutive failures.
     pub fn save_if_due(&mut self, program: &Program, session: &mut dyn Session) -> Result<(), SinkError> {
-        if self.due.as_ref().is_none_or(|due| due.last.elapsed() < due.every) {
+        if self.timer.as_ref().is_none_or(|timer| timer.last.elapsed() < timer.every) {
             return Ok(());
         }
         let saved = self.save(program, session);
-        let Some(due) = &mut self.due else { return saved };
-        // However long it took, packets are filtered for as long as was asked for.
-        due.last = Instant::now();
-        let told = std::mem::replace(&mut due.failing, saved.is_err());
-        if told { Ok(()) } else { saved }
+        let Some(timer) = &mut self.timer else { return saved };
+        // From the end of the write, so that a slow disk does not take all the time.
+        timer.last = Instant::now();
+        let was_failing = std::mem::replace(&mut timer.failing, saved.is_err());
+        if was_failing { Ok(()) } else { saved }
     }
 }
 
-/// The maps that are carried over, with their numbers.
-fn lasting(program: &Program) -> impl Iterator<Item = (usize, &Declaration)> {
+/// The maps that a state file contains, with their numbers.
+fn persistent_maps(program: &Program) -> impl Iterator<Item = (usize, &Declaration)> {
     program.maps().iter().enumerate().filter(|(_, map)| map.is_persistent())
-}
-
-/// The file, if it is there.
-fn open(path: &Path) -> io::Result<Option<File>> {
-    match File::open(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        file => file.map(Some),
-    }
-}
-
-/// Whether an open file is the one that is at a path.
-fn is_at(file: &File, path: &Path) -> bool {
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::MetadataExt;
-        matches!((file.metadata(), path.metadata()), (Ok(a), Ok(b)) if (a.dev(), a.ino()) == (b.dev(), b.ino()))
-    }
-    #[cfg(not(unix))]
-    {
-        let _ = (file, path);
-        true
-    }
 }
 
 fn wrong(name: &str, what: &str) -> Failure {

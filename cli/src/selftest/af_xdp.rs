@@ -1,4 +1,4 @@
-//! `portcullis selftest --af-xdp`
+//! `portcullis selftest --af-xdp`: tests the AF_XDP modes of a network interface.
 
 use portcullis::io::af_xdp::Steering;
 use portcullis_conformance::af_xdp::{self, COPIES, EXPERIMENT, Numbers, Options, Outcome, Report};
@@ -8,7 +8,7 @@ use crate::failure::{Failure, INTERRUPTED, WRONG};
 use crate::out;
 use crate::run::interrupt::Interrupt;
 
-/// Tests an interface.
+/// Tests an interface and delivers the report.
 pub fn run(args: &Args, interface: &str) -> Result<(), Failure> {
     let usage = |option: &str, error: &dyn std::fmt::Display| Failure::Usage(format!("{option}: {error}"));
     let link = &args.link;
@@ -28,16 +28,14 @@ pub fn run(args: &Args, interface: &str) -> Result<(), Failure> {
     if let Some(steer) = &options.take {
         let ssh = std::env::var_os("SSH_CONNECTION").map_or("", |_| " You are logged in over a network.");
         out::warn(&format!(
-            "{name}: these packets are taken from the kernel and put into its stack again: {steer}. Where that fails, \
-             connections over this interface hang until the end.{ssh} Ctrl-C ends it"
+            "{name}: these packets are received and returned to the kernel's stack: {steer}. If that fails, \
+             connections over this interface hang until the test ends.{ssh} Ctrl-C ends it"
         ));
     }
-    out::note(&format!(
-        "{name}: a driver may set the interface up anew for each way, and have no link for some seconds"
-    ));
-    let mut observe = |way: &str| out::note(&format!("{name}: trying {way}"));
+    out::note(&format!("{name}: the driver may reset the interface for each mode, and lose the link for some seconds"));
+    let mut observe = |way: &str| out::note(&format!("{name}: testing {way}"));
     let report = af_xdp::run(&options, &interrupt.stop, &mut observe).map_err(|e| Failure::Wrong(e.to_string()))?;
-    let json = serde_json::to_string_pretty(&report).expect("numbers and texts, with texts for keys") + "\n";
+    let json = serde_json::to_string_pretty(&report).expect("a report serialises") + "\n";
     let is_whole = !interrupt.stop.is_cancelled();
     out::deliver(args.json.as_deref(), json, text(&report, &options, is_whole))?;
     match (is_whole, report.passed()) {
@@ -49,7 +47,7 @@ pub fn run(args: &Args, interface: &str) -> Result<(), Failure> {
 
 fn text(report: &Report, options: &Options, is_whole: bool) -> String {
     let Report { interface, mtu, .. } = report;
-    let driver = report.driver.as_deref().unwrap_or("a driver without a name");
+    let driver = report.driver.as_deref().unwrap_or("unknown driver");
     let link = if report.has_link { "a link" } else { "no link" };
     let mut text = format!("{interface}: {}, MTU {mtu}, {link}\n", out::printable(driver));
     let head = ["mode", "frames", "queues", "arrived", "received", "rate", "dropped", "passed", "sent", "missing"];
@@ -78,23 +76,23 @@ fn text(report: &Report, options: &Options, is_whole: bool) -> String {
     }
     text += &match &options.take {
         None => format!(
-            "taken from the kernel: nothing but frames of EtherType {EXPERIMENT:#06x}; --only RULES or --all takes others, \
-             and puts them into its stack again\n"
+            "received: only frames of EtherType {EXPERIMENT:#06x}; --only RULES or --all receives others, \
+             and returns them to the kernel's stack\n"
         ),
-        Some(steer) => format!("taken from the kernel, and put into its stack again: {steer}\n"),
+        Some(steer) => format!("received, and returned to the kernel's stack: {steer}\n"),
     };
     let ran = |way: &af_xdp::ModeReport| matches!(&way.outcome, Outcome::Ran(numbers) if numbers.sent > 0);
     text += &match options.send {
-        true if !report.ways.iter().any(ran) => "sent: nothing could be\n".to_owned(),
-        false => "sent: nothing; --send has each queue send some frames to the interface itself\n".to_owned(),
+        true if !report.ways.iter().any(ran) => "sent: nothing, as no mode worked\n".to_owned(),
+        false => "sent: nothing; --send sends some frames from each queue to the interface itself\n".to_owned(),
         true => format!(
             "sent: {COPIES} frames out of each queue, of EtherType {EXPERIMENT:#06x}, to the interface itself\n"
         ),
     };
     if report.loses_vlan_tags {
         text += &format!(
-            "rx-vlan-offload is on: VLAN tags are taken out of packets before XDP sees them; `ethtool -K {interface} rxvlan off` \
-             leaves them in\n"
+            "rx-vlan-offload is on: VLAN tags are removed before XDP sees the packets; `ethtool -K {interface} rxvlan off` \
+             keeps them\n"
         );
     }
     text += &match &report.changed {
@@ -108,7 +106,7 @@ fn text(report: &Report, options: &Options, is_whole: bool) -> String {
     }
 }
 
-/// From the queues on.
+/// Formats the cells of a row, from the queues on.
 fn cells(numbers: &Numbers) -> [String; 8] {
     let Numbers { queues, arrived, received, mpps, dropped_by_kernel, passed, sent, .. } = numbers;
     let queues: Vec<String> = queues.iter().map(u32::to_string).collect();

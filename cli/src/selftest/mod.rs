@@ -1,4 +1,4 @@
-//! `portcullis selftest`
+//! `portcullis selftest`: conformance of devices and of network interfaces.
 
 #[cfg(all(target_os = "linux", feature = "af-xdp"))]
 mod af_xdp;
@@ -30,47 +30,48 @@ use super::run::duration;
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Test only this device; may be repeated
-    #[arg(long, value_name = "DEVICE")]
+    #[arg(long, value_name = "DEVICE", help_heading = "Devices")]
     device: Vec<Selector>,
     /// Fail if one of these devices is missing, for example cpu,wgpu,opencl
-    #[arg(long, value_name = "DEVICES", value_delimiter = ',')]
+    #[arg(long, value_name = "DEVICES", value_delimiter = ',', help_heading = "Devices")]
     require: Vec<Selector>,
     /// Use this dispatch method instead of each device's default; may be repeated
-    #[arg(long, value_name = "METHOD")]
+    #[arg(long, value_name = "METHOD", help_heading = "Devices")]
     dispatch: Vec<Dispatch>,
     /// Run only this filter of the suite; may be repeated
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", help_heading = "Devices")]
     filter: Vec<String>,
     /// Use a subset of the packets; debug builds always do
-    #[arg(long)]
+    #[arg(long, help_heading = "Devices")]
     quick: bool,
     /// Write devices, drivers and results to this JSON file; `-` is standard output
-    #[arg(long, value_name = "FILE", value_parser = NonEmptyStringValueParser::new())]
+    #[arg(long, value_name = "FILE", value_parser = NonEmptyStringValueParser::new(), help_heading = "Output")]
     json: Option<String>,
     #[command(flatten)]
     link: LinkArgs,
 }
 
-/// The arguments about a network interface.
+/// Arguments for testing a network interface.
 #[derive(Debug, clap::Args)]
-#[command(next_help_heading = "A network interface")]
+#[command(next_help_heading = "Network interface")]
 struct LinkArgs {
-    /// Judge this interface, by all of its queues or by these (as `eth0:0-3,8`): the modes that its
-    /// driver has for AF_XDP, a socket for each queue, frames all accounted for. By itself it takes
-    /// nothing from the kernel but frames of an EtherType for experiments, 0x88b5, and sends
-    /// nothing
+    /// Test the AF_XDP modes of this interface, on all queues or those given (eth0:0-3,8)
+    ///
+    /// Opens a socket for each queue in each mode of the driver, and checks that every frame is
+    /// accounted for. Receives only frames of the experimental EtherType 0x88b5 and sends nothing,
+    /// unless the options below say otherwise.
     #[arg(long, value_name = "IFACE[:QUEUES]", value_parser = NonEmptyStringValueParser::new(),
           conflicts_with_all = ["device", "require", "dispatch", "filter", "quick"])]
     af_xdp: Option<String>,
-    /// Receive these packets, by rules as those of `run --only`, and put them into the kernel's
-    /// stack again
+    /// Receive packets that match these rules and return them to the kernel's stack
+    ///
+    /// The rules are those of `run --only`.
     #[arg(long, value_name = "RULES", requires = "af_xdp", conflicts_with = "all")]
     only: Option<String>,
-    /// Receive all packets, and put them into the kernel's stack again
+    /// Receive all packets and return them to the kernel's stack
     #[arg(long, requires = "af_xdp")]
     all: bool,
-    /// Send 64 frames out of each queue, of EtherType 0x88b5, from the interface's MAC address to
-    /// itself
+    /// Send 64 frames of EtherType 0x88b5 from each queue to the interface's own MAC address
     #[arg(long, requires = "af_xdp")]
     send: bool,
     /// How long to receive in each mode
@@ -78,10 +79,10 @@ struct LinkArgs {
     duration: Duration,
 }
 
-/// Runs the conformance suite on the chosen devices and prints or writes the report.
+/// Tests devices or an interface, and prints or writes the report.
 pub fn run(args: Args) -> Result<(), Failure> {
     match &args.link.af_xdp {
-        None => judge_devices(&args),
+        None => test_devices(&args),
         #[cfg(all(target_os = "linux", feature = "af-xdp"))]
         Some(interface) => af_xdp::run(&args, interface),
         #[cfg(not(all(target_os = "linux", feature = "af-xdp")))]
@@ -89,44 +90,44 @@ pub fn run(args: Args) -> Result<(), Failure> {
     }
 }
 
-fn judge_devices(args: &Args) -> Result<(), Failure> {
+fn test_devices(args: &Args) -> Result<(), Failure> {
     let mut cases = [filters::cases(), filters::stateful()].concat();
     if let Some(unknown) = args.filter.iter().find(|name| !cases.iter().any(|case| case.name == **name)) {
         let mut names: Vec<_> = cases.iter().map(|case| case.name).collect();
         names.sort_unstable();
         names.dedup();
         return Err(Failure::Usage(format!(
-            "there is no filter `{unknown}` in the corpus; there are {}",
+            "--filter: the suite has no filter `{unknown}`; it has {}",
             names.join(", ")
         )));
     }
     cases.retain(|case| args.filter.is_empty() || args.filter.iter().any(|name| name == case.name));
 
-    let (devices, missing) = find(args);
+    let (devices, missing) = find_devices(args);
     let reference = devices::open("interp")?;
     let depth = if args.quick || cfg!(debug_assertions) { Depth::Quick } else { Depth::Full };
-    let shown = io::stderr().is_terminal();
+    let show_progress = io::stderr().is_terminal();
     let total = cases.len();
     let mut count = 0;
     let mut report =
         portcullis_conformance::run(&devices, &*reference, &cases, &corpora::corpora(depth), &mut |name| {
             count += 1;
-            if shown {
+            if show_progress {
                 let _ = write!(io::stderr(), "\r\x1b[K{count}/{total} {name}");
             }
         });
-    if shown {
+    if show_progress {
         let _ = write!(io::stderr(), "\r\x1b[K");
     }
     report.missing = missing;
 
-    let json = serde_json::to_string_pretty(&report).expect("numbers and texts, with texts for keys") + "\n";
+    let json = serde_json::to_string_pretty(&report).expect("a report serialises") + "\n";
     out::deliver(args.json.as_deref(), json, text(&report))?;
     if report.passed() { Ok(()) } else { Err(Failure::Silent(WRONG)) }
 }
 
-/// The devices to judge, and those that are not there.
-fn find(args: &Args) -> (Vec<Arc<dyn Device>>, Vec<MissingDevice>) {
+/// Returns the devices to test, and those that are missing.
+fn find_devices(args: &Args) -> (Vec<Arc<dyn Device>>, Vec<MissingDevice>) {
     let mut found: Vec<Arc<dyn Device>> = Vec::new();
     let mut missing: Vec<MissingDevice> = Vec::new();
     let mut add = |device: Arc<dyn Device>| {
@@ -143,7 +144,7 @@ fn find(args: &Args) -> (Vec<Arc<dyn Device>>, Vec<MissingDevice>) {
         }
     }
     if args.device.is_empty() {
-        // The device that does nothing is right about nothing.
+        // `noop` runs no filter and would fail every case.
         for backend in devices::backends().iter().filter(|backend| backend.name != "noop") {
             match backend.probe() {
                 Ok(devices) => devices.into_iter().for_each(&mut add),
@@ -168,7 +169,7 @@ fn find(args: &Args) -> (Vec<Arc<dyn Device>>, Vec<MissingDevice>) {
             Err(error) => missing.push(MissingDevice {
                 device: format!("{} {dispatch}", device.info().id),
                 reason: error.to_string(),
-                // Of all devices that there are, not each has each method.
+                // Without `--device`, devices that lack the method are skipped.
                 required: !args.device.is_empty(),
             }),
         }
@@ -184,7 +185,7 @@ fn text(report: &Report) -> String {
     for device in &report.devices {
         let mut row = vec![device.id.clone()];
         row.extend(Language::ALL.map(|language| match device.differing(language) {
-            (_, 0) => "not tried".into(),
+            (_, 0) => "not run".into(),
             (0, _) => "identical".into(),
             (differing, all) => format!("{differing} of {all} differ"),
         }));
@@ -199,7 +200,7 @@ fn text(report: &Report) -> String {
         }
     }
     for missing in &report.missing {
-        let what = if missing.required { "required and missing" } else { "not here" };
+        let what = if missing.required { "required and missing" } else { "unavailable" };
         text += &format!("{}: {what}: {}\n", missing.device, missing.reason);
     }
     let failures = report.failures();

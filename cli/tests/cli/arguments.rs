@@ -38,6 +38,34 @@ fn wrong_usage_is_told_from_wrong_input() {
     place.run(&["check", filter, "--json", "--emit", "wgsl"]).failed(2, &["--emit"]);
 }
 
+/// C reads `010` as 8, and WGSL has no such number: it is refused in every language.
+#[test]
+fn parameters_with_leading_zeros_are_refused_in_every_language() {
+    let place = Place::new();
+    let filters = [
+        place.file("f.wgsl", format!("override PORT: u32 = 80u;\noverride RATE: f32 = 1.0;\n{PASS}")),
+        place.file(
+            "f.cl",
+            "#ifndef PORT\n#define PORT 80u\n#endif\n#ifndef RATE\n#define RATE 1.0f\n#endif\n\
+             uint xdp_filter(__global uchar *pkt, uint len) { return PORT + (uint)RATE; }\n",
+        ),
+    ];
+    for filter in filters {
+        let set = |set: &str| place.run(&["check", filter, "--json", "--set", set]);
+        for value in ["010", "00", "-01", "010u"] {
+            let why =
+                format!("`{value}` is no value for the parameter `PORT`: expected a number without leading zeros");
+            place.run(&["check", filter, "--set", &format!("PORT={value}")]).failed(2, &[&why, "octal"]);
+        }
+        place.run(&["check", filter, "--set", "RATE=010"]).failed(2, &["without leading zeros"]);
+        for (value, number) in [("10", 10), ("0", 0), ("0x10", 16), ("0x010", 16), ("100u", 100)] {
+            let parameters = set(&format!("PORT={value}")).done().json()["parameters"].clone();
+            assert_eq!((&parameters[0]["name"], &parameters[0]["value"]), (&"PORT".into(), &number.into()), "{filter}");
+        }
+        set("RATE=0.5").done();
+    }
+}
+
 /// Only the filter can reject a `--set`, and that is still wrong usage.
 #[test]
 fn a_wrong_parameter_is_wrong_usage() {

@@ -82,7 +82,7 @@ fn an_interrupt_finishes_the_files() {
     // However far it had come: a whole capture, of what was counted.
     let line: serde_json::Value = serde_json::from_slice(&ended.stdout).unwrap();
     let written = packets(&place.read("o.pcap"));
-    assert_eq!(line["packets"], written.len());
+    assert_eq!((&line["packets"], &line["interrupted"]), (&written.len().into(), &true.into()));
     assert!([[1; 60], [2; 60]].starts_with(&written.iter().map(|p| p[..].try_into().unwrap()).collect::<Vec<_>>()));
     drop(stdin);
 }

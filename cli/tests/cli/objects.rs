@@ -154,6 +154,8 @@ fn what_cannot_be_set_is_told_with_what_can() {
         ("config.bounds[0].least=40000", &["`40000` is not in __s16: -32768 to 32767"]),
         ("label=123456789", &["longer than char[8]"]),
         ("table.max_entries=none", &["`none` is not a number of entries"]),
+        ("table.max_entries=010", &["`010` is not a number of entries"]),
+        ("closed=010", &["`010`: expected a number without leading zeros, which C reads as octal"]),
         ("table.flags=1", &["`table.max_entries`"]),
         ("random_seed=-1", &["random numbers"]),
     ] {

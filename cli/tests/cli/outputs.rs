@@ -1,5 +1,7 @@
 //! Where packets go, and what is refused so that nothing is lost.
 
+#[cfg(target_os = "linux")]
+use crate::support::RunOutput;
 use crate::support::{PASS, Place, packets, pcap};
 
 const BY_BYTE: &str = "fn xdp_filter(pkt: u32) -> u32 {
@@ -170,18 +172,85 @@ fn what_cannot_be_written_is_named() {
     );
 }
 
-/// A count of what was judged is none of what is in the file.
+/// A file that could not be written to the end has the first packets, whole, and the error says how
+/// many.
 #[cfg(target_os = "linux")]
 #[test]
-fn an_output_that_fails_on_the_way_is_not_taken_for_whole() {
+fn an_output_that_fails_on_the_way_ends_after_a_whole_packet() {
     let place = Place::new();
     place.file("f.wgsl", PASS);
-    let run = format!("portcullis run f.wgsl --read '{}' --write o.pcap", crate::support::sample());
-    // Where the signal is ignored, writing beyond the limit is an error.
-    let ran = place.shell(&format!("trap '' XFSZ; ulimit -f 8; {run}"));
+    place.file("r.wgsl", "fn xdp_filter(pkt: u32) -> u32 { return redirect(pkt_len(pkt) & 1u); }");
+    let input = packets(&std::fs::read(crate::support::sample()).unwrap());
+    let target = |odd: usize| input.iter().filter(|packet| packet.len() % 2 == odd).cloned().collect::<Vec<_>>();
+    let run = |limit: u32, args: &str| {
+        let read = crate::support::sample();
+        place.shell(&format!("ulimit -f {limit}; portcullis run {args} --read '{read}' --device cpu"))
+    };
     let why = "File too large (os error 27); check the limits of the file system and of the process (`ulimit -f`)";
-    let count = "4 000 packets were judged, and not all are written";
-    assert_eq!((ran.code, ran.err), (1, format!("error: o.pcap: writing failed: {why}\n{count}\n")));
+    let check = |ran: RunOutput, name: &str, got: Vec<Vec<u8>>, wanted: &[Vec<u8>]| {
+        let count = got.len();
+        assert!((10..wanted.len()).contains(&count) && wanted.starts_with(&got), "{name}: {count} packets");
+        let said = format!("error: {name}: writing failed: {why}; packets in the file: {count}\n");
+        assert_eq!((ran.code, ran.err), (1, format!("{said}4 000 packets were judged, and not all are written\n")));
+    };
+    // Blocks of 512 bytes. Not each of the limits lies between two packets.
+    for limit in [8, 9, 100, 601] {
+        check(run(limit, "f.wgsl --write o.pcap"), "o.pcap", packets(&place.read("o.pcap")), &input);
+        let ran = run(limit, "f.wgsl --write o.pcapng");
+        check(ran, "o.pcapng", pcapng_packets(&place.read("o.pcapng")), &input);
+        let ran = run(limit, "f.wgsl --write - > o.pcap");
+        check(ran, "stdout", packets(&place.read("o.pcap")), &input);
+        // In a directory, each file has its own end; the error is about one of them.
+        let ran = run(limit, "r.wgsl --write-redirect r");
+        let files = [0, 1].map(|odd| (format!("r/{odd}.pcap"), target(odd)));
+        for (name, wanted) in &files {
+            assert!(wanted.starts_with(&packets(&place.read(name))), "{name}");
+        }
+        let (name, wanted) = files.into_iter().find(|(name, _)| ran.err.contains(name.as_str())).unwrap();
+        check(ran, &name, packets(&place.read(&name)), &wanted);
+    }
+    // What a file had before stays.
+    place.file("o.pcap", pcap(&[&[1; 60]]));
+    let ran = run(8, "f.wgsl --write - >> o.pcap");
+    let appended = place.read("o.pcap")[24 + 16 + 60..].to_vec();
+    check(ran, "stdout", packets(&appended), &input);
+    // Not even the header fits.
+    let ran = run(0, "f.wgsl --write o.pcap").failed(1, &[]);
+    assert_eq!(ran.err, format!("error: o.pcap: writing failed: {why}; packets in the file: 0\n"));
+    assert!(place.read("o.pcap").is_empty());
+}
+
+/// The packets of a pcapng file of one section, little-endian.
+#[cfg(target_os = "linux")]
+fn pcapng_packets(file: &[u8]) -> Vec<Vec<u8>> {
+    let word = |at: usize| u32::from_le_bytes(file[at..at + 4].try_into().unwrap()) as usize;
+    let (mut at, mut packets) = (0, Vec::new());
+    while at < file.len() {
+        let end = at + word(at + 4);
+        assert_eq!(word(end - 4), word(at + 4));
+        if word(at) == 6 {
+            packets.push(file[at + 28..][..word(at + 20)].to_vec());
+        }
+        at = end;
+    }
+    packets
+}
+
+/// The limit on file sizes ends programs by a signal, unless they ignore it.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_file_that_becomes_too_large_is_removed_and_told() {
+    let place = Place::new();
+    let counts = "//! map m: array value=1 entries=60000
+        fn xdp_filter(pkt: u32) -> u32 { m_add(load_be32(pkt, 26u) % 60000u, 0u, 1u); return XDP_PASS; }";
+    place.file("f.wgsl", counts);
+    let run = "portcullis run f.wgsl --read synth:packets=20000,flows=20000";
+    for (option, file) in [("--state s", "s"), ("--dump-map m=m.csv", "m.csv")] {
+        let ran = place.shell(&format!("ulimit -f 8; {run} {option}"));
+        let why = format!("error: {file}: writing failed: File too large (os error 27); check the limits of the file ");
+        assert!(ran.code == 1 && ran.err.starts_with(&why), "{}: {}", ran.code, ran.err);
+        assert_eq!(place.names(), ["f.wgsl"]);
+    }
 }
 
 /// Files that cannot be made count as open no more than they are.

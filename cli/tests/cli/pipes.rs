@@ -78,6 +78,44 @@ fn a_closed_pipe_is_a_quiet_end() {
     }
 }
 
+/// Rust's runtime opens `/dev/null` in the place of a closed standard output, so that all would seem
+/// to be written. `/dev/null` itself is as good as any file, however it was opened.
+#[cfg(unix)]
+#[test]
+fn a_closed_standard_output_is_an_error() {
+    let place = Place::new();
+    place.file("f.wgsl", PASS);
+    place.file("c.pcap", pcap(&[&[1; 60]]));
+    place.file("m.wgsl", format!("//! map m: array value=1 entries=1\n{PASS}"));
+    let error = "error: standard output is closed: Bad file descriptor (os error 9); \
+                 redirect it to a file, a pipe or /dev/null\n";
+    for line in [
+        "run f.wgsl --read c.pcap --write -",
+        "run f.wgsl --read c.pcap --write-tx /dev/stdout",
+        "run f.wgsl --read c.pcap --json",
+        "run f.wgsl --read c.pcap --write o.pcap --json",
+        "run m.wgsl --read c.pcap --dump-map m=-",
+        "run f.wgsl --read c.pcap",
+        "check f.wgsl",
+        "completions bash",
+        "--help",
+        "run --help",
+    ] {
+        let ran = place.shell(&format!("portcullis {line} >&-"));
+        assert_eq!((ran.code, ran.err.as_str()), (1, error), "{line}");
+        assert!(!place.has("o.pcap"), "it is found before packets are read");
+        for null in [">/dev/null", "1<>/dev/null", ">>/dev/null"] {
+            assert_eq!(place.shell(&format!("portcullis {line} {null}")).code, 0, "{line} {null}");
+        }
+        let _ = std::fs::remove_file(place.path("o.pcap"));
+    }
+    // Wrong usage is told on standard error, and needs no standard output.
+    place.shell("portcullis run f.wgsl >&-").failed(2, &["--read"]);
+    // Not with standard input or standard error, which nothing is written to or has to be.
+    place.shell("portcullis run f.wgsl --read c.pcap --write o.pcap <&- 2>&-").done();
+    assert_eq!(packets(&place.read("o.pcap")), [[1; 60]]);
+}
+
 /// What else is written is whole when one output fails.
 #[test]
 fn a_closed_pipe_leaves_the_other_outputs_whole() {

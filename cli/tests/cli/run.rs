@@ -92,7 +92,17 @@ fn json_is_one_line_with_every_key() {
     for device in ["cpu", "interp"] {
         let line = place.run(&["run", filter, "--read", capture, "--json", "--device", device]).done().json();
         let keys: Vec<_> = line.as_object().unwrap().keys().map(String::as_str).collect();
-        let mut wanted = ["filter", "device", "packets", "bytes", "verdicts", "redirect_targets", "elapsed_s", "mpps"];
+        let mut wanted = [
+            "filter",
+            "device",
+            "packets",
+            "bytes",
+            "verdicts",
+            "redirect_targets",
+            "elapsed_s",
+            "mpps",
+            "interrupted",
+        ];
         wanted.sort_unstable();
         assert_eq!(keys, wanted);
         assert_eq!(line["filter"], "f.wgsl");
@@ -101,6 +111,7 @@ fn json_is_one_line_with_every_key() {
         assert_eq!(line["bytes"], 15);
         assert_eq!(line["verdicts"], serde_json::json!({"aborted": 2, "drop": 1, "pass": 2, "tx": 1, "redirect": 3}));
         assert_eq!(line["redirect_targets"], serde_json::json!({"7": 2, "200": 1}));
+        assert_eq!(line["interrupted"], false);
         assert!(line["elapsed_s"].as_f64().unwrap() > 0.0 && line["mpps"].as_f64().unwrap() > 0.0);
     }
 }

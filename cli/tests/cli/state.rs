@@ -2,7 +2,6 @@
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::fs::File;
 
 use crate::live::{LOOK_UP, Live};
 use crate::support::{PASS, Place, has_device, packets, pcap, sample};
@@ -169,19 +168,47 @@ fn a_closed_pipe_leaves_the_file_and_says_so() {
     assert!(place.read("s") == saved);
 }
 
-/// Of two runs with one file the second would undo what the first has done.
+/// Two runs with one file would each begin with the same counts, and the second to end would discard
+/// those of the first. The file need not exist yet, and may be named by a link.
+#[cfg(unix)]
 #[test]
-fn a_file_is_of_one_run_at_a_time() {
+fn a_state_file_is_locked_before_it_exists() {
     let place = Place::new();
-    let filter = place.file("f.wgsl", COUNTS);
-    let run = || place.run(&["run", filter, "--read", &sample(), "--state", "s"]);
-    run().done();
-    let other = File::open(place.path("s")).unwrap();
-    other.lock().unwrap();
-    let why = "another run carries its state in it; wait for its end, or choose another file";
-    assert_eq!(run().failed(1, &[]).err, format!("error: s: {why}\n"));
-    drop(other);
-    run().done();
+    place.file("f.wgsl", LOOK_UP);
+    place.file("h.csv", "10.0.0.1,7,0\n");
+    let none = place.file("none.pcap", pcap(&[]));
+    std::os::unix::fs::symlink("s", place.path("link")).unwrap();
+    let hosts = ["--map", "hosts=h.csv"];
+    let other = |state: &str| place.run(&["run", "f.wgsl", "--read", none, "--state", state]);
+    for (first, second, packets) in [("s", "link", 3), ("s", "link", 2), ("link", "s", 1)] {
+        let mut live = Live::start(&place, &[&["--device", "cpu", "--state", first], &hosts[..]].concat());
+        (1..=packets).for_each(|count| assert_eq!(live.ask(1), [7, count]));
+        let why = "another run carries its state in it; wait for its end, or choose another file";
+        for state in [second, first] {
+            assert_eq!(other(state).failed(1, &[]).err, format!("error: {state}: {why}\n"));
+        }
+        assert_eq!(live.end(), "");
+        other(second).done();
+        assert!(place.path("link").is_symlink());
+        assert_eq!(place.names(), ["f.wgsl", "h.csv", "link", "none.pcap", "s"], "no lock is left");
+        place.run(&["run", "f.wgsl", "--read", none, "--state", second, "--dump-map", "hosts=o.csv"]).done();
+        let counts = format!("key0,value0,value1\n167772161,7,{packets}\n");
+        assert_eq!(String::from_utf8(place.read("o.csv")).unwrap(), counts);
+        for name in ["s", "o.csv"] {
+            std::fs::remove_file(place.path(name)).unwrap();
+        }
+    }
+    // A run that was killed leaves its lock behind, which keeps nobody out.
+    let mut live = Live::start(&place, &["--device", "cpu", "--state", "s"]);
+    live.ask(1);
+    assert!(place.has(".s.lock"));
+    live.kill();
+    assert_eq!((place.has(".s.lock"), place.has("s")), (true, false));
+    other("s").done();
+    assert_eq!(place.names(), ["f.wgsl", "h.csv", "link", "none.pcap", "s"]);
+    // Neither does a companion that is no file; and nothing waits for it.
+    std::os::unix::fs::symlink("nowhere", place.path(".s.lock")).unwrap();
+    other("s").failed(1, &["error: s: cannot lock it with ", "/.s.lock: No such file or directory (os error 2)\n"]);
 }
 
 /// Once a second or so: a run that is killed loses what came after.

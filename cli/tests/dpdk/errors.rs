@@ -6,7 +6,7 @@ use crate::{pcap_port, run};
 const TX: &str = "fn xdp_filter(pkt: u32) -> u32 { return XDP_TX; }";
 
 #[test]
-fn a_port_that_cannot_be_had_says_what_to_do() {
+fn a_port_that_cannot_be_opened_says_what_to_do() {
     let place = Place::new();
     place.file("f.wgsl", TX);
     for (port, parts) in [
@@ -20,24 +20,23 @@ fn a_port_that_cannot_be_had_says_what_to_do() {
         ("7", &["7: DPDK has no port with this number", "it has found 0", "dpdk-devbind.py --status", "--vdev"]),
     ] {
         let ran = run(&place, "f.wgsl", port, &[]).failed(1, parts);
-        // What says no more than that it failed, and functions of DPDK's, are left out.
+        // Generic failures and names of DPDK's functions are left out.
         assert!(!ran.err.contains("Failed to attach") && !ran.err.contains("(): "), "{}", ran.err);
     }
     let capture = pcap_port(0, &format!("rx_pcap={}", sample()));
     run(&place, "f.wgsl", &capture, &["--queues", "4"])
         .failed(1, &["net_pcap0 (net_pcap) has at most 1 receive queues", "4"]);
-    // And that before there is memory for them all.
+    // The queues are checked before memory for them is reserved.
     run(&place, "f.wgsl", &capture, &["--queues", "1000", "--eal", "--no-huge -m 16"])
         .failed(1, &["net_pcap0 (net_pcap) has at most 1 receive queues", "1000"]);
-    // No such card, whatever the machine has: there is no function 7 of a device 1f at bus ff in
-    // domain ffff.
+    // An address that no machine has: function 7 of device 1f on bus ff in domain ffff.
     run(&place, "f.wgsl", "ffff:ff:1f.7", &["--eal", "--no-huge"])
         .failed(1, &["ffff:ff:1f.7: DPDK cannot use this network card", "there is none", "lspci -D"]);
     run(&place, "f.wgsl", "0000:03:00.0", &["--dpdk", "03:00.0"]).failed(2, &["--dpdk 0000:03:00.0", "twice"]);
 }
 
 #[test]
-fn options_of_dpdk_that_are_wrong_are_quoted_and_standard_output_stays_clean() {
+fn invalid_eal_options_are_quoted_and_standard_output_stays_clean() {
     let place = Place::new();
     place.file("f.wgsl", TX);
     let capture = pcap_port(0, &format!("rx_pcap={}", sample()));
@@ -57,27 +56,27 @@ fn options_of_dpdk_that_are_wrong_are_quoted_and_standard_output_stays_clean() {
         ("--help", 2, &["--eal: `--help`", guide]),
         ("--proc-type=secondary", 2, &["--eal: `--proc-type=secondary`", "primary"]),
     ] {
-        // The usage of all options is no part of it.
+        // DPDK's usage text, which lists all options, is suppressed.
         let ran = run(&place, "f.wgsl", &capture, &["--eal", eal]).failed(code, parts);
         assert!(!ran.err.contains("Usage"), "{eal}: {}", ran.err);
         assert_eq!(ran.err.matches('\n').count(), 1, "one line: {}", ran.err);
     }
-    // What is not wrong is passed on, and prints nothing.
+    // Valid options are passed on, and DPDK's output is suppressed.
     let ran = run(&place, "f.wgsl", &capture, &["--eal", "-v --log-level 8 --vdev 'net_null7,size=100'"]).done();
     assert_eq!(ran.json()["packets"], 4000);
-    assert!(ran.err.contains("net_pcap0: port 1 of DPDK"), "the other one is port 0: {}", ran.err);
-    // And a port that is there already is found by its number.
+    assert!(ran.err.contains("net_pcap0: port 1 of DPDK"), "net_null7 is port 0: {}", ran.err);
+    // A port that the options created is found by its number.
     let ran =
         run(&place, "f.wgsl", "0", &["--eal", &format!("--no-pci --vdev '{capture}'"), "--idle-exit", "1s"]).done();
     assert_eq!(ran.json()["packets"], 4000);
 }
 
 #[test]
-fn an_interface_for_packets_that_pass_says_why_there_is_none() {
+fn an_unusable_pass_to_interface_says_why() {
     let place = Place::new();
     place.file("f.wgsl", TX);
     let capture = pcap_port(0, &format!("rx_pcap={}", sample()));
-    // One that is no TAP interface has that name; or a machine cannot have any, and says why.
+    // `lo` exists and is no TAP interface; a machine without TAP interfaces gives that reason.
     run(&place, "f.wgsl", &capture, &["--pass-to", "tap:lo"]).failed(1, &["tap:lo: "]);
     if !std::path::Path::new("/dev/vhost-net").exists() {
         let ran = run(&place, "f.wgsl", &capture, &["--pass-to", "virtio_user:x0"]).failed(1, &["virtio_user:x0: "]);
@@ -87,15 +86,15 @@ fn an_interface_for_packets_that_pass_says_why_there_is_none() {
 }
 
 #[test]
-fn packets_that_a_capture_has_no_room_for_are_an_error() {
+fn packets_that_cannot_be_written_to_a_capture_are_an_error() {
     let place = Place::new();
     place.file("f.wgsl", TX);
     let port = pcap_port(0, &format!("rx_pcap={},tx_pcap=/dev/full", sample()));
     let ran = run(&place, "f.wgsl", &port, &[]);
     assert_eq!(ran.code, 1, "{}", ran.err);
     assert!(ran.err.contains("/dev/full: packets cannot be written"), "{}", ran.err);
-    assert_eq!(ran.json()["packets"], 4000, "and it says what came of it");
-    // A file may only grow to so many blocks, of 512 bytes or 1,024 by the shell.
+    assert_eq!(ran.json()["packets"], 4000, "the totals are printed nevertheless");
+    // A file may grow to 100 blocks of 512 or 1,024 bytes, depending on the shell.
     let line = pcap_port(0, &format!("rx_pcap={},tx_pcap=out.pcap", sample()));
     let ran =
         place.shell(&format!("trap '' XFSZ; ulimit -f 100; portcullis run f.wgsl --device cpu --json --dpdk {line}"));

@@ -1,5 +1,5 @@
-//! Packets in a GPU's memory, in the host's that it is shown, and split: filtered and sent as they
-//! are from the host's.
+//! Packets in GPU memory, in host memory mapped into a GPU, and split between both: filtered and
+//! sent like packets in host memory.
 
 use portcullis::devices::backends;
 use portcullis_live_tests::Suite;
@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::support::{Place, RunOutput, packets, sample};
 use crate::{pcap_port, run};
 
-/// Reads 38 bytes and writes 12.
+/// A filter that reads 38 bytes and writes 12.
 const FILTER: &str = "
     fn xdp_filter(pkt: u32) -> u32 {
         let first = load_be32(pkt, 0u);
@@ -18,7 +18,7 @@ const FILTER: &str = "
         return select(XDP_TX, XDP_PASS, pkt_len(pkt) > 90u);
     }";
 
-/// What comes of the filter.
+/// Result of running the filter.
 #[derive(Debug, PartialEq)]
 struct FilterResult {
     verdicts: Value,
@@ -46,11 +46,11 @@ impl FilterResult {
     }
 }
 
-/// Where packets are, but for which GPU it is about.
+/// Options for where packets are, without the GPU.
 const PLACES: [&[&str]; 3] = [&[], &["--mempool", "gpu"], &["--mempool", "gpu", "--header-split", "38"]];
 
 #[test]
-fn a_gpu_that_there_is_not_has_packets_as_the_host_has_them() {
+fn an_emulated_gpu_gives_the_same_results_as_host_memory() {
     let place = Place::new();
     place.file("f.wgsl", FILTER);
     let want = FilterResult::by_the_interpreter(&place);
@@ -58,15 +58,15 @@ fn a_gpu_that_there_is_not_has_packets_as_the_host_has_them() {
     for more in PLACES {
         let (is, ran) = FilterResult::by_dpdk(&place, &[&["--gpu", "software"], more].concat());
         assert!(is == want, "{more:?}: {} {}", is.verdicts, want.verdicts);
-        let said = if more.is_empty() { "it is shown the host's memory" } else { "are in its memory" };
-        assert!(ran.err.contains("GPU software, number 0 of DPDK") && ran.err.contains(said), "{more:?}: {}", ran.err);
+        let note = if more.is_empty() { "it is shown the host's memory" } else { "are in its memory" };
+        assert!(ran.err.contains("GPU software, number 0 of DPDK") && ran.err.contains(note), "{more:?}: {}", ran.err);
     }
     let (is, ran) = FilterResult::by_dpdk(&place, &["--header-split", "38"]);
     assert!(is == want && ran.err.contains("net_pcap: cannot split packets"), "{}", ran.err);
 }
 
 #[test]
-fn every_device_of_cudas_filters_packets_where_they_are_by_each_of_its_methods() {
+fn every_device_of_cuda_filters_packets_in_place_with_each_dispatch_method() {
     let suite = Suite::anywhere("dpdk", "gpudev");
     let cuda = backends().iter().find(|backend| backend.name == "cuda");
     let devices = match cuda.map(|backend| backend.probe()) {
@@ -90,7 +90,7 @@ fn every_device_of_cudas_filters_packets_where_they_are_by_each_of_its_methods()
             }
         }
     }
-    // The GPU is the device's that was chosen, whatever it was named by.
+    // The GPU is that of the chosen device, by whichever name it was chosen.
     for name in ["cuda", "auto"] {
         let chosen = portcullis::devices::open(name).unwrap();
         if chosen.info().id.starts_with("cuda:") {
@@ -98,8 +98,7 @@ fn every_device_of_cudas_filters_packets_where_they_are_by_each_of_its_methods()
             assert!(is == want && ran.err.contains(&format!("GPU {}, number", chosen.info().id)), "{}", ran.err);
         }
     }
-    // The GPU's memory is reached by the processor, where drivers of ports are of that kind; and so
-    // by a filter there.
+    // A driver in software reaches GPU memory through the CPU, and so does a filter on the CPU.
     let id = &devices[0].info().id;
     let (is, _) = FilterResult::by_dpdk(&place, &["--device", "cpu", "--mempool", "gpu", "--gpu", id]);
     assert!(is == want, "{}", is.verdicts);
@@ -107,14 +106,14 @@ fn every_device_of_cudas_filters_packets_where_they_are_by_each_of_its_methods()
         let port = pcap_port(0, &format!("rx_pcap={}", sample()));
         let mut command = place.command(&["run", "f.wgsl", "--device", id, "--mempool", "gpu", "--dpdk", &port]);
         let output = command.env("PORTCULLIS_EMULATED_CUDA", "no-gdrcopy").output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
+        let stderr = String::from_utf8_lossy(&output.stderr);
         let parts = ["net_pcap writes packets with the CPU", "modprobe gdrdrv", "--mempool host"];
-        assert!(!output.status.success() && parts.iter().all(|part| said.contains(part)), "{said}");
+        assert!(!output.status.success() && parts.iter().all(|part| stderr.contains(part)), "{stderr}");
     }
 }
 
 #[test]
-fn what_does_not_go_is_said() {
+fn impossible_combinations_are_refused_with_the_reason() {
     let place = Place::new();
     place.file("f.wgsl", FILTER);
     let shaders = concat!(env!("CARGO_MANIFEST_DIR"), "/../shaders");

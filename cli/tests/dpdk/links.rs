@@ -1,4 +1,4 @@
-//! Ports that are interfaces of the kernel's, in networks of a test's own.
+//! DPDK ports on kernel interfaces, in network namespaces.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -7,50 +7,50 @@ use portcullis_live_tests::frames::{numbered, swapped};
 use portcullis_live_tests::{Namespace, PacketSocket, Suite, Veth, ping, tcp_echo, wait_until};
 use serde_json::Value;
 
-use crate::running::{ExitedRun, NOTHING, Running, SOON, command};
+use crate::running::{ExitedRun, QUIET_TIME, Running, TIMEOUT, command};
 use crate::support::Place;
 
-/// Whether a driver of DPDK's is installed. Where it is not, that is printed.
+/// Returns whether a DPDK driver is installed; prints it if not.
 fn has_driver(namespace: &Namespace, driver: &str) -> bool {
-    // Whoever has the driver says something else.
+    // An installed driver rejects the argument instead.
     let port = format!("{driver}0,nonsense=1");
-    let ended = crate::running::ends(command(namespace, "minimal", &["--dpdk", &port, "--idle-exit", "1ms"]));
+    let ended = crate::running::run_to_end(command(namespace, "minimal", &["--dpdk", &port, "--idle-exit", "1ms"]));
     let is_missing = ended.stderr.contains("failed to parse device") || ended.stderr.contains("no driver");
     if is_missing {
-        println!("{driver} is not tested: {}", ended.stderr);
+        println!("skipped, no {driver}: {}", ended.stderr);
     }
     !is_missing
 }
 
-fn end(running: Running) -> Value {
+fn stop(running: Running) -> Value {
     running.signal("INT");
-    let ended: ExitedRun = running.end();
+    let ended: ExitedRun = running.wait();
     assert!(ended.status.success(), "{}", ended.stderr);
     ended.json()
 }
 
-/// Checks that a sent frame comes back as another.
-fn comes_back(peer: &mut PacketSocket, frame: &[u8], back: &[u8]) {
+/// Checks that a frame is answered by another.
+fn expect_answer(peer: &mut PacketSocket, frame: &[u8], back: &[u8]) {
     peer.send(frame);
-    assert!(peer.receive_where(SOON, |frame| frame.bytes == back).is_some(), "it comes back: {back:02x?}");
+    assert!(peer.receive_where(TIMEOUT, |frame| frame.bytes == back).is_some(), "no answer {back:02x?}");
 }
 
-/// Frames come back with their addresses swapped, whatever their length.
-fn reflects(running: Running, peer: &mut PacketSocket, veth: &Veth) {
+/// Checks that frames of many lengths come back with their addresses swapped.
+fn check_reflection(running: Running, peer: &mut PacketSocket, veth: &Veth) {
     const COUNT: u32 = 300;
     for number in 0..COUNT {
         let frame = numbered(veth, number, 60 + number as usize * 4);
-        comes_back(peer, &frame, &swapped(frame.clone()));
+        expect_answer(peer, &frame, &swapped(frame.clone()));
     }
-    // The kernel takes tags out of frames, and a driver may find them beside these.
+    // The kernel removes VLAN tags, and a driver may deliver them separately.
     let tagged = [&numbered(veth, COUNT, 60)[..12], &[0x81, 0, 0x20, 5], &numbered(veth, COUNT, 300)[12..]].concat();
-    comes_back(peer, &tagged, &swapped(tagged.clone()));
-    let json = end(running);
+    expect_answer(peer, &tagged, &swapped(tagged.clone()));
+    let json = stop(running);
     assert!(json["carried_out"]["tx"].as_u64().unwrap() > COUNT.into(), "{json}");
 }
 
 #[test]
-fn interfaces_are_ports() {
+fn a_kernel_interface_serves_as_a_port() {
     let Some(_suite) = Suite::begin("interfaces as DPDK's ports", "dpdk", &["ethtool"]) else { return };
     for driver in ["net_af_packet", "net_af_xdp"] {
         let (left, right) = (Namespace::new(), Namespace::new());
@@ -61,34 +61,34 @@ fn interfaces_are_ports() {
         let port = format!("{driver}0,iface={}", veth.right.name());
         println!("{port}");
         let running = Running::start(command(&right, "mac_swap", &["--dpdk", &port]));
-        reflects(running, &mut PacketSocket::at(&veth.left), &veth);
+        check_reflection(running, &mut PacketSocket::at(&veth.left), &veth);
     }
 }
 
 #[test]
-fn a_tap_interface_is_a_port() {
+fn a_tap_interface_serves_as_a_port() {
     let Some(_suite) = Suite::begin("a TAP interface as DPDK's port", "dpdk", &[]) else { return };
     let (left, right) = (Namespace::new(), Namespace::new());
     if !has_driver(&right, "net_tap") {
         return;
     }
-    // For its addresses.
+    // Created only for its addresses.
     let veth = Veth::between(&left, &right).without_ipv4().without_ipv6().make();
     let running = Running::start(command(&right, "mac_swap", &["--dpdk", "net_tap0,iface=dtap0"]));
     let mut peer = PacketSocket::open(&right, "dtap0");
-    reflects(running, &mut peer, &veth);
+    check_reflection(running, &mut peer, &veth);
 }
 
-/// What a run says in the end that an interface has ended.
+/// Waits for the end of a run that fails because an interface is gone, and returns its totals.
 fn ended_by(interface: &str, running: Running) -> Value {
-    let ended = running.end();
+    let ended = running.wait();
     assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
     assert!(ended.stderr.contains(&format!("error: {interface}: the interface is gone")), "{}", ended.stderr);
     ended.json()
 }
 
 #[test]
-fn an_interface_that_is_gone_ends_the_run() {
+fn deleting_a_ports_interface_ends_the_run() {
     let Some(_suite) = Suite::begin("interfaces of DPDK's ports that go away", "dpdk", &[]) else { return };
     for driver in ["net_af_packet", "net_af_xdp", "net_tap"] {
         let (left, right) = (Namespace::new(), Namespace::new());
@@ -102,14 +102,14 @@ fn an_interface_that_is_gone_ends_the_run() {
         let running = Running::start(command(&right, "mac_swap", &["--dpdk", &format!("{driver}0,iface={name}")]));
         let mut peer = if is_tap { PacketSocket::open(&right, name) } else { PacketSocket::at(&veth.left) };
         let frame = numbered(&veth, 7, 60);
-        comes_back(&mut peer, &frame, &swapped(frame.clone()));
-        // Under traffic, for which nobody is there in the end.
+        expect_answer(&mut peer, &frame, &swapped(frame.clone()));
+        // Under traffic, which continues after the interface is gone.
         let json = std::thread::scope(|scope| {
             let frame = numbered(&veth, 8, 60);
-            // Should the test fail, it ends, too.
+            // Ends by itself if the test fails.
             let begun = Instant::now();
-            scope.spawn(move || while peer.offer(&frame).is_ok() && begun.elapsed() < SOON {});
-            std::thread::sleep(NOTHING);
+            scope.spawn(move || while peer.offer(&frame).is_ok() && begun.elapsed() < TIMEOUT {});
+            std::thread::sleep(QUIET_TIME);
             right.ip(&["link", "delete", name]);
             ended_by(name, running)
         });
@@ -117,16 +117,16 @@ fn an_interface_that_is_gone_ends_the_run() {
     }
 }
 
-/// What goes to the one is lost then, and all else goes on.
+/// Packets to a deleted redirect target are lost, and all others continue.
 #[test]
-fn a_run_ends_with_its_way_into_the_kernel_and_not_with_a_target() {
+fn losing_the_pass_to_interface_ends_a_run_and_losing_a_target_does_not() {
     let Some(_suite) = Suite::begin("interfaces that DPDK's packets go to", "dpdk", &[]) else { return };
     let (left, right) = (Namespace::new(), Namespace::new());
     if !has_driver(&right, "net_tap") || !has_driver(&right, "net_af_packet") {
         return;
     }
     let place = Place::new();
-    // By the number that frames have: to the target, or back.
+    // The last byte of a frame says where it goes: to the target, or back.
     place.file(
         "f.wgsl",
         "fn xdp_filter(pkt: u32) -> u32 { if load_u8(pkt, pkt_len(pkt) - 1u) == 3u { return redirect(3u); } return XDP_TX; }",
@@ -135,32 +135,32 @@ fn a_run_ends_with_its_way_into_the_kernel_and_not_with_a_target() {
     let target = Veth::between(&left, &right).without_ipv4().without_ipv6().make();
     let port = format!("net_af_packet0,iface={}", veth.right.name());
     let redirect = format!("3=net_af_packet1,iface={}", target.right.name());
-    // It ends by itself where it should have ended before.
+    // The duration ends the run if the test fails.
     let arguments = ["--dpdk", &port, "--redirect", &redirect, "--pass-to", "tap:kernel0", "--duration", "60s"];
     let filter = place.path("f");
     let mut running = Running::start(command(&right, filter.to_str().unwrap(), &arguments));
     let mut peer = PacketSocket::at(&veth.left);
     let frame = |last| [&numbered(&veth, 7, 60)[..59], &[last]].concat();
-    let mut there = PacketSocket::at(&target.left);
+    let mut target_peer = PacketSocket::at(&target.left);
     peer.send(&frame(3));
-    assert!(there.receive_where(SOON, |it| it.bytes == frame(3)).is_some(), "the frame gets to the target");
-    comes_back(&mut peer, &frame(1), &frame(1));
+    assert!(target_peer.receive_where(TIMEOUT, |it| it.bytes == frame(3)).is_some(), "the frame gets to the target");
+    expect_answer(&mut peer, &frame(1), &frame(1));
     let gone = format!("the interface is gone interface={}", target.right.name());
     target.delete();
-    running.hear(&gone);
+    running.wait_for(&gone);
     for _ in 0..100 {
         peer.send(&frame(3));
-        comes_back(&mut peer, &frame(1), &frame(1));
+        expect_answer(&mut peer, &frame(1), &frame(1));
     }
     right.ip(&["link", "delete", "kernel0"]);
     let json = ended_by("kernel0", running);
     assert_eq!((&json["packets"], &json["carried_out"]["tx"]), (&202.into(), &101.into()), "{json}");
 }
 
-/// What passes gets into the kernel, and what that sends comes back: an address that is at nothing
-/// but the interface for these packets answers, and has connections.
+/// Packets that pass reach the kernel, and its packets are sent: an address that only the pass-to
+/// interface has answers echo requests and accepts connections.
 #[test]
-fn packets_pass_into_the_kernel_and_its_answers_go_out() {
+fn packets_pass_into_the_kernel_and_its_answers_are_sent() {
     let Some(_suite) = Suite::begin("packets of DPDK into the kernel", "dpdk", &["ethtool", "iptables-legacy"]) else {
         return;
     };
@@ -170,32 +170,30 @@ fn packets_pass_into_the_kernel_and_its_answers_go_out() {
     }
     let veth = Veth::between(&left, &right).without_ipv4().without_ipv6().make();
     for end in [&veth.left, &veth.right] {
-        // Checksums are left to the other end, and segments are cut: longer packets than it has
-        // room for the driver cuts off.
+        // Checksums stay incomplete, but segments are cut, as the driver truncates longer packets.
         end.ethtool(&["-K", "tso off gso off gro off"]);
     }
     left.ip(&["address", "add", "10.9.0.1/24", "dev", veth.left.name()]);
-    // The kernel sees what comes to the interface as well, where this driver only listens: that is
-    // to be no answer.
+    // The kernel sees the interface's packets too, as this driver only listens; it must not answer.
     let drop = ["-t", "raw", "-A", "PREROUTING", "-i", veth.right.name(), "-j", "DROP"];
     let status = right.command("iptables-legacy").args(drop).status().unwrap();
-    assert!(status.success(), "iptables-legacy drops what comes in");
+    assert!(status.success(), "iptables-legacy adds the rule");
     right.sysctl(&format!("net/ipv4/conf/{}/arp_ignore", veth.right.name()), "8");
 
     let port = format!("net_af_packet0,iface={}", veth.right.name());
     let running = Running::start(command(&right, "minimal", &["--dpdk", &port, "--pass-to", "tap:kernel0"]));
     let link = right.ip(&["-oneline", "link", "show", "kernel0"]);
     let mac = veth.right.mac().map(|byte| format!("{byte:02x}")).join(":");
-    assert!(link.contains(&mac), "it has the port's address {mac}: {link}");
+    assert!(link.contains(&mac), "kernel0 has the port's address {mac}: {link}");
     right.ip(&["address", "add", "10.9.0.2/24", "dev", "kernel0"]);
     let address: std::net::Ipv4Addr = "10.9.0.2".parse().unwrap();
-    assert!(ping(&left, address.into(), SOON), "the kernel answers");
-    tcp_echo(&left, &right, (address, 0), 500_000, SOON).unwrap();
-    let json = end(running);
+    assert!(ping(&left, address.into(), TIMEOUT), "the kernel answers");
+    tcp_echo(&left, &right, (address, 0), 500_000, TIMEOUT).unwrap();
+    let json = stop(running);
     assert_eq!(json["carried_out"]["pass"], json["packets"], "{json}");
     assert!(json["from_stack"].as_u64().unwrap() > 100, "{json}");
     assert!(json["checksums_completed"].as_u64().unwrap() > 100, "checksums were left to the other end: {json}");
-    // The interface goes with the run.
+    // The run deletes its interface at the end.
     wait_until("kernel0 is gone", Duration::from_secs(10), || {
         !Command::new("ip").args(["-netns", right.name(), "link", "show", "kernel0"]).output().unwrap().status.success()
     });

@@ -1,5 +1,5 @@
-//! `portcullis run --dpdk` as users meet it, without a network card, huge pages and, but where
-//! networks are made, root.
+//! `portcullis run --dpdk` from the command line. Needs no network card or huge pages, and root
+//! only for tests with network namespaces.
 #![cfg(target_os = "linux")]
 
 mod errors;
@@ -7,11 +7,11 @@ mod gpudev;
 mod links;
 mod options;
 mod ports;
-#[allow(dead_code, reason = "it is shared with other tests, and none of them needs all of it")]
+#[allow(dead_code, reason = "shared by several test programs, none of which uses all of it")]
 #[path = "../live/support.rs"]
 mod running;
 mod stock;
-#[allow(dead_code, reason = "it is shared with other tests, and none of them needs all of it")]
+#[allow(dead_code, reason = "shared by several test programs, none of which uses all of it")]
 #[path = "../cli/support.rs"]
 mod support;
 mod user;
@@ -21,18 +21,18 @@ use std::process::Stdio;
 use running::Running;
 use support::{Place, RunOutput};
 
-/// A port that captures come in by and go out of.
+/// Returns the name of a port that reads and writes captures.
 fn pcap_port(number: u32, arguments: &str) -> String {
     format!("net_pcap{number},{arguments}")
 }
 
-/// `portcullis run FILTER --dpdk PORT --json` with these arguments beside, on the CPU if they name
-/// no other device.
+/// Runs `portcullis run FILTER --dpdk PORT --json` with more arguments, on the CPU unless they name
+/// another device.
 fn run(place: &Place, filter: &str, port: &str, more: &[&str]) -> RunOutput {
     place.run(&arguments(filter, port, more))
 }
 
-/// Starts a run that the caller has to end.
+/// Starts a run that the caller ends.
 fn start(place: &Place, filter: &str, port: &str, more: &[&str]) -> Running {
     let mut command = place.command(&arguments(filter, port, more));
     command.stdout(Stdio::piped()).stderr(Stdio::piped());

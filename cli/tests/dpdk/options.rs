@@ -1,4 +1,4 @@
-//! When a run ends, and what is to be seen of it and asked of it meanwhile.
+//! Options of DPDK runs: how they end, and observing and controlling them.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use portcullis_live_tests::wait_until;
 use serde_json::Value;
 
-use crate::running::SOON;
+use crate::running::TIMEOUT;
 use crate::support::{PASS, Place, pcap, sample};
 use crate::{pcap_port, run, start};
 
@@ -14,45 +14,45 @@ const DROP: &str = "fn xdp_filter(pkt: u32) -> u32 { return XDP_DROP; }";
 const TX: &str = "fn xdp_filter(pkt: u32) -> u32 { return XDP_TX; }";
 
 fn count(of: &Value) -> u64 {
-    of.as_u64().unwrap_or_else(|| panic!("a number: {of}"))
+    of.as_u64().unwrap_or_else(|| panic!("no number: {of}"))
 }
 
-/// Every packet has a verdict that is carried out, and no memory is missing.
-fn accounts(json: &Value) {
+/// Checks that every packet has a verdict, that every verdict was executed or counted as lost, and
+/// that no packet buffer is missing.
+fn check_accounting(json: &Value) {
     let verdicts: u64 = json["verdicts"].as_object().unwrap().values().map(count).sum();
-    let carried: u64 = json["carried_out"].as_object().unwrap().values().map(count).sum();
+    let executed: u64 = json["carried_out"].as_object().unwrap().values().map(count).sum();
     let lost: u64 = json["lost"].as_object().unwrap().values().map(count).sum();
-    assert_eq!((verdicts, carried + lost), (count(&json["packets"]), count(&json["packets"])), "{json}");
+    assert_eq!((verdicts, executed + lost), (count(&json["packets"]), count(&json["packets"])), "{json}");
     assert_eq!(json["frames"]["missing"], 0, "{json}");
 }
 
 #[test]
-fn signals_end_a_run_and_it_prints_its_totals() {
+fn a_signal_ends_a_run_which_prints_its_totals() {
     let place = Place::new();
     place.file("f.wgsl", DROP);
     for signal in ["INT", "TERM"] {
-        // Packets come as fast as they are taken, and for ever.
+        // This port delivers packets endlessly, as fast as they are received.
         let mut running = start(&place, "f.wgsl", "net_null0", &["--stats", "100ms"]);
-        while count(&serde_json::from_str::<Value>(&running.line()).unwrap()["interval"]["packets"]) == 0 {}
+        while count(&serde_json::from_str::<Value>(&running.read_line()).unwrap()["interval"]["packets"]) == 0 {}
         running.signal(signal);
-        let ended = running.end();
+        let ended = running.wait();
         assert!(ended.status.success(), "{signal}: {}", ended.stderr);
         let totals = ended.stdout.lines().last().unwrap();
         let json: Value = serde_json::from_str(totals).unwrap_or_else(|e| panic!("{e}: {totals}"));
         assert!(count(&json["packets"]) > 0, "{json}");
-        accounts(&json);
+        check_accounting(&json);
     }
 }
 
 #[test]
-fn a_run_ends_when_nothing_has_come_for_as_long_as_it_is_told() {
+fn idle_exit_ends_a_run_and_only_captures_have_a_default() {
     let place = Place::new();
     place.file("f.wgsl", DROP);
-    // Nobody sends into the ring.
+    // An empty ring to which nothing sends.
     let json = run(&place, "f.wgsl", "net_ring0", &["--idle-exit", "200ms"]).done().json();
     assert_eq!(json["packets"], 0);
-    // By itself only a run ends whose ports all are captures: this one goes on until its time is
-    // over.
+    // Runs end by themselves only if all ports are captures; this one runs until its time is over.
     let capture = pcap_port(0, &format!("rx_pcap={}", sample()));
     let json = run(&place, "f.wgsl", &capture, &["--dpdk", "net_ring0", "--duration", "2s"]).done().json();
     assert_eq!(json["packets"], 4000);
@@ -62,21 +62,21 @@ fn a_run_ends_when_nothing_has_come_for_as_long_as_it_is_told() {
 }
 
 #[test]
-fn an_operator_sees_it_and_has_another_filter_take_over() {
+fn metrics_statistics_and_reload_work_during_a_run() {
     let place = Place::new();
     place.file("a.wgsl", DROP);
     place.file("b.wgsl", TX);
     let more = ["--control", "socket", "--metrics", "0", "--stats", "100ms"];
     let mut running = start(&place, "a.wgsl", "net_null0", &more);
-    running.hear("metrics: ");
-    let said = running.said.clone();
-    let address = said.lines().find_map(|line| line.strip_prefix("metrics: http://")?.strip_suffix("/metrics"));
+    running.wait_for("metrics: ");
+    let stderr = running.log.clone();
+    let address = stderr.lines().find_map(|line| line.strip_prefix("metrics: http://")?.strip_suffix("/metrics"));
     let ctl = |arguments: &[&str]| place.run(&[&["ctl", "--control", "socket"], arguments].concat());
     let tx = || count(&ctl(&["stats", "--json"]).done().json()["verdicts"]["tx"]);
     assert_eq!(tx(), 0);
     ctl(&["reload", "b.wgsl"]).done();
-    wait_until("packets go out", SOON, || tx() > 0);
-    let mut stream = TcpStream::connect(address.unwrap_or_else(|| panic!("an address: {said}"))).unwrap();
+    wait_until("packets go out", TIMEOUT, || tx() > 0);
+    let mut stream = TcpStream::connect(address.unwrap_or_else(|| panic!("no address: {stderr}"))).unwrap();
     stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
@@ -85,16 +85,16 @@ fn an_operator_sees_it_and_has_another_filter_take_over() {
         .find(|line| line.starts_with("portcullis_carried_out_packets_total{lane=\"net_null0:0\",verdict=\"tx\"}"));
     assert!(sent.is_some_and(|line| !line.ends_with(" 0")), "{answer}");
     running.signal("INT");
-    let ended = running.end();
+    let ended = running.wait();
     assert!(ended.status.success(), "{}", ended.stderr);
     let json: Value = serde_json::from_str(ended.stdout.lines().last().unwrap()).unwrap();
     assert!(json["filter"].as_str().unwrap().ends_with("b.wgsl"), "{json}");
     assert!(count(&json["verdicts"]["drop"]) > 0 && count(&json["verdicts"]["tx"]) > 0, "{json}");
-    accounts(&json);
+    check_accounting(&json);
 }
 
 #[test]
-fn without_json_a_table_says_it() {
+fn without_json_totals_are_printed_as_a_table() {
     let place = Place::new();
     place.file("f.wgsl", TX);
     let ran = place
@@ -113,7 +113,7 @@ fn without_json_a_table_says_it() {
 }
 
 #[test]
-fn arguments_that_make_no_sense_are_refused_before_anything_is_done() {
+fn invalid_arguments_are_refused_without_side_effects() {
     let place = Place::new();
     place.file("f.wgsl", PASS);
     let capture = pcap_port(0, "rx_pcap=in.pcap,tx_pcap=out.pcap");
@@ -160,17 +160,17 @@ fn arguments_that_make_no_sense_are_refused_before_anything_is_done() {
     ] {
         run(&place, "f.wgsl", &capture, &[option]).failed(2, &[option.split('=').next().unwrap()]);
     }
-    assert_eq!(place.names(), ["f.wgsl"], "nothing was made");
+    assert_eq!(place.names(), ["f.wgsl"], "no file was created");
 }
 
 #[test]
-fn no_capture_is_written_over() {
+fn a_capture_in_use_is_not_overwritten() {
     let place = Place::new();
     place.file("f.wgsl", TX);
     let whole = pcap(&[&[1; 60], &[2; 70]]);
     place.file("in.pcap", &whole);
     let other = pcap_port(1, "rx_pcap=in.pcap,tx_pcap=out.pcap");
-    for (port, more, said) in [
+    for (port, more, message) in [
         ("rx_pcap=in.pcap,tx_pcap=./in.pcap", &[][..], "net_pcap0,tx_pcap=./in.pcap: net_pcap0 reads this capture"),
         (
             "rx_pcap=in.pcap,tx_pcap=out.pcap",
@@ -188,18 +188,18 @@ fn no_capture_is_written_over() {
             "net_pcap0 writes this capture",
         ),
     ] {
-        run(&place, "f.wgsl", &pcap_port(0, port), more).failed(2, &[said, "choose another name"]);
+        run(&place, "f.wgsl", &pcap_port(0, port), more).failed(2, &[message, "choose another name"]);
         assert_eq!(place.names(), ["f.wgsl", "in.pcap"]);
         assert!(place.read("in.pcap") == whole);
     }
-    // Of one capture several may read.
+    // Several ports may read one capture.
     let both = ["--dpdk", "net_pcap1,rx_pcap=in.pcap"];
     let ran = run(&place, "f.wgsl", &pcap_port(0, "rx_pcap=in.pcap,tx_pcap=out.pcap"), &both).done();
     assert_eq!(ran.json()["packets"], 4);
 }
 
 #[test]
-fn captures_that_are_cut_or_none_are_told_of() {
+fn truncated_malformed_and_missing_captures_are_reported() {
     let place = Place::new();
     place.file("f.wgsl", TX);
     place.file("empty.pcap", "");
@@ -207,7 +207,7 @@ fn captures_that_are_cut_or_none_are_told_of() {
     for file in ["empty.pcap", "none.pcap", "nowhere.pcap"] {
         run(&place, "f.wgsl", &pcap_port(0, &format!("rx_pcap={file}")), &[]).failed(1, &["net_pcap0", file]);
     }
-    // Whole packets are taken of one that is cut.
+    // All complete packets of a truncated capture are received.
     let whole = pcap(&[&[1; 60], &[2; 70], &[3; 80]]);
     place.file("cut.pcap", &whole[..whole.len() - 30]);
     let port = pcap_port(0, "rx_pcap=cut.pcap,tx_pcap=out.pcap");
@@ -215,28 +215,28 @@ fn captures_that_are_cut_or_none_are_told_of() {
     let json = ran.json();
     assert_eq!(json["packets"], 2);
     let record = whole.len() - 16 - 80;
-    let said = format!(
+    let message = format!(
         "cut.pcap: the capture ends at byte {}, in the middle of the record that begins at byte {record}",
         whole.len() - 30
     );
-    assert!(ran.err.contains(&said), "{}", ran.err);
+    assert!(ran.err.contains(&message), "{}", ran.err);
     assert_eq!(crate::support::packets(&place.read("out.pcap")), [vec![1; 60], vec![2; 70]]);
-    // Those before a record that makes no sense.
+    // Packets before a malformed record are received.
     let mut broken = whole.clone();
     let second = 24 + 16 + 60;
     broken[second + 8..second + 12].copy_from_slice(&0x7fff_ffff_u32.to_le_bytes());
     place.file("broken.pcap", &broken);
     let ran = run(&place, "f.wgsl", &pcap_port(0, "rx_pcap=broken.pcap"), &[]).done();
     assert_eq!(ran.json()["packets"], 1);
-    let said = format!("broken.pcap: the record at byte {second} claims 2147483647 captured bytes");
-    assert!(ran.err.contains(&said), "{}", ran.err);
-    // With no packets at all.
+    let message = format!("broken.pcap: the record at byte {second} claims 2147483647 captured bytes");
+    assert!(ran.err.contains(&message), "{}", ran.err);
+    // A capture without packets.
     place.file("head.pcap", pcap(&[]));
     assert_eq!(run(&place, "f.wgsl", &pcap_port(0, "rx_pcap=head.pcap"), &[]).done().json()["packets"], 0);
 }
 
 #[test]
-fn totals_that_nobody_takes_are_an_error_or_a_quiet_end() {
+fn totals_that_cannot_be_written_are_an_error_unless_the_pipe_is_closed() {
     let place = Place::new();
     place.file("f.wgsl", DROP);
     let run =

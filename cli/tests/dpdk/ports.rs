@@ -1,17 +1,18 @@
-//! Packets from port to port.
+//! Packets from one port to another.
 
 use crate::support::{PASS, Place, packets, pcap, sample};
 use crate::{pcap_port, run};
 
-/// Sends what comes by the first port to target 1, and what comes by the second to target 2.
-const ON: &str = "fn xdp_filter(pkt: u32) -> u32 { return redirect(pkt_port(pkt) + 1u); }";
+/// A filter that redirects packets of the first port to target 1, and those of the second to target
+/// 2.
+const FORWARD: &str = "fn xdp_filter(pkt: u32) -> u32 { return redirect(pkt_port(pkt) + 1u); }";
 
-/// A ring gives back what is sent into it.
+/// A ring returns the packets that are sent into it.
 #[test]
-fn packets_go_from_port_to_port_by_a_ring() {
+fn packets_are_redirected_through_a_ring_in_order() {
     let (want, place) = (packets(&std::fs::read(sample()).unwrap()), Place::new());
-    place.file("f.wgsl", ON);
-    // As many as the ring has room for: with two lanes nobody knows when it is emptied.
+    place.file("f.wgsl", FORWARD);
+    // As many packets as the ring holds: with two lanes it may fill up before it is drained.
     let want: Vec<&[u8]> = want.iter().take(1000).map(Vec::as_slice).collect();
     place.file("in.pcap", pcap(&want));
     for lanes in ["one", "each"] {
@@ -27,10 +28,10 @@ fn packets_go_from_port_to_port_by_a_ring() {
 }
 
 #[test]
-fn each_queue_has_a_lane_or_one_has_all() {
+fn lanes_serve_one_queue_each_or_one_lane_serves_all() {
     let place = Place::new();
     place.file("f.wgsl", "fn xdp_filter(pkt: u32) -> u32 { return XDP_TX; }");
-    // Of each queue a capture of its own, and as many to send by.
+    // Each queue reads a capture of its own, and each writes one.
     let captures =
         [3, 500].map(|count| (0..count).map(|at| vec![at as u8; 60 + count % 7 + at % 5]).collect::<Vec<_>>());
     for (name, packets) in ["a.pcap", "b.pcap"].iter().zip(&captures) {
@@ -61,7 +62,7 @@ fn each_queue_has_a_lane_or_one_has_all() {
 }
 
 #[test]
-fn a_filter_with_maps_has_all_queues_in_one_lane() {
+fn a_filter_with_maps_gets_one_lane_for_all_queues() {
     let place = Place::new();
     place.file(
         "f.wgsl",
@@ -76,7 +77,7 @@ fn a_filter_with_maps_has_all_queues_in_one_lane() {
 }
 
 #[test]
-fn what_comes_from_where_packets_pass_to_goes_out_of_the_first_port() {
+fn packets_from_the_pass_to_port_leave_through_the_first_port() {
     let place = Place::new();
     place.file("f.wgsl", PASS);
     let first = pcap_port(0, &format!("rx_pcap={},tx_pcap=out.pcap", sample()));
@@ -84,13 +85,13 @@ fn what_comes_from_where_packets_pass_to_goes_out_of_the_first_port() {
     let (json, want) = (ran.json(), packets(&std::fs::read(sample()).unwrap()));
     assert_eq!(json["carried_out"]["pass"], want.len(), "{json}");
     assert_eq!(json["from_stack"], want.len(), "{json}");
-    assert_eq!(json["verdicts"]["tx"], 0, "they are past the filter");
+    assert_eq!(json["verdicts"]["tx"], 0, "packets from the stack bypass the filter");
     assert_eq!(packets(&place.read("out.pcap")), want);
     assert_eq!(json["frames"]["missing"], 0, "{json}");
 }
 
 #[test]
-fn packets_that_have_nowhere_to_go_are_counted_and_that_is_said_once() {
+fn packets_that_pass_without_a_stack_are_counted_with_one_warning() {
     let place = Place::new();
     place.file("f.wgsl", PASS);
     let ran = run(&place, "f.wgsl", &pcap_port(0, &format!("rx_pcap={}", sample())), &[]).done();

@@ -1,6 +1,5 @@
-//! Every stock filter over captures that come in by a port of DPDK and go out of others: the same
-//! packets in the same order, the same verdicts and the same maps as the reference interpreter has
-//! of the same capture.
+//! Runs every stock filter over captures that DPDK ports receive and send. Packets, their order,
+//! verdicts and maps must equal those of the reference interpreter on the same capture.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,15 +9,15 @@ use serde_json::Value;
 use crate::support::{Place, packets, sample};
 use crate::{pcap_port, run};
 
-/// A stock filter, with what its maps begin with.
+/// A stock filter with the initial contents of its maps.
 struct Case {
     filter: &'static str,
-    /// Verdicts that have to occur, or the test would show little.
+    /// Verdicts that must occur, so that the test proves something.
     verdicts: &'static [&'static str],
     set: &'static [&'static str],
     maps: Vec<(&'static str, String)>,
-    /// Maps to be compared, without these columns: times, which are those of the capture there and
-    /// of the clock here.
+    /// Maps to compare, without these columns: times, which come from the capture in one run and
+    /// from the clock in the other.
     dumps: &'static [(&'static str, &'static [&'static str])],
 }
 
@@ -27,8 +26,8 @@ const fn plain(filter: &'static str, verdicts: &'static [&'static str]) -> Case 
     Case { filter, verdicts, set: &[], maps: Vec::new(), dumps: &[] }
 }
 
-/// Of rates and windows nothing may depend on the time that a run takes: rates are 0, and windows
-/// are days.
+/// Returns all cases. No result may depend on the duration of a run, so rates are 0 and windows are
+/// days.
 fn cases() -> Vec<Case> {
     const HOPS: &str = "port,destination,source\n";
     let hops = |first: &str| {
@@ -108,7 +107,8 @@ fn cases() -> Vec<Case> {
     ]
 }
 
-/// All packets at one time, with nothing cut off: DPDK knows of a packet what there is of it.
+/// Builds a capture whose packets have one timestamp and are not truncated, as DPDK delivers whole
+/// packets.
 fn capture(packets: &[Vec<u8>]) -> Vec<u8> {
     let mut file = Vec::new();
     for word in [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 262_144, 1] {
@@ -123,7 +123,7 @@ fn capture(packets: &[Vec<u8>]) -> Vec<u8> {
     file
 }
 
-/// The sample, longer packets from a seed, and some that do not fit into one buffer.
+/// Returns the sample, generated longer packets, and some that exceed one buffer.
 fn traffic() -> Vec<u8> {
     let place = Place::new();
     place.file("f.wgsl", crate::support::PASS);
@@ -137,11 +137,11 @@ fn traffic() -> Vec<u8> {
     capture(&all)
 }
 
-/// What a run made of the capture.
+/// Result of running a filter on the capture.
 #[derive(PartialEq)]
 struct FilterResult {
     verdicts: Value,
-    /// Packets by where they went.
+    /// Packets by destination.
     packets: Vec<(String, Vec<Vec<u8>>)>,
     maps: Vec<(String, Vec<String>)>,
 }
@@ -150,7 +150,7 @@ impl Case {
     fn arguments(&self, place: &Place, filter: &str, dumps: &str) -> Vec<String> {
         let mut arguments = Vec::new();
         for set in self.set {
-            // Parameters have capital letters in OpenCL C.
+            // Parameters are upper case in OpenCL C.
             let set = if filter.ends_with(".cl") { set.to_uppercase() } else { (*set).to_owned() };
             arguments.extend(["--set".to_owned(), set]);
         }
@@ -165,8 +165,8 @@ impl Case {
         arguments
     }
 
-    /// The maps that were dumped, without what is about times. In which order rows are is of no
-    /// meaning.
+    /// Returns the dumped maps without the columns of times, sorted, as the order of rows is
+    /// unspecified.
     fn maps(&self, place: &Place, dumps: &str) -> Vec<(String, Vec<String>)> {
         let read = |(map, without): &(&str, &[&str])| {
             let text = String::from_utf8(place.read(&format!("{map}-{dumps}.csv"))).unwrap();
@@ -217,7 +217,7 @@ impl Case {
         FilterResult { verdicts: json["verdicts"].clone(), packets: sent.collect(), maps: self.maps(place, "dpdk") }
     }
 
-    fn is_the_same(&self, language: &str, traffic: &[u8]) {
+    fn check(&self, language: &str, traffic: &[u8]) {
         let place = Place::new();
         place.file("in.pcap", traffic);
         let name = format!("{}.{language}", self.filter);
@@ -243,15 +243,15 @@ impl Case {
     }
 }
 
-/// Most of a run's time goes by while it waits for an end: several at a time.
-fn all(language: &str) {
-    const AT_A_TIME: usize = 4;
+/// Runs all cases, several at a time, as runs mostly wait for their idle time.
+fn check_all(language: &str) {
+    const PARALLEL_RUNS: usize = 4;
     let (cases, traffic, next) = (cases(), traffic(), AtomicUsize::new(0));
     std::thread::scope(|scope| {
-        for _ in 0..AT_A_TIME {
+        for _ in 0..PARALLEL_RUNS {
             scope.spawn(|| {
                 while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    case.is_the_same(language, &traffic);
+                    case.check(language, &traffic);
                 }
             });
         }
@@ -259,22 +259,22 @@ fn all(language: &str) {
 }
 
 #[test]
-fn stock_filters_in_wgsl_do_what_the_interpreter_says() {
-    all("wgsl");
+fn stock_filters_in_wgsl_match_the_interpreter() {
+    check_all("wgsl");
 }
 
 #[test]
-fn stock_filters_in_opencl_c_do_what_the_interpreter_says() {
-    all("cl");
+fn stock_filters_in_opencl_c_match_the_interpreter() {
+    check_all("cl");
 }
 
 #[test]
-fn no_stock_filter_is_forgotten() {
+fn every_stock_filter_has_a_case() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shaders");
     let names = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
-    let mut there: Vec<String> = names.filter_map(|name| name.strip_suffix(".wgsl").map(str::to_owned)).collect();
-    there.sort();
-    let mut here: Vec<String> = cases().iter().map(|case| case.filter.to_owned()).collect();
-    here.sort();
-    assert_eq!(here, there);
+    let mut shaders: Vec<String> = names.filter_map(|name| name.strip_suffix(".wgsl").map(str::to_owned)).collect();
+    shaders.sort();
+    let mut tested: Vec<String> = cases().iter().map(|case| case.filter.to_owned()).collect();
+    tested.sort();
+    assert_eq!(tested, shaders);
 }

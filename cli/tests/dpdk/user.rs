@@ -1,4 +1,4 @@
-//! As an ordinary user, without huge pages.
+//! DPDK runs of an unprivileged user, without huge pages.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -7,10 +7,10 @@ use std::process::{Command, Output, Stdio};
 
 use crate::support::{Place, packets, sample, stock};
 
-/// The user who owns nothing (`nobody`).
+/// User `nobody`, who owns no files.
 const NOBODY: u32 = 65_534;
 
-/// A folder of this user's, with the program, a filter and a capture.
+/// A folder of that user with the program, a filter and a capture.
 struct UserFolder {
     place: Place,
     is_root: bool,
@@ -19,7 +19,7 @@ struct UserFolder {
 impl UserFolder {
     fn new() -> UserFolder {
         let place = Place::new();
-        // Where the program was built others may have no access.
+        // A copy, as the build folder may be inaccessible to others.
         fs::copy(env!("CARGO_BIN_EXE_portcullis"), place.path("portcullis")).unwrap();
         place.file("mac_swap.wgsl", fs::read(stock("mac_swap")).unwrap());
         place.file("mixed.pcap", fs::read(sample()).unwrap());
@@ -35,9 +35,9 @@ impl UserFolder {
         UserFolder { place, is_root }
     }
 
-    /// Runs it there, as whoever is no root.
+    /// Runs the program there, as an unprivileged user.
     fn run(&self, more: &[&str]) -> Output {
-        // A limit that whoever needs locked memory would meet, and as many systems have it.
+        // A common default limit, which a program that needs locked memory would exceed.
         let mut command = Command::new("prlimit");
         command.args(["--memlock=65536:65536", "./portcullis", "run", "mac_swap.wgsl", "--device", "cpu", "--json"]);
         command.args(more).current_dir(self.place.path(".")).env_clear().env("PATH", "/usr/bin:/bin");
@@ -49,10 +49,10 @@ impl UserFolder {
 }
 
 #[test]
-fn an_ordinary_user_filters_a_capture() {
-    let home = UserFolder::new();
-    let before = home.place.names();
-    let output = home.run(&["--dpdk", "net_pcap0,rx_pcap=mixed.pcap,tx_pcap=out.pcap"]);
+fn an_unprivileged_user_can_filter_a_capture() {
+    let folder = UserFolder::new();
+    let before = folder.place.names();
+    let output = folder.run(&["--dpdk", "net_pcap0,rx_pcap=mixed.pcap,tx_pcap=out.pcap"]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((json["packets"].as_u64(), json["frames"]["missing"].as_i64()), (Some(4000), Some(0)), "{json}");
@@ -62,20 +62,20 @@ fn an_ordinary_user_filters_a_capture() {
         let (to, from) = packet.split_at_mut(6);
         to.swap_with_slice(&mut from[..6]);
     }
-    assert_eq!(packets(&home.place.read("out.pcap")), want);
-    let mut after = home.place.names();
+    assert_eq!(packets(&folder.place.read("out.pcap")), want);
+    let mut after = folder.place.names();
     after.retain(|name| name != "out.pcap");
-    assert_eq!(after, before, "nothing is left behind");
+    assert_eq!(after, before, "no other file is left");
 }
 
 #[test]
-fn an_ordinary_user_is_told_what_an_interface_takes() {
-    let home = UserFolder::new();
-    let output = home.run(&["--dpdk", "net_pcap0,rx_pcap=mixed.pcap", "--pass-to", "tap:pc0"]);
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("tap:pc0: "), "{said}");
-    // Of the two this is what a machine lacks.
-    assert!(["/dev/net/tun", "CAP_NET_ADMIN"].iter().any(|part| said.contains(part)), "{said}");
+fn an_unprivileged_user_learns_what_an_interface_needs() {
+    let folder = UserFolder::new();
+    let output = folder.run(&["--dpdk", "net_pcap0,rx_pcap=mixed.pcap", "--pass-to", "tap:pc0"]);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("tap:pc0: "), "{stderr}");
+    // The error names whichever of the two this machine lacks.
+    assert!(["/dev/net/tun", "CAP_NET_ADMIN"].iter().any(|part| stderr.contains(part)), "{stderr}");
     assert!(output.stdout.is_empty());
 }

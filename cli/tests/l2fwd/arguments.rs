@@ -3,13 +3,13 @@
 use crate::support::{Place, numbered, run};
 
 #[test]
-fn wrong_arguments_are_refused() {
+fn invalid_arguments_are_refused() {
     let port = ["--dpdk", "net_null0"];
     for (arguments, part) in [
         (&["--burst", "0"][..], "8192"),
         (&["--burst", "8193"], "8192"),
         (&["--burst", "64,x"], "x"),
-        (&["--workload", "kernel"], "none, cpu, inline, pipelined, persistent, waitvalue, graph and all"),
+        (&["--workload", "kernel"], "none, cpu, inline, pipelined, persistent, waitvalue, graph or all"),
         (&["--pipelines", "0"], "pipelines"),
         (&["--flush", "5"], "50us"),
         (&["--frames", "100"], "power of two"),
@@ -32,7 +32,7 @@ fn wrong_arguments_are_refused() {
 }
 
 #[test]
-fn what_there_is_not_is_an_error_where_nothing_else_was_asked_for() {
+fn an_unavailable_mode_is_an_error_if_no_other_was_requested() {
     for (arguments, part) in [
         (&["--dpdk", "net_null0", "--device", "cpu", "--workload", "graph"][..], "no dispatch method `graph`"),
         (&["--dpdk", "net_nothing0", "--workload", "none"], "librte-net-nothing"),
@@ -42,13 +42,13 @@ fn what_there_is_not_is_an_error_where_nothing_else_was_asked_for() {
         assert_eq!(ran.code, 1, "{arguments:?}: {ran:?}");
         assert!(ran.err.contains(part) && ran.out.is_empty(), "{arguments:?}: {ran:?}");
     }
-    // Of several none, too, with the reasons in the table.
+    // If all of several modes are unavailable, the table gives the reasons.
     let ran = run(["--dpdk", "net_null0", "--device", "cpu", "--workload", "graph,persistent"]);
     assert_eq!((ran.code, ran.out.matches("no dispatch method").count()), (1, 2), "{ran:?}");
 }
 
 #[test]
-fn a_filter_with_maps_has_one_pipeline() {
+fn a_filter_with_maps_takes_one_pipeline() {
     let place = Place::new();
     let filter = place.path("count.wgsl");
     let text = "//! map seen: counter entries=1\nfn xdp_filter(pkt: u32) -> u32 { seen_add(0u, 1u); return XDP_TX; }";

@@ -1,15 +1,15 @@
-//! Every packet of a burst is worked on, whatever its size.
+//! Every packet of a burst is processed, whatever the burst's size.
 
 use portcullis_live_tests::wait_until;
 
-use crate::support::{Place, RunOutput, SOON, command, measure, number, numbered, run, signal, swapped};
+use crate::support::{Place, RunOutput, TIMEOUT, command, measure, number, numbered, run, signal, swapped};
 
-/// More than the largest burst that other programs of this kind take, and no multiple of any of
-/// ours.
+/// More packets than the largest burst of similar programs, and no multiple of the bursts tested
+/// here.
 const PACKETS: usize = 2500;
 
 #[test]
-fn every_packet_goes_out_swapped_and_in_order_by_each_workload_and_burst() {
+fn every_packet_is_swapped_and_sent_in_order_with_each_workload_and_burst() {
     let place = Place::new();
     let packets = numbered(PACKETS);
     place.capture("in.pcap", &packets);
@@ -26,7 +26,7 @@ fn every_packet_goes_out_swapped_and_in_order_by_each_workload_and_burst() {
             assert_eq!((&ran["ended"], &ran["is_warm"]), (&"packets".into(), &true.into()), "{row}");
             let bytes: usize = packets.iter().map(Vec::len).sum();
             assert_eq!((&ran["bytes"], &ran["through"]["bytes"]), (&bytes.into(), &bytes.into()), "{row}");
-            // The flush timer may cut a burst short, and nothing makes one longer.
+            // The flush timer may shorten a burst; nothing lengthens one.
             assert!(number(&ran["batches"]) >= PACKETS.div_ceil(burst) as u64, "{row}");
             assert!(ran["batch_mean"].as_f64().unwrap() <= burst as f64, "{row}");
             let out = place.packets("out.pcap");
@@ -36,7 +36,7 @@ fn every_packet_goes_out_swapped_and_in_order_by_each_workload_and_burst() {
 }
 
 #[test]
-fn modes_follow_one_another_on_the_same_port() {
+fn several_modes_run_one_after_the_other_on_one_port() {
     let place = Place::new();
     let packets = numbered(300);
     place.capture("in.pcap", &packets);
@@ -55,12 +55,12 @@ fn modes_follow_one_another_on_the_same_port() {
             assert!(row["ran"].is_null() && reason.contains("it has pipelined and inline"), "{row}");
         }
     }
-    // The last one that ran.
+    // The output of the last mode that ran.
     assert!(place.packets("out.pcap") == swapped(&packets));
 }
 
 #[test]
-fn a_port_of_a_number_may_be_had_again() {
+fn a_port_given_by_number_can_be_reopened() {
     let rows = {
         let arguments = ["--eal", "--vdev net_null0,size=100", "--dpdk", "0", "--device", "cpu", "--json"];
         let modes = ["--workload", "none,inline", "--warm-up", "0", "--packets", "1000"];
@@ -69,24 +69,24 @@ fn a_port_of_a_number_may_be_had_again() {
         ran.rows()
     };
     let bytes: Vec<u64> = rows.iter().map(|row| number(&row["ran"]["bytes"])).collect();
-    assert_eq!(bytes, [100_000; 2], "it is told the same again");
+    assert_eq!(bytes, [100_000; 2], "the port has the same size again");
 }
 
 #[test]
-fn a_burst_that_is_not_full_goes_on_after_its_time() {
+fn an_incomplete_burst_is_sent_after_the_flush_time() {
     let place = Place::new();
     let packets = numbered(PACKETS);
     place.capture("in.pcap", &packets);
     let port = place.port(0, "in.pcap", "out.pcap");
     let all: u64 = packets.iter().map(|packet| packet.len() as u64).sum();
-    // It would never be full, nor is there another end than the one that we want.
+    // The burst never fills, and only the signal ends the run.
     let ends = ["--packets", "0", "--idle-exit", "60m", "--burst", "8192", "--flush", "1ms"];
     for workload in ["none", "cpu", "inline", "pipelined"] {
         let arguments = ["--dpdk", &port, "--device", "cpu", "--json", "--workload", workload];
         let child = command(arguments.iter().chain(&ends)).spawn().unwrap();
-        // The last of them the driver may yet keep to itself.
+        // The driver may still buffer the last packets.
         let written = || place.path("out.pcap").metadata().is_ok_and(|file| file.len() > all / 2);
-        wait_until("packets go out while the program runs", SOON, written);
+        wait_until("packets are sent while the program runs", TIMEOUT, written);
         signal(&child, "INT");
         let ran = RunOutput::of(child.wait_with_output().unwrap());
         assert_eq!(ran.code, 0, "{ran:?}");
@@ -100,7 +100,7 @@ fn a_burst_that_is_not_full_goes_on_after_its_time() {
 }
 
 #[test]
-fn another_filter_has_its_verdicts_carried_out() {
+fn verdicts_of_a_given_filter_are_executed() {
     let place = Place::new();
     let packets = numbered(500);
     place.capture("in.pcap", &packets);
@@ -117,8 +117,8 @@ fn another_filter_has_its_verdicts_carried_out() {
     let other = format!("7=net_pcap1,tx_pcap={}", place.path("other.pcap").display());
     let rows = measure(&port, &["--filter", filter, "--redirect", &other, "--burst", "10", "--packets", "500"]);
     let ran = &rows[0]["ran"];
-    let carried = ["drop", "redirect", "tx", "pass"].map(|name| number(&ran["carried_out"][name]));
-    assert_eq!((carried, number(&ran["lost"]["no_stack"])), ([125, 125, 125, 0], 125), "{ran}");
+    let executed = ["drop", "redirect", "tx", "pass"].map(|name| number(&ran["carried_out"][name]));
+    assert_eq!((executed, number(&ran["lost"]["no_stack"])), ([125, 125, 125, 0], 125), "{ran}");
     let every = |first: usize| packets.iter().skip(first).step_by(4).cloned().collect::<Vec<_>>();
     assert!(place.packets("out.pcap") == every(3) && place.packets("other.pcap") == every(1));
 }

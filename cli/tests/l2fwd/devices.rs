@@ -1,23 +1,23 @@
-//! Every device that there is, by each of its dispatch methods.
+//! Every available device, with each of its dispatch methods.
 
 use portcullis_live_tests::Suite;
 
 use crate::each_device::{on_each, only};
 use crate::support::{Place, number, numbered, run, swapped};
 
-/// Packets, and the size of the bursts that they come in: of many small ones some devices take
-/// long.
+/// Numbers of packets and sizes of their bursts. Small bursts are slow on some devices, so they get
+/// fewer packets.
 const CAPTURES: [(usize, &str); 5] = [(40, "1"), (200, "3"), (500, "64"), (2500, "1000"), (2500, "8192")];
 
 #[test]
-fn every_device_swaps_every_packet_by_each_of_its_methods() {
+fn every_device_swaps_every_packet_with_each_dispatch_method() {
     let suite = Suite::anywhere("l2fwd", "devices");
     let place = Place::new();
-    // Of all devices one after the other, some do.
+    // A run over all devices uses fewer captures, to save time.
     let captures = if only().is_some() { &CAPTURES[..] } else { &CAPTURES[2..4] };
     on_each(&suite, |backend, device, method| {
         let id = device.info().id.as_str();
-        // A GPU has memory of its own as well.
+        // A GPU also has memory of its own.
         let mempools: &[&str] = if backend == "cuda" { &["host", "gpu"] } else { &["host"] };
         for (&(count, burst), mempool) in
             captures.iter().flat_map(|it| mempools.iter().map(move |mempool| (it, *mempool)))

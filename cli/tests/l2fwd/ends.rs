@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::support::{Place, RunOutput, command, measure, number, numbered, run, signal, sum, swapped};
 
 #[test]
-fn what_comes_before_the_warm_up_is_over_goes_out_and_is_not_counted() {
+fn packets_of_the_warm_up_are_sent_but_not_counted() {
     let place = Place::new();
     let packets = numbered(2500);
     place.capture("in.pcap", &packets);
@@ -21,7 +21,7 @@ fn what_comes_before_the_warm_up_is_over_goes_out_and_is_not_counted() {
         assert_eq!(counts, [1500, 1000, 1000, 500], "{ran}");
         let bytes: usize = packets[500..1500].iter().map(Vec::len).sum();
         assert_eq!(number(&ran["bytes"]), bytes as u64, "{ran}");
-        // A burst has packets of the warm-up or others.
+        // A burst never holds packets of both the warm-up and the measurement.
         assert!(number(&ran["batches"]) >= 1000_u64.div_ceil(64), "{ran}");
         assert_eq!(number(&ran["verdicts"]["tx"]), 1000, "{ran}");
         let mut want = swapped(&packets[..1500]);
@@ -33,7 +33,7 @@ fn what_comes_before_the_warm_up_is_over_goes_out_and_is_not_counted() {
 }
 
 #[test]
-fn a_warm_up_that_was_not_reached_is_said_and_gives_no_rates() {
+fn an_incomplete_warm_up_is_reported_and_gives_no_rates() {
     let place = Place::new();
     place.capture("in.pcap", &numbered(200));
     let port = place.port(0, "in.pcap", "out.pcap");
@@ -45,8 +45,9 @@ fn a_warm_up_that_was_not_reached_is_said_and_gives_no_rates() {
     assert_eq!((&numbers["is_warm"], &numbers["through"]), (&false.into(), &Value::Null), "{numbers}");
     assert_eq!((&numbers["packets"], &numbers["packets_out"]), (&200.into(), &200.into()), "{numbers}");
     assert_eq!((&numbers["mpps"], &numbers["elapsed_s"]), (&0.0.into(), &0.0.into()), "{numbers}");
-    assert!(ran.err.contains("nothing measured: 200 packets came, and the warm-up takes 201"), "{ran:?}");
-    // To the very last packet of it there is nothing either, and nothing is divided by zero.
+    assert!(ran.err.contains("nothing measured: 200 packets received, fewer than the warm-up of 201"), "{ran:?}");
+    // If the warm-up ends with the last packet, nothing is measured, and nothing is divided by
+    // zero.
     let rows = measure(&port, &["--idle-exit", "100ms", "--warm-up", "200"]);
     let numbers = &rows[0]["ran"];
     assert_eq!(
@@ -56,7 +57,7 @@ fn a_warm_up_that_was_not_reached_is_said_and_gives_no_rates() {
 }
 
 #[test]
-fn nothing_that_comes_is_nothing() {
+fn a_run_without_packets_measures_nothing() {
     let place = Place::new();
     place.capture("in.pcap", &[]);
     let port = place.port(0, "in.pcap", "out.pcap");
@@ -68,7 +69,7 @@ fn nothing_that_comes_is_nothing() {
 }
 
 #[test]
-fn the_table_and_json_agree() {
+fn table_and_json_agree() {
     let place = Place::new();
     place.capture("in.pcap", &numbered(1000));
     let port = place.port(0, "in.pcap", "out.pcap");
@@ -82,7 +83,7 @@ fn the_table_and_json_agree() {
     assert!(number(&report["machine"]["processors"]) > 0, "{report}");
     let numbers = &report["rows"][0]["ran"];
     let line = ran.out.lines().find(|line| line.starts_with("cpu ")).unwrap_or_else(|| panic!("{ran:?}"));
-    // Columns are two blanks apart, and digits in groups one.
+    // Two spaces separate columns, one separates groups of digits.
     let cells: Vec<&str> = line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect();
     let three = |value: &Value| match value.as_f64().unwrap() {
         small @ ..0.1 => format!("{small:.4}"),
@@ -101,23 +102,23 @@ fn the_table_and_json_agree() {
     assert!(ran.out.contains("cpu has no dispatch method `graph`"), "{ran:?}");
 }
 
-/// Waits until a mode has begun.
-fn hear(child: &mut Child, what: &str) -> BufReader<std::process::ChildStderr> {
+/// Waits until the program has printed `what` on standard error.
+fn wait_for_line(child: &mut Child, what: &str) -> BufReader<std::process::ChildStderr> {
     let mut err = BufReader::new(child.stderr.take().unwrap());
-    let mut said = String::new();
-    while !said.contains(what) {
-        assert!(err.read_line(&mut said).unwrap() > 0, "it ended: {said}");
+    let mut output = String::new();
+    while !output.contains(what) {
+        assert!(err.read_line(&mut output).unwrap() > 0, "the program ended: {output}");
     }
     err
 }
 
 #[test]
-fn a_ctrl_c_ends_what_is_measured_and_tells_what_there_is() {
+fn ctrl_c_ends_a_run_which_reports_its_results_so_far() {
     for (workload, code) in [("cpu", 0), ("cpu,inline", 130)] {
         let arguments = ["--dpdk", "net_null0", "--device", "cpu", "--workload", workload, "--warm-up", "100"];
         let mut child = command(arguments.iter().chain(&["--packets", "0", "--json"])).spawn().unwrap();
-        let mut err = hear(&mut child, "cpu on cpu");
-        // Until something is measured.
+        let mut err = wait_for_line(&mut child, "cpu on cpu");
+        // Give it time to measure something.
         std::thread::sleep(std::time::Duration::from_secs(1));
         signal(&child, "INT");
         let mut ran = RunOutput::of(child.wait_with_output().unwrap());
@@ -127,20 +128,20 @@ fn a_ctrl_c_ends_what_is_measured_and_tells_what_there_is() {
         assert_eq!(rows[0]["ran"]["ended"], "interrupted", "{ran:?}");
         assert_eq!(rows.len(), workload.split(',').count());
         if let Some(row) = rows.get(1) {
-            assert_eq!((&row["ran"], &row["not_run"]), (&Value::Null, &"interrupted before".into()));
+            assert_eq!((&row["ran"], &row["not_run"]), (&Value::Null, &"interrupted earlier".into()));
         }
     }
 }
 
 #[test]
-fn what_one_mode_has_no_memory_for_is_no_end_of_the_others() {
-    // DPDK begins with memory for all of them, whichever is first.
+fn a_mode_without_enough_memory_does_not_end_the_others() {
+    // Memory for the largest mode is reserved first, whichever runs first.
     let limits = ["--warm-up", "0", "--packets", "20000", "--pipelines", "8", "--workload", "none,inline"];
     let rows = measure("net_null0", &[&limits[..], &["--burst", "64,4096,8192"]].concat());
     assert!(rows.iter().all(|row| number(&row["ran"]["packets"]) > 0), "{rows:?}");
     assert_eq!(rows.len(), 6);
-    // Where somebody says how much it is to have, what does not fit is a row with the reason, be it
-    // the first one.
+    // If the memory is limited by the user, a mode that does not fit is a row with the reason, even
+    // if it is the first.
     for bursts in ["8192,64", "64,8192"] {
         let limits =
             ["--eal", "--no-huge -m 128", "--warm-up", "0", "--packets", "20000", "--workload", "none", "--json"];
@@ -150,21 +151,21 @@ fn what_one_mode_has_no_memory_for_is_no_end_of_the_others() {
         for row in &rows {
             match number(&row["burst"]) {
                 64 => assert!(number(&row["ran"]["packets"]) > 0, "{row}"),
-                _ => assert!(row["not_run"].as_str().is_some_and(|why| why.contains("no memory for")), "{row}"),
+                _ => assert!(row["not_run"].as_str().is_some_and(|reason| reason.contains("no memory for")), "{row}"),
             }
         }
     }
 }
 
 #[test]
-fn a_device_that_takes_long_is_no_end_of_what_comes() {
+fn a_slow_device_does_not_count_as_idle() {
     let place = Place::new();
-    // More than wait for the device, or are taken in the time that there is for it in the end.
+    // More packets than can be queued for the device or processed in the grace period at the end.
     for (workload, count) in [("cpu", 4400), ("inline", 2800)] {
         let packets = numbered(count);
         place.capture("in.pcap", &packets);
         let port = place.port(0, "in.pcap", "out.pcap");
-        // A burst takes longer than nothing may come.
+        // A burst takes longer than the idle time.
         let slow = ["--work", "1ms", "--burst", "400", "--overload", "wait", "--idle-exit", "300ms"];
         let rows = measure(&port, &[&["--workload", workload, "--packets", "0"], &slow[..]].concat());
         let ran = &rows[0]["ran"];
@@ -174,12 +175,12 @@ fn a_device_that_takes_long_is_no_end_of_what_comes() {
 }
 
 #[test]
-fn what_a_ctrl_c_has_not_through_is_lost_and_counted() {
-    // A burst takes longer than anybody waits for it.
+fn packets_cancelled_by_ctrl_c_are_counted_as_lost() {
+    // A burst takes longer than the grace period after Ctrl-C.
     let arguments = ["--dpdk", "net_null0", "--workload", "cpu", "--work", "20ms", "--burst", "256", "--warm-up", "0"];
     let mut child = command(arguments.iter().chain(&["--packets", "0", "--json", "-"])).spawn().unwrap();
-    let mut err = hear(&mut child, "cpu on cpu");
-    // Until something has come.
+    let mut err = wait_for_line(&mut child, "cpu on cpu");
+    // Give it time to receive something.
     std::thread::sleep(std::time::Duration::from_secs(1));
     signal(&child, "INT");
     let mut ran = RunOutput::of(child.wait_with_output().unwrap());
@@ -189,12 +190,12 @@ fn what_a_ctrl_c_has_not_through_is_lost_and_counted() {
     assert!(number(&numbers["packets"]) > 0 && numbers["through"].is_null(), "{numbers}");
     assert_eq!(number(&numbers["packets"]), sum(&numbers["carried_out"]) + sum(&numbers["lost"]), "{numbers}");
     assert!(number(&numbers["lost"]["failed"]) > 0 && numbers["ended"] == "interrupted", "{numbers}");
-    // As `run` ends then.
+    // The exit status that `run` has in this case.
     assert_eq!(ran.code, 130, "{ran:?}");
 }
 
 #[test]
-fn a_capture_that_is_cut_off_is_told_of() {
+fn a_truncated_capture_is_reported() {
     let place = Place::new();
     place.capture("in.pcap", &numbered(3));
     let capture = place.path("in.pcap");
@@ -217,7 +218,7 @@ fn a_duration_ends_a_mode() {
 }
 
 #[test]
-fn a_capture_that_is_cut_short_is_an_error_of_its_mode() {
+fn a_failed_write_to_a_capture_is_an_error_of_its_mode() {
     let place = Place::new();
     place.capture("in.pcap", &numbered(2000));
     let port = format!("net_pcap0,rx_pcap={},tx_pcap=/dev/full", place.path("in.pcap").display());

@@ -1,5 +1,5 @@
-//! `portcullis l2fwd` as users meet it, on ports that DPDK makes: no network card is needed, nor
-//! huge pages, nor root.
+//! `portcullis l2fwd` from the command line, on virtual DPDK ports: without a network card, huge
+//! pages or root.
 #![cfg(target_os = "linux")]
 
 mod arguments;
@@ -10,7 +10,7 @@ mod each_device;
 mod ends;
 mod mempools;
 mod overload;
-#[allow(dead_code, reason = "it is shared with other tests, and none of them needs all of it")]
+#[allow(dead_code, reason = "shared by several test programs, none of which uses all of it")]
 #[path = "../cli/support.rs"]
 mod program;
 mod support;

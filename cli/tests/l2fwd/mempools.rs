@@ -1,16 +1,16 @@
-//! Packets in a GPU's memory, and with their heads split off.
+//! Packets in GPU memory, and header split.
 
 use serde_json::Value;
 
 use crate::support::{Place, measure, number, numbered, run, swapped};
 
-/// A GPU that there is not, with everything else as if there were one.
+/// Options for an emulated GPU.
 const SOFTWARE: [&str; 4] = ["--gpu", "software", "--mempool", "gpu"];
 
 #[test]
-fn packets_in_a_gpus_memory_are_all_worked_on() {
+fn every_packet_in_gpu_memory_is_processed() {
     let place = Place::new();
-    // Of small bursts fewer: they are a megabyte of communication list each.
+    // Fewer packets for small bursts, each of which takes a megabyte of communication list.
     for (count, burst) in [(40, "1"), (300, "3"), (2500, "64"), (2500, "1000"), (2500, "1024"), (2500, "8192")] {
         let packets = numbered(count);
         place.capture("in.pcap", &packets);
@@ -20,7 +20,10 @@ fn packets_in_a_gpus_memory_are_all_worked_on() {
             let rows = measure(&port, &[&SOFTWARE[..], &limits].concat());
             let row = &rows[0];
             assert_eq!((&row["mempool"], &row["ran"]["packets_out"]), (&"gpu".into(), &count.into()), "{row}");
-            assert!(row["ran"]["batch_mean"].as_f64().unwrap() <= 1024.0, "an item has no more: {row}");
+            assert!(
+                row["ran"]["batch_mean"].as_f64().unwrap() <= 1024.0,
+                "more than an item of the communication list holds: {row}"
+            );
             let want = if workload == "none" { packets.clone() } else { swapped(&packets) };
             assert!(place.packets("out.pcap") == want, "{workload}, {burst}");
         }
@@ -28,7 +31,7 @@ fn packets_in_a_gpus_memory_are_all_worked_on() {
 }
 
 #[test]
-fn heads_are_split_off_and_whole_packets_go_out() {
+fn packets_with_split_headers_are_sent_whole() {
     let place = Place::new();
     let packets = numbered(1000);
     place.capture("in.pcap", &packets);
@@ -47,7 +50,7 @@ fn heads_are_split_off_and_whole_packets_go_out() {
 }
 
 #[test]
-fn what_reaches_no_packets_is_said() {
+fn devices_and_filters_that_cannot_access_the_packets_are_refused() {
     let place = Place::new();
     place.capture("in.pcap", &numbered(100));
     let port = place.port(0, "in.pcap", "out.pcap");
@@ -60,7 +63,7 @@ fn what_reaches_no_packets_is_said() {
         (&["--mempool", "gpu"][..], 1, "--gpu cuda:0"),
         (&["--header-split", "--filter", whole.to_str().unwrap()], 1, "only the first 64"),
         (&["--gpu", "gpu", "--mempool", "gpu"], 2, "cuda:N"),
-        (&["--mempool", "device"], 2, "host, gpu and all"),
+        (&["--mempool", "device"], 2, "host, gpu or all"),
         (&["--header-split", "13"], 2, "14"),
         (&["--header-split", "2049"], 2, "2048"),
     ] {
@@ -68,7 +71,7 @@ fn what_reaches_no_packets_is_said() {
         assert_eq!(ran.code, code, "{arguments:?}: {ran:?}");
         assert!(ran.err.contains(part) && ran.out.is_empty(), "{arguments:?}: {ran:?}");
     }
-    // Beside a memory that there is, it is a row.
+    // If another memory is available, the unavailable one is a row with the reason.
     let rows = measure(&port, &["--mempool", "all", "--packets", "100"]);
     let of = |row: &Value| (row["mempool"].as_str().unwrap().to_owned(), row["ran"].is_null());
     assert_eq!(rows.iter().map(of).collect::<Vec<_>>(), [("host".to_owned(), false), ("gpu".to_owned(), true)]);

@@ -1,10 +1,10 @@
-//! A pipeline that is too slow drops packets, counts them, and goes on.
+//! Pipelines that are too slow drop packets, count them, and continue.
 
 use crate::support::{Place, measure, number, numbered, run, swapped};
 
 #[test]
-fn what_a_pipeline_has_no_time_for_is_dropped_and_counted() {
-    // The interpreter is far slower than packets that come from nowhere.
+fn packets_that_a_pipeline_cannot_keep_up_with_are_dropped_and_counted() {
+    // The interpreter is far slower than the port that generates packets.
     for burst in ["32", "2000"] {
         let arguments = ["--dpdk", "net_null0", "--device", "interp", "--json", "--workload", "pipelined"];
         let ran = run(arguments.iter().chain(&["--burst", burst, "--warm-up", "0", "--packets", "200000"]));
@@ -20,9 +20,9 @@ fn what_a_pipeline_has_no_time_for_is_dropped_and_counted() {
 }
 
 #[test]
-fn packets_that_may_wait_do() {
+fn with_overload_wait_no_packet_of_a_capture_is_lost() {
     let place = Place::new();
-    // More than there is memory for.
+    // More packets than there are buffers.
     let packets = numbered(40_000).into_iter().map(|packet| packet[..60].to_vec()).collect::<Vec<_>>();
     place.capture("in.pcap", &packets);
     let port = place.port(0, "in.pcap", "out.pcap");
@@ -33,11 +33,11 @@ fn packets_that_may_wait_do() {
 }
 
 #[test]
-fn several_pipelines_share_what_comes() {
+fn several_pipelines_share_the_packets() {
     let limits = ["--warm-up", "5000", "--packets", "50000", "--burst", "64"];
     let rows = measure("net_null0", &[&["--pipelines", "2", "--workload", "none,cpu"], &limits[..]].concat());
     for row in &rows {
-        // Each may take a burst more than is wanted, at either end.
+        // Each pipeline may exceed the limit by a burst at either end.
         let packets = number(&row["ran"]["packets"]);
         assert!((50_000 - 128..=50_000 + 128).contains(&packets), "{row}");
     }
@@ -45,7 +45,7 @@ fn several_pipelines_share_what_comes() {
 }
 
 #[test]
-fn work_that_takes_longer_than_packets_take_to_come_drops_them() {
+fn work_slower_than_the_traffic_drops_packets() {
     for workload in ["cpu", "pipelined"] {
         let limits = ["--warm-up", "1000", "--packets", "60000", "--burst", "64"];
         let rows = measure("net_null0", &[&["--workload", workload, "--work", "20us"], &limits[..]].concat());
@@ -53,19 +53,19 @@ fn work_that_takes_longer_than_packets_take_to_come_drops_them() {
         assert_eq!((&ran["packets"], &ran["ended"]), (&60_000.into(), &"packets".into()), "{ran}");
         let dropped = number(&ran["lost"]["overload"]);
         assert!(dropped > 0 && dropped + number(&ran["packets_out"]) == 60_000, "{ran}");
-        // Packets are worked on one after the other.
+        // Packets are processed one after the other, 20 µs each.
         assert!(ran["through"]["mpps"].as_f64().unwrap() <= 0.05, "{ran}");
     }
 }
 
 #[test]
-fn work_is_bounded_and_some_devices_have_none() {
+fn work_is_bounded_and_refused_by_devices_without_it() {
     let port = ["--dpdk", "net_null0", "--packets", "100", "--warm-up", "0"];
     let ran = run(port.iter().chain(&["--work", "21ms"]));
     assert!(ran.code == 2 && ran.err.contains("20ms"), "{ran:?}");
     let ran = run(port.iter().chain(&["--work", "1us", "--device", "interp"]));
     assert!(ran.code == 1 && ran.err.contains("work of 1µs"), "{ran:?}");
-    // Where nobody works there is none, and it is no error.
+    // Workload `none` ignores the option.
     let ran = run(port.iter().chain(&["--work", "1us", "--device", "interp", "--workload", "none"]));
     assert_eq!(ran.code, 0, "{ran:?}");
 }

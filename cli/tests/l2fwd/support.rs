@@ -1,4 +1,4 @@
-//! Running the program, and what goes in and comes out of it.
+//! Runs the program, and builds and reads captures.
 
 use std::ffi::OsStr;
 use std::process::{Child, Command, Stdio};
@@ -9,11 +9,11 @@ use serde_json::Value;
 use crate::program;
 pub use crate::program::{Place, RunOutput};
 
-/// Long enough for whatever is to happen, on a busy machine, too.
-pub const SOON: Duration = Duration::from_secs(60);
+/// Timeout for what must happen; long, as the machine may be busy.
+pub const TIMEOUT: Duration = Duration::from_secs(60);
 
 impl Place {
-    /// A port that receives what is in one capture, and writes another.
+    /// Returns the name of a port that reads one capture and writes another.
     pub fn port(&self, number: usize, from: &str, to: &str) -> String {
         let (from, to) = (self.path(from), self.path(to));
         format!("net_pcap{number},rx_pcap={},tx_pcap={}", from.display(), to.display())
@@ -25,14 +25,14 @@ impl Place {
         self.file(name, program::pcap(&packets));
     }
 
-    /// Reads one.
+    /// Reads a capture.
     pub fn packets(&self, name: &str) -> Vec<Vec<u8>> {
         program::packets(&self.read(name))
     }
 }
 
-/// Packets with addresses and a number of their own, of lengths from the shortest to the longest
-/// that Ethernet has.
+/// Builds packets with distinct addresses and numbers, of lengths from Ethernet's shortest to its
+/// longest.
 pub fn numbered(count: usize) -> Vec<Vec<u8>> {
     let packet = |number: usize| {
         let mut packet: Vec<u8> = (0..60 + number * 37 % 1455).map(|at| (number * 31 + at * 7) as u8).collect();
@@ -42,13 +42,13 @@ pub fn numbered(count: usize) -> Vec<Vec<u8>> {
     (0..count).map(packet).collect()
 }
 
-/// Expected output: packets with swapped MAC addresses.
+/// Returns packets with their MAC addresses swapped: the expected output.
 pub fn swapped(packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let swap = |packet: &Vec<u8>| [&packet[6..12], &packet[..6], &packet[12..]].concat();
     packets.iter().map(swap).collect()
 }
 
-/// The program, with these arguments.
+/// Returns the command `portcullis l2fwd` with these arguments.
 pub fn command<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_portcullis"));
     command.arg("l2fwd").args(arguments);
@@ -56,12 +56,12 @@ pub fn command<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Comma
     command
 }
 
-/// Runs it.
+/// Runs `portcullis l2fwd` with these arguments.
 pub fn run<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> RunOutput {
     RunOutput::of(command(arguments).output().unwrap())
 }
 
-/// Runs it over one port, on the CPU, and gives JSON of all modes, of which none failed.
+/// Runs all modes over one port on the CPU, and returns their rows; none may fail.
 pub fn measure(port: &str, arguments: &[&str]) -> Vec<Value> {
     let ran = run(["--dpdk", port, "--device", "cpu", "--json"].iter().chain(arguments));
     assert_eq!(ran.code, 0, "{ran:?}");
@@ -69,27 +69,28 @@ pub fn measure(port: &str, arguments: &[&str]) -> Vec<Value> {
 }
 
 impl RunOutput {
-    /// What the JSON on standard output has of each mode, in which every packet is accounted for.
+    /// Returns the rows of the JSON on standard output, after checking that every packet is
+    /// accounted for.
     pub fn rows(&self) -> Vec<Value> {
         let report: Value = serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {self:?}"));
         let rows = report["rows"].as_array().unwrap().clone();
-        rows.iter().filter(|row| !row["ran"].is_null()).for_each(|row| adds_up(&row["ran"]));
+        rows.iter().filter(|row| !row["ran"].is_null()).for_each(|row| check_accounting(&row["ran"]));
         rows
     }
 }
 
-/// A number in JSON.
+/// Returns a number in JSON.
 pub fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("no number: {value}"))
 }
 
-/// All numbers of an object together.
+/// Sums the numbers of a JSON object.
 pub fn sum(value: &Value) -> u64 {
     value.as_object().unwrap().values().map(number).sum()
 }
 
 /// Checks that every received packet was sent, dropped or lost, and that no buffer is missing.
-fn adds_up(ran: &Value) {
+fn check_accounting(ran: &Value) {
     assert_eq!(number(&ran["packets"]), sum(&ran["carried_out"]) + sum(&ran["lost"]), "{ran}");
     assert_eq!((&ran["buffers"]["missing"], &ran["error"]), (&0.into(), &Value::Null), "{ran}");
     assert_eq!(ran["buffers"]["all"], ran["buffers"]["free"], "{ran}");
@@ -106,7 +107,7 @@ fn adds_up(ran: &Value) {
     near(of("gbps_wire"), (of("bytes") + of("packets") * 24.0) * 8.0 / elapsed / 1e9);
 }
 
-/// Sends a signal: `INT`.
+/// Sends a signal, such as `INT`.
 pub fn signal(child: &Child, name: &str) {
     let status = Command::new("kill").args(["-s", name, &child.id().to_string()]).status();
     assert!(status.unwrap().success());

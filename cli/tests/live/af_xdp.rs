@@ -1,4 +1,4 @@
-//! AF_XDP sockets.
+//! `portcullis run --af-xdp` between two namespaces.
 
 use std::net::{IpAddr, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
@@ -7,14 +7,14 @@ use std::process::Stdio;
 use portcullis_live_tests::frames::{swapped, udp};
 use portcullis_live_tests::{End, Namespace, PacketSocket, Suite, Veth, ping, tcp_echo};
 
-use crate::support::{ExitedRun, NOTHING, Running, SOON, command, ends};
+use crate::support::{ExitedRun, QUIET_TIME, Running, TIMEOUT, command, run_to_end};
 
-/// The program of an interface, as the kernel knows it.
+/// Returns whether the kernel shows an XDP program at an interface.
 pub fn has_program(end: &End) -> bool {
     end.namespace().ip(&["link", "show", "dev", end.name()]).contains("xdp")
 }
 
-/// Two namespaces with a link between them, of which the right one runs the program.
+/// Two namespaces and a link between them; the tested program runs in the right one.
 pub struct Net {
     pub veth: Veth,
     pub left: Namespace,
@@ -26,7 +26,7 @@ pub fn net(queues: u32) -> Option<Net> {
     net_with(queues, &[])
 }
 
-/// For tests that need these programs.
+/// Sets up a [`Net`] for tests that need these programs.
 pub fn net_with(queues: u32, programs: &[&str]) -> Option<Net> {
     let suite = Suite::begin("run --af-xdp", "af-xdp", &[&["ethtool"], programs].concat())?;
     let (left, right) = (Namespace::new(), Namespace::new());
@@ -35,22 +35,22 @@ pub fn net_with(queues: u32, programs: &[&str]) -> Option<Net> {
 }
 
 #[test]
-fn frames_go_back_rewritten_until_a_signal_ends_it_in_order() {
+fn frames_are_rewritten_and_sent_back_until_a_signal_ends_the_run() {
     let Some(Net { veth, right, _suite, .. }) = net(1) else { return };
     for (signal, dispatch) in [("INT", "inline"), ("TERM", "pipelined")] {
         let mut peer = PacketSocket::at(&veth.left);
         let arguments = ["--af-xdp", veth.right.name(), "--only", "udp/9", "--dispatch", dispatch];
         let running = Running::start(command(&right, "mac_swap", &arguments));
-        assert!(running.said.contains("native mode, copied"), "{}", running.said);
+        assert!(running.log.contains("native mode, copied"), "{}", running.log);
         for number in 0..200_u32 {
             let sent = udp(&veth, 9, &number.to_be_bytes().repeat(number as usize % 300));
             peer.send(&sent);
             let back = swapped(sent);
-            assert!(peer.receive_where(SOON, |frame| frame.bytes == back).is_some(), "{number} comes back");
+            assert!(peer.receive_where(TIMEOUT, |frame| frame.bytes == back).is_some(), "{number} does not come back");
         }
         assert!(has_program(&veth.right));
         running.signal(signal);
-        let ended = running.end();
+        let ended = running.wait();
         assert!(ended.status.success(), "{}", ended.stderr);
         let json = ended.json();
         assert_eq!((&json["packets"], &json["carried_out"]["tx"]), (&200.into(), &200.into()), "{json}");
@@ -59,12 +59,12 @@ fn frames_go_back_rewritten_until_a_signal_ends_it_in_order() {
 }
 
 #[test]
-fn an_interrupt_ends_it_though_whoever_started_it_ignores_interrupts_and_nohup_has_its_way() {
+fn sigint_ends_a_run_that_inherits_it_ignored_and_an_ignored_sighup_stays_ignored() {
     let Some(Net { veth, right, _suite, .. }) = net(1) else { return };
     let mut peer = PacketSocket::at(&veth.left);
     let mut command = command(&right, "mac_swap", &["--af-xdp", veth.right.name(), "--only", "udp/9"]);
-    // SAFETY: between fork and exec it only sets what signals do.
-    #[expect(unsafe_code, reason = "there is no safe way to pass on what is ignored")]
+    // SAFETY: between fork and exec the closure only sets signal dispositions.
+    #[expect(unsafe_code, reason = "std has no safe way to set signal dispositions in a child")]
     unsafe {
         command.pre_exec(|| {
             libc::signal(libc::SIGINT, libc::SIG_IGN);
@@ -74,66 +74,66 @@ fn an_interrupt_ends_it_though_whoever_started_it_ignores_interrupts_and_nohup_h
     }
     let running = Running::start(command);
     running.signal("HUP");
-    // By then a run that hears it has ended.
-    std::thread::sleep(NOTHING);
+    // By then a run that reacts to SIGHUP has ended.
+    std::thread::sleep(QUIET_TIME);
     let sent = udp(&veth, 9, &[1; 20]);
     peer.send(&sent);
     let back = swapped(sent);
-    assert!(peer.receive_where(SOON, |frame| frame.bytes == back).is_some(), "it has gone");
+    assert!(peer.receive_where(TIMEOUT, |frame| frame.bytes == back).is_some(), "the run ended on SIGHUP");
     running.signal("INT");
-    assert!(running.end().status.success());
+    assert!(running.wait().status.success());
 }
 
 #[test]
-fn only_what_the_rules_name_is_taken_and_the_kernel_has_the_rest() {
+fn only_packets_that_match_the_rules_are_taken_from_the_kernel() {
     let Some(Net { veth, left, right, _suite }) = net(1) else { return };
     let mut seen = PacketSocket::at(&veth.right);
     let peer = PacketSocket::at(&veth.left);
     let arguments = ["--af-xdp", veth.right.name(), "--only", "udp/9,tcp/80", "--stack", "none"];
     let running = Running::start(command(&right, "minimal", &arguments));
-    let (taken, left_alone) = (udp(&veth, 9, b"taken"), udp(&veth, 10, b"left alone"));
+    let (taken, other) = (udp(&veth, 9, b"taken"), udp(&veth, 10, b"other"));
     peer.send(&taken);
-    peer.send(&left_alone);
-    assert!(seen.receive_where(SOON, |frame| frame.bytes == left_alone).is_some());
-    assert!(seen.receive_where(NOTHING, |frame| frame.bytes == taken).is_none());
-    // ARP and ICMP are the kernel's.
-    assert!(ping(&left, veth.right.ipv4().into(), SOON));
+    peer.send(&other);
+    assert!(seen.receive_where(TIMEOUT, |frame| frame.bytes == other).is_some());
+    assert!(seen.receive_where(QUIET_TIME, |frame| frame.bytes == taken).is_none());
+    // ARP and ICMP stay with the kernel.
+    assert!(ping(&left, veth.right.ipv4().into(), TIMEOUT));
     running.signal("INT");
-    let json = running.end().json();
-    // `minimal` passes everything, and there is no way into the stack.
+    let json = running.wait().json();
+    // `minimal` passes everything, and there is no stack to pass it to.
     assert_eq!((&json["packets"], &json["lost"]["no_stack"]), (&1.into(), &1.into()), "{json}");
 }
 
-/// The way into the kernel, which answers there as if nobody stood between: a transfer over a port
-/// that is allowed, and none over another.
+/// Packets that pass reach the kernel, which answers as if the program were not there: a transfer
+/// over an allowed port works, and over another it does not.
 #[test]
-fn what_passes_is_the_kernels() {
+fn packets_that_pass_reach_the_kernels_stack() {
     let Some(Net { veth, left, right, _suite }) = net(1) else { return };
     for (stack, mode) in [("veth", "native"), ("tap", "native"), ("auto", "native"), ("veth", "skb")] {
         if mode == "skb" {
-            // There the program gets what the sender has not cut, which no frame has room for (the
-            // program says so).
+            // In SKB mode the program receives unsegmented packets, which no frame can hold; it
+            // warns of that.
             veth.left.ethtool(&["-K", "tso off gso off"]);
         }
         let arguments = ["--af-xdp", veth.right.name(), "--stack", stack, "--xdp-mode", mode];
         let running = Running::start(command(&right, "http_only", &arguments));
-        assert!(right.ip(&["link"]).contains("back into the kernel"), "there is an interface for it");
+        assert!(right.ip(&["link"]).contains("back into the kernel"), "the run created an interface");
         let addresses: [IpAddr; 2] = [veth.right.ipv4().into(), veth.right.ipv6().into()];
         for address in addresses {
             let refused = right.run(|| TcpListener::bind((address, 8080))).unwrap();
-            tcp_echo(&left, &right, (address, 80), 1_000_000, SOON)
+            tcp_echo(&left, &right, (address, 80), 1_000_000, TIMEOUT)
                 .unwrap_or_else(|e| panic!("{stack}, {mode}, {address}: {e}"));
-            assert!(left.run(|| TcpStream::connect_timeout(&(address, 8080).into(), NOTHING)).is_err(), "{address}");
+            assert!(left.run(|| TcpStream::connect_timeout(&(address, 8080).into(), QUIET_TIME)).is_err(), "{address}");
             drop(refused);
         }
         running.signal("INT");
-        let ended = running.end();
+        let ended = running.wait();
         assert!(ended.status.success(), "{}", ended.stderr);
         let json = ended.json();
         let count = |of: &serde_json::Value| of.as_u64().unwrap();
         assert!(count(&json["carried_out"]["pass"]) > 500, "{json}");
         assert_eq!(count(&json["verdicts"]["pass"]), count(&json["carried_out"]["pass"]), "{json}");
-        // The sender leaves its checksums to a network card that there is not.
+        // The sender leaves checksums to a network card that does not exist.
         assert!(count(&json["checksums_completed"]) > 0, "{json}");
         let links = right.ip(&["link"]);
         assert!(!links.contains("back into the kernel"), "{links}");
@@ -149,27 +149,27 @@ fn queues_share_the_state_of_a_filter_with_maps() {
     let dumped = format!("flows={}", flows.display());
     let arguments = ["--af-xdp", veth.right.name(), "--only", "udp/9", "--dump-map", &dumped];
     let running = Running::start(command(&right, "flow_stats", &arguments));
-    assert!(running.said.contains("queues 0,1"), "{}", running.said);
+    assert!(running.log.contains("queues 0,1"), "{}", running.log);
     for _ in 0..100 {
         peer.send(&udp(&veth, 9, b"abc"));
     }
-    std::thread::sleep(NOTHING);
+    std::thread::sleep(QUIET_TIME);
     running.signal("INT");
-    let ended = running.end();
+    let ended = running.wait();
     assert_eq!(ended.json()["packets"], 100, "{}", ended.stdout);
     let text = std::fs::read_to_string(flows).unwrap();
-    let row = text.lines().nth(1).unwrap_or_else(|| panic!("a flow: {text}"));
+    let row = text.lines().nth(1).unwrap_or_else(|| panic!("no flow: {text}"));
     assert!(row.contains(",12345,9,17,100,3100,"), "{text}");
 }
 
 #[test]
-fn what_is_wrong_is_said_before_anything_is_touched() {
+fn invalid_arguments_are_refused_before_the_interface_is_touched() {
     let Some(Net { veth, right, _suite, .. }) = net(2) else { return };
     let name = veth.right.name();
     let twice = format!("{name}:0");
     let listener = right.run(|| std::net::TcpListener::bind("127.0.0.1:0").unwrap());
     let taken = listener.local_addr().unwrap().to_string();
-    for (arguments, code, said) in [
+    for (arguments, code, message) in [
         (&["--af-xdp", "no_such_if"][..], 1, "there is no interface `no_such_if`"),
         (&["--af-xdp", &format!("{name}:5")], 1, "has 2 receive queues, and no queue 5"),
         (&["--af-xdp", "a/b"], 2, "not an interface name"),
@@ -192,41 +192,41 @@ fn what_is_wrong_is_said_before_anything_is_touched() {
         (&["--nfqueue", "0", "--stack", "tap"], 2, "cannot be used with"),
         (&["--duration", "1s"], 2, "--af-xdp"),
     ] {
-        let ExitedRun { status, stderr, .. } = ends(command(&right, "minimal", arguments));
+        let ExitedRun { status, stderr, .. } = run_to_end(command(&right, "minimal", arguments));
         assert_eq!(status.code(), Some(code), "{arguments:?}: {stderr}");
-        assert!(stderr.contains(said), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(message), "{arguments:?}: {stderr}");
         assert!(!has_program(&veth.right), "{arguments:?}");
-        assert!(!stderr.contains("native mode"), "attached before: {arguments:?}: {stderr}");
+        assert!(!stderr.contains("native mode"), "attached nevertheless: {arguments:?}: {stderr}");
     }
-    // Files, too, are read before.
+    // Map files are read before the interface is opened.
     let file = tempfile::Builder::new().suffix(".csv").tempfile().unwrap();
     std::fs::write(file.path(), "key,value\nno number,1\n").unwrap();
     let rows = format!("blocked_v4={}", file.path().display());
-    let ended = ends(command(&right, "blacklist", &["--af-xdp", name, "--map", &rows]));
+    let ended = run_to_end(command(&right, "blacklist", &["--af-xdp", name, "--map", &rows]));
     assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
     assert!(!ended.stderr.contains("native mode") && ended.stderr.contains(".csv"), "{}", ended.stderr);
-    // Somebody else has the interface.
+    // Another run holds the interface.
     let running = Running::start(command(&right, "minimal", &["--af-xdp", name]));
-    let ended = ends(command(&right, "minimal", &["--af-xdp", name]));
+    let ended = run_to_end(command(&right, "minimal", &["--af-xdp", name]));
     assert_eq!(ended.status.code(), Some(1));
-    let holder = format!("process {} (portcullis)", running.process());
+    let holder = format!("process {} (portcullis)", running.pid());
     assert!(ended.stderr.contains(name) && ended.stderr.contains(&holder), "{}", ended.stderr);
     running.signal("INT");
-    assert!(running.end().status.success());
+    assert!(running.wait().status.success());
 }
 
 #[test]
-fn who_may_not_is_told_what_is_missing() {
+fn missing_capabilities_are_named() {
     let Some(Net { veth, right, _suite, .. }) = net(1) else { return };
-    // As root without capabilities: an ordinary user may not even be able to read the program here.
+    // Root without capabilities: an ordinary user may be unable to read the program.
     let whole = command(&right, "minimal", &["--af-xdp", veth.right.name(), "--duration", "100ms"]);
     let with = |capabilities: &str| {
         let mut command = right.command("setpriv");
         command.args(["--bounding-set", &format!("-all{capabilities}"), "--inh-caps", "-all", "--"]);
-        // Behind `ip netns exec NAME`.
+        // The arguments after `ip netns exec NAME`.
         command.args(whole.get_args().skip(3));
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        ends(command)
+        run_to_end(command)
     };
     for (capabilities, missing) in [
         ("", "CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and CAP_PERFMON are missing"),
@@ -244,7 +244,7 @@ fn who_may_not_is_told_what_is_missing() {
     assert!(status.success(), "{stderr}");
 }
 
-/// Bytes of memory in huge pages that nobody has, as proc(5) tells.
+/// Returns the bytes of free memory in huge pages, as proc(5) describes.
 fn huge_memory() -> u64 {
     let all = std::fs::read_to_string("/proc/meminfo").unwrap();
     let field = |name: &str| {
@@ -255,23 +255,21 @@ fn huge_memory() -> u64 {
 }
 
 #[test]
-fn the_kernel_may_poll_and_pages_may_be_huge() {
+fn busy_polling_and_huge_pages_work() {
     let Some(Net { veth, left, right, _suite }) = net(1) else { return };
     for option in ["--busy-poll", "--huge-pages"] {
         let command = command(&right, "http_only", &["--af-xdp", veth.right.name(), option][..]);
         if option == "--huge-pages" && huge_memory() < 64 << 20 {
-            println!(
-                "no huge pages are set aside here (vm.nr_hugepages): what is said then is all that is tested of them"
-            );
-            let ended = ends(command);
+            println!("no huge pages are reserved (vm.nr_hugepages): only the error message is tested");
+            let ended = run_to_end(command);
             assert!(ended.status.code() == Some(1) && ended.stderr.contains("vm.nr_hugepages"), "{}", ended.stderr);
             continue;
         }
         let running = Running::start(command);
-        tcp_echo(&left, &right, (IpAddr::from(veth.right.ipv4()), 80), 1_000_000, SOON)
+        tcp_echo(&left, &right, (IpAddr::from(veth.right.ipv4()), 80), 1_000_000, TIMEOUT)
             .unwrap_or_else(|e| panic!("{option}: {e}"));
         running.signal("INT");
-        let ended = running.end();
+        let ended = running.wait();
         assert!(ended.status.success(), "{option}: {}", ended.stderr);
         let json = ended.json();
         assert!(json["carried_out"]["pass"].as_u64().unwrap() > 10, "{json}");
@@ -280,8 +278,8 @@ fn the_kernel_may_poll_and_pages_may_be_huge() {
 }
 
 #[test]
-fn a_run_ends_after_its_time() {
+fn duration_ends_a_run() {
     let Some(Net { veth, right, _suite, .. }) = net(1) else { return };
     let arguments = ["--af-xdp", veth.right.name(), "--duration", "200ms"];
-    assert!(Running::start(command(&right, "minimal", &arguments)).end().status.success());
+    assert!(Running::start(command(&right, "minimal", &arguments)).wait().status.success());
 }

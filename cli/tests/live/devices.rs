@@ -1,32 +1,34 @@
-//! Live packets on every device that there is, by each of its dispatch methods.
+//! Live packets on every available device, with each of its dispatch methods.
 
 use std::sync::Arc;
 
-use portcullis::device::{Device, Dispatch, READS_IN_PLACE};
+use portcullis::device::{Device, Dispatch, InPlaceReads};
 use portcullis_live_tests::frames::udp;
 use portcullis_live_tests::{Namespace, PacketSocket, Suite, Veth};
 use serde_json::Value;
 
-use crate::desk::{Desk, filters_take_over_under_load};
+use crate::ctl::{CtlFolder, check_reload_under_load};
 use crate::each_device;
-use crate::support::{ExitedRun, Running, SOON, command_on};
+use crate::support::{ExitedRun, Running, TIMEOUT, command_on};
 
-/// What a run says where packets are not filtered where they are.
+/// Part of the note that a run prints if packets are not filtered in place.
 const COPIES: &str = "gets a copy of what the filter needs of each packet";
 
-/// A device, by one of its methods.
-pub struct By {
+/// A device with one of its dispatch methods.
+pub struct DeviceUnderTest {
     device: Arc<dyn Device>,
     backend: &'static str,
     dispatch: Dispatch,
 }
 
-/// Runs a test on each device, by each of its methods.
-pub fn on_each(suite: &Suite, test: impl Fn(&By)) {
-    each_device::on_each(suite, |backend, device, dispatch| test(&By { device: device.clone(), backend, dispatch }));
+/// Runs a test on each device with each of its dispatch methods.
+pub fn on_each(suite: &Suite, test: impl Fn(&DeviceUnderTest)) {
+    each_device::on_each(suite, |backend, device, dispatch| {
+        test(&DeviceUnderTest { device: device.clone(), backend, dispatch })
+    });
 }
 
-impl By {
+impl DeviceUnderTest {
     pub fn id(&self) -> &str {
         &self.device.info().id
     }
@@ -35,7 +37,7 @@ impl By {
         self.dispatch
     }
 
-    /// Runs the program by it.
+    /// Starts the program on the device.
     pub fn start(&self, namespace: &Namespace, filter: &str, arguments: &[&str]) -> Running {
         let arguments = [arguments, &["--dispatch", self.dispatch.name()]].concat();
         let mut command = command_on(namespace, self.id(), filter, &arguments);
@@ -43,49 +45,49 @@ impl By {
         Running::start(command)
     }
 
-    /// Whether a filter that writes to packets of a UMEM finds them there: the table in
+    /// Returns whether a filter that writes packets finds them in the UMEM: the table in
     /// docs/guide/af-xdp.md.
     fn is_in_place(&self) -> bool {
         match self.backend {
             "cuda" => matches!(self.dispatch, Dispatch::Inline | Dispatch::Pipelined),
             "wgpu" => false,
-            _ => self.device.info().limits.contains(&(READS_IN_PLACE, "yes".into())),
+            _ => self.device.info().in_place_reads() == InPlaceReads::Always,
         }
     }
 
-    /// Sees to it that packets of so many bytes, all of which were read, were filtered where they
-    /// were, or were copied for each of so many sessions, as it should be.
-    fn has_moved(&self, bytes: u64, sessions: u32, ended: &ExitedRun) {
-        let (id, said) = (self.id(), &ended.stderr);
+    /// Checks that a run of `bytes` bytes, all of which the filter read, filtered packets in place,
+    /// or printed the note about copies once for each session.
+    fn check_copies(&self, bytes: u64, sessions: u32, ended: &ExitedRun) {
+        let (id, stderr) = (self.id(), &ended.stderr);
         let copies = if self.is_in_place() { 0 } else { sessions as usize };
-        assert_eq!(said.matches(COPIES).count(), copies, "{id} {}: {said}", self.dispatch);
-        // What a driver has moved, only the emulated one tells.
+        assert_eq!(stderr.matches(COPIES).count(), copies, "{id} {}: {stderr}", self.dispatch);
+        // Only the emulated driver reports what it copied.
         if self.device.info().name.starts_with("emulated CUDA device") && self.is_in_place() {
-            let report = said.lines().find_map(|line| line.strip_prefix("emulated CUDA driver: copied "));
-            let report = report.unwrap_or_else(|| panic!("{id} {}: no report: {said}", self.dispatch));
+            let report = stderr.lines().find_map(|line| line.strip_prefix("emulated CUDA driver: copied "));
+            let report = report.unwrap_or_else(|| panic!("{id} {}: no report: {stderr}", self.dispatch));
             let moved: Vec<u64> = report.split_whitespace().filter_map(|word| word.parse().ok()).collect();
-            // Descriptors and verdicts.
+            // Descriptors and verdicts only.
             assert!(moved.len() == 2 && moved.iter().all(|moved| (1..bytes / 4).contains(moved)), "{bytes}: {report}");
         }
     }
 }
 
-/// How many frames are sent, and how many of them before any is looked for.
+/// Number of frames sent, and how many of them before any is received.
 const FRAMES: u32 = 360;
-const AT_ONCE: u32 = 60;
+const FRAMES_IN_FLIGHT: u32 = 60;
 
-/// Where filters write into a frame, and where what fills it begins.
+/// Offset that filters write to, and offset of the fill bytes.
 const WRITTEN: usize = 46;
 const FILL: usize = 50;
 
-/// A frame of its number's length.
+/// Builds a frame whose length depends on its number.
 fn frame(veth: &Veth, number: u32) -> Vec<u8> {
     let fill = (0..200 + number * 37 % 1230).map(|at| (at ^ at >> 8 ^ number) as u8);
     udp(veth, 9, &[&number.to_be_bytes()[..], &[0; 4]].concat().into_iter().chain(fill).collect::<Vec<u8>>())
 }
 
-/// By the number each verdict in turn. Reads all of the packet, and writes the sum of what fills
-/// it.
+/// A filter with every verdict in turn, which reads the whole packet and writes the sum of the fill
+/// bytes.
 const EACH_VERDICT: &str = "
     fn xdp_filter(pkt: u32) -> u32 {
         var sum = 0u;
@@ -101,14 +103,14 @@ const EACH_VERDICT: &str = "
         }
     }";
 
-/// What comes of a frame by it.
+/// Returns a frame as that filter changes it.
 fn summed(mut frame: Vec<u8>) -> Vec<u8> {
     let sum: u32 = frame[FILL..].iter().map(|&byte| u32::from(byte)).sum();
     frame[WRITTEN..FILL].copy_from_slice(&sum.to_be_bytes());
     frame
 }
 
-/// Sends all back, shorter and longer at either end.
+/// A filter that sends every packet back, shortened or lengthened at either end.
 const EACH_LENGTH: &str = "
     fn xdp_filter(pkt: u32) -> u32 {
         let length = pkt_len(pkt);
@@ -136,36 +138,35 @@ fn count(of: &Value) -> u64 {
 }
 
 #[test]
-fn verdicts_of_every_device_are_seen_from_the_other_side_byte_for_byte() {
+fn verdicts_of_every_device_reach_the_peers_byte_for_byte() {
     let Some(suite) = Suite::begin("live packets by AF_XDP", "af-xdp", &["ethtool"]) else { return };
     let (left, right, other) = (Namespace::new(), Namespace::new(), Namespace::new());
-    // Their kernels keep silent.
+    // Without IP the kernels send no frames of their own.
     let veth = Veth::between(&left, &right).without_ipv4().without_ipv6().make();
-    let beyond = Veth::between(&other, &right).subnet(2).without_ipv4().without_ipv6().make();
-    let desk = Desk::new();
-    let (verdicts, lengths) = (desk.filter("verdicts", EACH_VERDICT), desk.filter("lengths", EACH_LENGTH));
-    let redirect = format!("3={}", beyond.right.name());
-    let socket = desk.socket();
+    let redirect_link = Veth::between(&other, &right).subnet(2).without_ipv4().without_ipv6().make();
+    let ctl = CtlFolder::new();
+    let (verdicts, lengths) = (ctl.filter("verdicts", EACH_VERDICT), ctl.filter("lengths", EACH_LENGTH));
+    let redirect = format!("3={}", redirect_link.right.name());
+    let socket = ctl.socket();
     let arguments = ["--af-xdp", veth.right.name(), "--redirect", &redirect, "--control", &socket];
     let bytes: u64 = (0..FRAMES).map(|number| frame(&veth, number).len() as u64).sum();
-    on_each(&suite, |by| {
-        let [mut peer, mut stack, mut far] = [&veth.left, &veth.right, &beyond.left].map(PacketSocket::at);
-        let (id, dispatch) = (by.id(), by.dispatch());
-        // One that looks at no packet, and then sessions that share the memory which packets come
-        // into.
-        let running = by.start(&right, "minimal", &arguments);
-        for first in (0..FRAMES).step_by(AT_ONCE as usize) {
-            desk.done(&["reload", &format!("{verdicts}.wgsl")]);
-            let numbers = first..first + AT_ONCE;
+    on_each(&suite, |tested| {
+        let [mut peer, mut stack, mut far] = [&veth.left, &veth.right, &redirect_link.left].map(PacketSocket::at);
+        let (id, dispatch) = (tested.id(), tested.dispatch());
+        // First a filter that reads no packet, then sessions that share the memory for packets.
+        let running = tested.start(&right, "minimal", &arguments);
+        for first in (0..FRAMES).step_by(FRAMES_IN_FLIGHT as usize) {
+            ctl.done(&["reload", &format!("{verdicts}.wgsl")]);
+            let numbers = first..first + FRAMES_IN_FLIGHT;
             numbers.clone().for_each(|number| peer.send(&frame(&veth, number)));
             for number in numbers.filter(|number| number % 6 < 3) {
-                let came = [&mut peer, &mut stack, &mut far][number as usize % 6].receive(SOON);
-                let came = came.unwrap_or_else(|| panic!("{id} {dispatch}: {number} comes")).bytes;
+                let came = [&mut peer, &mut stack, &mut far][number as usize % 6].receive(TIMEOUT);
+                let came = came.unwrap_or_else(|| panic!("{id} {dispatch}: {number} does not arrive")).bytes;
                 assert_eq!(came, summed(frame(&veth, number)), "{id} {dispatch}: {number}");
             }
         }
         running.signal("INT");
-        let ended = running.end();
+        let ended = running.wait();
         assert!(ended.status.success(), "{id} {dispatch}: {}", ended.stderr);
         let json = ended.json();
         assert_eq!((&json["packets"], &json["bytes"]), (&FRAMES.into(), &bytes.into()), "{json}");
@@ -174,28 +175,29 @@ fn verdicts_of_every_device_are_seen_from_the_other_side_byte_for_byte() {
             assert_eq!(count(&json["carried_out"][verdict]), sixth, "{id} {dispatch}: {verdict}: {json}");
         }
         assert_eq!((count(&json["lost"]["aborted"]), count(&json["lost"]["no_target"])), (sixth, sixth), "{json}");
-        by.has_moved(bytes, FRAMES / AT_ONCE, &ended);
+        tested.check_copies(bytes, FRAMES / FRAMES_IN_FLIGHT, &ended);
 
-        let running = by.start(&right, &lengths, &arguments);
-        for first in (0..FRAMES).step_by(AT_ONCE as usize) {
-            let numbers = first..first + AT_ONCE;
+        let running = tested.start(&right, &lengths, &arguments);
+        for first in (0..FRAMES).step_by(FRAMES_IN_FLIGHT as usize) {
+            let numbers = first..first + FRAMES_IN_FLIGHT;
             numbers.clone().for_each(|number| peer.send(&frame(&veth, number)));
             for number in numbers {
-                let came = peer.receive(SOON).unwrap_or_else(|| panic!("{id} {dispatch}: {number} comes")).bytes;
+                let came =
+                    peer.receive(TIMEOUT).unwrap_or_else(|| panic!("{id} {dispatch}: {number} does not arrive")).bytes;
                 assert_eq!(came, resized(&frame(&veth, number), number), "{id} {dispatch}: {number}");
             }
         }
         running.signal("TERM");
-        let ended = running.end();
+        let ended = running.wait();
         assert!(ended.status.success(), "{id} {dispatch}: {}", ended.stderr);
         let json = ended.json();
         assert_eq!((&json["packets"], &json["carried_out"]["tx"]), (&FRAMES.into(), &FRAMES.into()), "{json}");
-        by.has_moved(bytes, 1, &ended);
+        tested.check_copies(bytes, 1, &ended);
     });
 }
 
 #[test]
-fn filters_of_every_device_take_over_under_load() {
+fn filters_of_every_device_are_reloaded_under_load() {
     let Some(suite) = Suite::begin("reload under load", "af-xdp", &["ethtool"]) else { return };
-    on_each(&suite, |by| filters_take_over_under_load(1, by.id(), by.dispatch().name()));
+    on_each(&suite, |tested| check_reload_under_load(1, tested.id(), tested.dispatch().name()));
 }

@@ -1,4 +1,4 @@
-//! Every device that there is, by each of its dispatch methods.
+//! Every available device, with each of its dispatch methods.
 
 use std::sync::Arc;
 
@@ -6,16 +6,16 @@ use portcullis::device::{Device, Dispatch};
 use portcullis::devices::backends;
 use portcullis_live_tests::Suite;
 
-/// The only backend whose devices are tested, where somebody wants just that: `cuda`.
+/// Environment variable that limits tests to the devices of one backend, such as `cuda`.
 const ONLY: &str = "PORTCULLIS_TEST_ONLY";
 
-/// The backend that alone is tested, if there is one.
+/// Returns the only backend to test, if one is set.
 pub fn only() -> Option<String> {
     std::env::var(ONLY).ok().filter(|only| !only.is_empty())
 }
 
-/// Runs a test on each device, by each of its methods; it is told the backend. What is missing is
-/// printed with the reason, and fails the suite where it is required.
+/// Runs a test on each device with each of its dispatch methods. Missing devices are printed with
+/// the reason, and fail the suite if required.
 pub fn on_each(suite: &Suite, test: impl Fn(&'static str, &Arc<dyn Device>, Dispatch)) {
     let only = only();
     let wanted = |name: &str| only.as_ref().map_or(name != "noop", |only| only == name);

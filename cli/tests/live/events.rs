@@ -1,5 +1,4 @@
-//! `--events` of a live run: lines are there while packets come, also when another filter has taken
-//! over.
+//! `--events` of a live run: lines are written while packets arrive, also after a reload.
 
 use std::process::Stdio;
 
@@ -8,10 +7,10 @@ use serde_json::{Value, json};
 
 use crate::af_xdp::{Net, net};
 use crate::clang;
-use crate::desk::{Desk, numbered};
-use crate::support::{Running, SOON};
+use crate::ctl::{CtlFolder, numbered};
+use crate::support::{Running, TIMEOUT};
 
-/// A program that tells of each packet's length, and one that prints it.
+/// A program that outputs each packet's length as an event, and one that prints it.
 const RECORDS: &str = r#"
     struct { __uint(type, BPF_MAP_TYPE_RINGBUF); __uint(max_entries, 4096); } lengths SEC(".maps");
     SEC("xdp") int tell(struct xdp_md *ctx)
@@ -28,12 +27,12 @@ const PRINTS: &str = r#"
         return XDP_DROP;
     }"#;
 
-/// What cannot be written is lost, and ends the run.
+/// Events that cannot be written are lost, and end the run.
 #[test]
 fn events_that_cannot_be_written_are_counted_as_lost() {
     let Some(Net { veth, right, _suite, .. }) = net(1) else { return };
-    let desk = Desk::new();
-    let Some(ring) = object(&desk, "records", RECORDS) else { return };
+    let ctl = CtlFolder::new();
+    let Some(ring) = object(&ctl, "records", RECORDS) else { return };
     let mut command = right.command(env!("CARGO_BIN_EXE_portcullis"));
     command.args(["run", &ring, "--device", "cpu", "--json", "--events", "/dev/full"]);
     command.args(["--af-xdp", veth.right.name(), "--only", "udp/1000-1063", "--stack", "none"]);
@@ -41,7 +40,7 @@ fn events_that_cannot_be_written_are_counted_as_lost() {
     let running = Running::start(command);
     let peer = PacketSocket::at(&veth.left);
     (0..4).for_each(|number| peer.send(&numbered(&veth, number)));
-    let ended = running.end();
+    let ended = running.wait();
     assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
     assert!(ended.stderr.contains("/dev/full: writing failed"), "{}", ended.stderr);
     let totals = ended.json();
@@ -49,55 +48,55 @@ fn events_that_cannot_be_written_are_counted_as_lost() {
     assert!(packets > 0 && totals["events"] == json!({"count": 0, "lost": packets}), "{totals}");
 }
 
-/// An object of a program; `None` where there is no clang.
-pub fn object(desk: &Desk, name: &str, text: &str) -> Option<String> {
-    let source = desk.text(&format!("{name}.c"));
+/// Compiles a program to an object; `None` without clang.
+pub fn object(ctl: &CtlFolder, name: &str, text: &str) -> Option<String> {
+    let source = ctl.text(&format!("{name}.c"));
     let head = "#include <linux/bpf.h>\n#include <bpf/bpf_helpers.h>\nchar LICENSE[] SEC(\"license\") = \"GPL\";\n";
     std::fs::write(&source, format!("{head}{text}\n")).unwrap();
-    let object = desk.text(&format!("{name}.o"));
+    let object = ctl.text(&format!("{name}.o"));
     clang::made(clang::to_file(source.as_ref(), &["-mcpu=v3"], object.as_ref()))?;
     Some(object)
 }
 
 #[test]
-fn events_are_told_while_packets_come_and_by_each_filter_that_takes_over() {
+fn events_are_written_during_a_run_and_after_each_reload() {
     let Some(Net { veth, right, _suite, .. }) = net(1) else { return };
-    let desk = Desk::new();
-    let objects = (object(&desk, "records", RECORDS), object(&desk, "prints", PRINTS));
+    let ctl = CtlFolder::new();
+    let objects = (object(&ctl, "records", RECORDS), object(&ctl, "prints", PRINTS));
     let (Some(ring), Some(print)) = objects else { return };
-    let plain = desk.filter("plain", "fn xdp_filter(pkt: u32) -> u32 { return XDP_DROP; }") + ".wgsl";
+    let plain = ctl.filter("plain", "fn xdp_filter(pkt: u32) -> u32 { return XDP_DROP; }") + ".wgsl";
     let peer = PacketSocket::at(&veth.left);
     let send = |count: u32| (0..count).for_each(|number| peer.send(&numbered(&veth, number)));
     for dispatch in ["inline", "pipelined"] {
         let mut command = right.command(env!("CARGO_BIN_EXE_portcullis"));
         command.args(["run", &ring, "--device", "cpu", "--dispatch", dispatch, "--json"]);
         command.args(["--af-xdp", veth.right.name(), "--only", "udp/1000-1063", "--stack", "none"]);
-        command.args(["--control", &desk.socket(), "--events", &desk.text("out.jsonl")]);
+        command.args(["--control", &ctl.socket(), "--events", &ctl.text("out.jsonl")]);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let running = Running::start(command);
         let lines = || -> Vec<Value> {
-            let text = std::fs::read_to_string(desk.path("out.jsonl")).unwrap();
+            let text = std::fs::read_to_string(ctl.path("out.jsonl")).unwrap();
             text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
         };
         send(20);
-        wait_until("the records are there", SOON, || lines().len() == 20);
+        wait_until("the records are written", TIMEOUT, || lines().len() == 20);
         // 14 bytes of Ethernet, 20 of IPv4, 8 of UDP, 18 of data.
         assert!(lines().iter().all(|line| line["map"] == "lengths" && line["data"] == "3c000000"), "{:?}", lines());
-        // They are no entries to look at.
-        assert!(desk.refused(1, &["map", "get", "lengths"]).contains("`lengths` is an event ring"));
-        desk.refused(1, &["map", "set", "lengths", "0", "1"]);
-        desk.done(&["reload", &print]);
+        // An event ring has no entries.
+        assert!(ctl.refused(1, &["map", "get", "lengths"]).contains("`lengths` is an event ring"));
+        ctl.refused(1, &["map", "set", "lengths", "0", "1"]);
+        ctl.done(&["reload", &print]);
         send(5);
-        wait_until("the prints are there", SOON, || lines().len() == 30);
+        wait_until("the prints are written", TIMEOUT, || lines().len() == 30);
         assert!(lines()[20..].iter().all(|line| line["map"] == "printk"), "{:?}", lines());
         assert_eq!(lines()[20]["text"], "a packet of 60 bytes");
-        // One that tells of nothing, and one that does again.
-        desk.done(&["reload", &plain]);
+        // A filter without events, then one with events again.
+        ctl.done(&["reload", &plain]);
         send(5);
-        desk.done(&["reload", &ring]);
+        ctl.done(&["reload", &ring]);
         send(7);
         running.signal("INT");
-        let ended = running.end();
+        let ended = running.wait();
         assert!(ended.status.success(), "{}", ended.stderr);
         assert_eq!(ended.json()["events"], json!({"count": 37, "lost": 0}), "{dispatch}");
         assert_eq!(lines().len(), 37, "{dispatch}");

@@ -1,12 +1,12 @@
-//! Packets that a program of XDP sends to all devices of a map (`BPF_F_BROADCAST`), live.
+//! Packets that an XDP program sends to all devices of a map (`BPF_F_BROADCAST`), live.
 
 use portcullis_live_tests::{Namespace, PacketSocket, Suite, Veth};
 
 use crate::routes::{command, compiled, number};
-use crate::support::{NOTHING, Running, SOON};
+use crate::support::{QUIET_TIME, Running, TIMEOUT};
 
 #[test]
-fn what_is_for_all_goes_to_all_others() {
+fn a_broadcast_frame_reaches_every_other_port() {
     let Some(_suite) = Suite::begin("run --af-xdp", "af-xdp", &["ethtool", "clang"]) else { return };
     let between = Namespace::new();
     let hosts: Vec<Namespace> = (0..3).map(|_| Namespace::new()).collect();
@@ -25,20 +25,23 @@ fn what_is_for_all_goes_to_all_others() {
     let count = 50_u32;
     for number in 0..count {
         let from = number as usize % 3;
-        // To everybody, of an EtherType for experiments.
+        // A broadcast frame of the experimental EtherType.
         let mut frame = vec![0xff; 6];
         frame.extend([2, 0, 0, 0, 0, from as u8, 0x88, 0xb5]);
         frame.extend(number.to_be_bytes().repeat(10 + number as usize % 200));
         peers[from].send(&frame);
         for to in (0..3).filter(|to| *to != from) {
-            assert!(peers[to].receive_where(SOON, |it| it.bytes == frame).is_some(), "{number} from {from} to {to}");
+            assert!(peers[to].receive_where(TIMEOUT, |it| it.bytes == frame).is_some(), "{number} from {from} to {to}");
         }
         if number == 0 {
-            assert!(peers[from].receive_where(NOTHING, |it| it.bytes == frame).is_none(), "it comes back");
+            assert!(
+                peers[from].receive_where(QUIET_TIME, |it| it.bytes == frame).is_none(),
+                "the frame comes back to its sender"
+            );
         }
     }
     running.signal("INT");
-    let ended = running.end();
+    let ended = running.wait();
     assert!(ended.status.success(), "{}", ended.stderr);
     // No frame is missing, and each copy is counted.
     assert_eq!(ended.json()["carried_out"]["redirect"], 2 * count, "{}", ended.stdout);

@@ -1,20 +1,20 @@
-//! `portcullis run --af-xdp` and `--nfqueue`, and `selftest --af-xdp`, as users meet them, between
-//! network namespaces.
+//! `portcullis run --af-xdp` and `--nfqueue`, and `selftest --af-xdp`, from the command line,
+//! between network namespaces.
 #![cfg(target_os = "linux")]
 
 mod af_xdp;
-#[allow(dead_code, reason = "it is shared with other tests, and none of them needs all of it")]
+#[allow(dead_code, reason = "shared by several test programs, none of which uses all of it")]
 #[path = "../../../compat-tests/src/clang.rs"]
 mod clang;
 mod control;
-mod desk;
+mod ctl;
 mod devices;
-#[allow(dead_code, reason = "it is shared with other tests, and none of them needs all of it")]
+#[allow(dead_code, reason = "shared by several test programs, none of which uses all of it")]
 mod each_device;
 mod events;
 mod flows;
 mod hub;
-#[allow(dead_code, reason = "it is the loader of other tests, and none of them needs all of it")]
+#[allow(dead_code, reason = "the loader of other tests, none of which uses all of it")]
 #[path = "../../../compat-tests/src/kernel/mod.rs"]
 mod kernel;
 #[cfg(feature = "nfqueue")]

@@ -1,4 +1,4 @@
-//! Netfilter queues.
+//! `portcullis run --nfqueue` between two namespaces.
 
 use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use portcullis_live_tests::{Namespace, Suite, Veth, ping, tcp_echo, wait_until};
 
-use crate::desk::{Desk, SetOnDrop, wait_for_more};
+use crate::ctl::{CtlFolder, SetOnDrop, wait_for_more};
 use crate::devices::on_each;
-use crate::support::{ExitedRun, NOTHING, Running, SOON, command, command_on, ends};
+use crate::support::{ExitedRun, QUIET_TIME, Running, TIMEOUT, command, command_on, run_to_end};
 
 pub struct Net {
     pub veth: Veth,
@@ -17,12 +17,12 @@ pub struct Net {
     pub _suite: Suite,
 }
 
-/// Two namespaces, where what comes in on the right goes to queues by these rules.
+/// Sets up two namespaces, with these rules on the right.
 pub fn net(rules: &[&str]) -> Option<Net> {
     net_with(rules, &[])
 }
 
-/// For tests that need these programs.
+/// Sets up a [`Net`] for tests that need these programs.
 pub fn net_with(rules: &[&str], programs: &[&str]) -> Option<Net> {
     let suite =
         Suite::begin("run --nfqueue", "nfqueue", &[&["iptables-legacy", "ip6tables-legacy"], programs].concat())?;
@@ -37,40 +37,40 @@ pub fn net_with(rules: &[&str], programs: &[&str]) -> Option<Net> {
     Some(Net { veth, left, right, _suite: suite })
 }
 
-fn connects(from: &Namespace, address: IpAddr, port: u16, most: Duration) -> bool {
-    from.run(|| TcpStream::connect_timeout(&(address, port).into(), most)).is_ok()
+fn connects(from: &Namespace, address: IpAddr, port: u16, timeout: Duration) -> bool {
+    from.run(|| TcpStream::connect_timeout(&(address, port).into(), timeout)).is_ok()
 }
 
 #[test]
-fn the_firewall_asks_and_the_filter_answers() {
+fn the_filter_decides_on_queued_packets() {
     let Some(Net { veth, left, right, _suite }) = net(&["-A INPUT -p tcp -j NFQUEUE --queue-num 5"]) else { return };
     for dispatch in ["inline", "pipelined"] {
         let running = Running::start(command(&right, "http_only", &["--nfqueue", "5", "--dispatch", dispatch]));
         for address in [IpAddr::from(veth.right.ipv4()), veth.right.ipv6().into()] {
             let _refused = right.run(|| TcpListener::bind((address, 8080))).unwrap();
-            tcp_echo(&left, &right, (address, 80), 500_000, SOON)
+            tcp_echo(&left, &right, (address, 80), 500_000, TIMEOUT)
                 .unwrap_or_else(|e| panic!("{dispatch}, {address}: {e}"));
-            assert!(!connects(&left, address, 8080, NOTHING), "{dispatch}, {address}");
+            assert!(!connects(&left, address, 8080, QUIET_TIME), "{dispatch}, {address}");
         }
-        // The rule asks for nothing else.
-        assert!(ping(&left, veth.right.ipv4().into(), SOON));
+        // The rule queues TCP only.
+        assert!(ping(&left, veth.right.ipv4().into(), TIMEOUT));
         running.signal("INT");
-        let ended = running.end();
+        let ended = running.wait();
         assert!(ended.status.success(), "{}", ended.stderr);
         let json = ended.json();
         let count = |of: &serde_json::Value| of.as_u64().unwrap();
         assert!(count(&json["carried_out"]["pass"]) > 10 && count(&json["carried_out"]["drop"]) >= 2, "{json}");
         assert_eq!(json["verdicts"], json["carried_out"], "{json}");
     }
-    // Nobody answers any more, and the rule has no bypass.
-    assert!(!connects(&left, veth.right.ipv4().into(), 80, NOTHING));
+    // No program holds the queue now, and the rule has no bypass.
+    assert!(!connects(&left, veth.right.ipv4().into(), 80, QUIET_TIME));
 }
 
-/// Where a datagram's number is among its bytes, and a word that filters write.
+/// Offset of the word that filters write in a datagram; its number comes before.
 const WRITTEN: usize = 4;
 
-/// By a datagram's number: as it was, with another word and the checksum that belongs to it,
-/// dropped, and what there is no port for.
+/// Returns a filter that, by a datagram's number, passes it unchanged, passes it with another word
+/// and an updated checksum, drops it, or returns TX or REDIRECT, which a queue cannot execute.
 fn rewriting(word: &str) -> String {
     format!(
         "fn xdp_filter(pkt: u32) -> u32 {{
@@ -90,27 +90,27 @@ fn rewriting(word: &str) -> String {
     )
 }
 
-/// What datagram `number` is made of; behind its number and the word it is as long as that.
+/// Builds the payload of datagram `number`: the number, a word, and fill bytes of varied length.
 fn datagram(number: u32) -> Vec<u8> {
     let fill = (0..number % 1000).map(|at| (at ^ number) as u8);
     number.to_be_bytes().into_iter().chain([0; 4]).chain(fill).collect()
 }
 
-/// Sends datagrams for as long as `meanwhile` takes, at most 100 ahead of what arrives, and gives
-/// how many they were, and those that arrived.
+/// Sends datagrams while `meanwhile` runs, at most 100 ahead of what arrives. Returns how many were
+/// sent, and the payloads that arrived.
 fn datagrams(
     (from, to): (&Namespace, &Namespace),
     address: IpAddr,
     meanwhile: impl FnOnce(&AtomicU64),
 ) -> (u64, Vec<Vec<u8>>) {
     let receiver = to.run(|| UdpSocket::bind((address, 0))).unwrap();
-    receiver.set_read_timeout(Some(NOTHING)).unwrap();
+    receiver.set_read_timeout(Some(QUIET_TIME)).unwrap();
     let sender = from.run(|| UdpSocket::bind(("0.0.0.0", 0))).unwrap();
     sender.connect(receiver.local_addr().unwrap()).unwrap();
     let (stop, settled, sent, seen) =
         (AtomicBool::new(false), AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
     let came = std::thread::scope(|scope| {
-        let (settles, stops) = (SetOnDrop(&settled), SetOnDrop(&stop));
+        let (settle_guard, stop_guard) = (SetOnDrop(&settled), SetOnDrop(&stop));
         let came = scope.spawn(|| {
             let (mut came, mut buffer) = (Vec::new(), [0; 2048]);
             loop {
@@ -133,33 +133,33 @@ fn datagrams(
             }
         });
         meanwhile(&sent);
-        drop(stops);
+        drop(stop_guard);
         send.join().unwrap();
-        drop(settles);
+        drop(settle_guard);
         came.join().unwrap()
     });
     (sent.into_inner(), came)
 }
 
 #[test]
-fn verdicts_of_every_device_are_the_kernels_and_filters_take_over_under_load() {
+fn verdicts_of_every_device_are_executed_and_filters_reloaded_under_load() {
     let Some(suite) = Suite::begin("live packets by NFQUEUE", "nfqueue", &["iptables-legacy"]) else { return };
     let Some(Net { veth, left, right, _suite }) = net(&["-A INPUT -p udp -j NFQUEUE --queue-num 5"]) else { return };
-    let desk = Desk::new();
-    let (a, b) = (desk.filter("a", &rewriting("0xaaaa0001")), desk.filter("b", &rewriting("0xbbbb0002")));
-    let socket = desk.socket();
-    on_each(&suite, |by| {
-        let (id, dispatch) = (by.id(), by.dispatch());
-        let running = by.start(&right, &a, &["--nfqueue", "5", "--control", &socket]);
+    let ctl = CtlFolder::new();
+    let (a, b) = (ctl.filter("a", &rewriting("0xaaaa0001")), ctl.filter("b", &rewriting("0xbbbb0002")));
+    let socket = ctl.socket();
+    on_each(&suite, |tested| {
+        let (id, dispatch) = (tested.id(), tested.dispatch());
+        let running = tested.start(&right, &a, &["--nfqueue", "5", "--control", &socket]);
         let (sent, came) = datagrams((&left, &right), veth.right.ipv4().into(), |sent| {
             for filter in [&b, &a, &b] {
                 wait_for_more(sent, 500);
-                desk.done(&["reload", &format!("{filter}.wgsl")]);
+                ctl.done(&["reload", &format!("{filter}.wgsl")]);
             }
             wait_for_more(sent, 500);
         });
         running.signal("INT");
-        let ended = running.end();
+        let ended = running.wait();
         assert!(ended.status.success(), "{id} {dispatch}: {}", ended.stderr);
         let json = ended.json();
         let mut marks = [0; 2];
@@ -174,7 +174,7 @@ fn verdicts_of_every_device_are_the_kernels_and_filters_take_over_under_load() {
             }
             assert_eq!(came, want, "{id} {dispatch}: {number}");
         }
-        assert!(marks.iter().all(|mark| *mark > 50), "{id} {dispatch}: both were in force: {marks:?}");
+        assert!(marks.iter().all(|mark| *mark > 50), "{id} {dispatch}: both filters rewrote packets: {marks:?}");
         let of = |rest: u64| (sent + 4 - rest) / 5;
         let count = |of: &serde_json::Value| of.as_u64().unwrap();
         assert_eq!((count(&json["packets"]), count(&json["dropped_by_kernel"])), (sent, 0), "{json}");
@@ -184,17 +184,17 @@ fn verdicts_of_every_device_are_the_kernels_and_filters_take_over_under_load() {
     });
 }
 
-/// The interpreter is slow, and judges one batch at a time.
+/// The interpreter is slow, and processes one batch at a time.
 #[test]
-fn the_cpu_relieves_a_slow_device_of_which_every_packet_has_its_verdict() {
+fn overload_cpu_takes_batches_from_a_slow_device() {
     let Some(Net { veth, left, right, _suite }) = net(&["-A INPUT -p tcp -j NFQUEUE --queue-num 5"]) else { return };
     for more in [&["--batch", "1"][..], &["--batch", "auto"]] {
         let arguments = [&["--nfqueue", "5", "--dispatch", "pipelined", "--overload", "cpu"], more].concat();
         let running = Running::start(command_on(&right, "interp", "http_only", &arguments));
-        tcp_echo(&left, &right, (IpAddr::from(veth.right.ipv4()), 80), 2_000_000, SOON)
+        tcp_echo(&left, &right, (IpAddr::from(veth.right.ipv4()), 80), 2_000_000, TIMEOUT)
             .unwrap_or_else(|e| panic!("{more:?}: {e}"));
         running.signal("INT");
-        let ended = running.end();
+        let ended = running.wait();
         assert!(ended.status.success(), "{}", ended.stderr);
         let json = ended.json();
         assert_eq!((&json["verdicts"], &json["packets"]), (&json["carried_out"], &json["verdicts"]["pass"]), "{json}");
@@ -206,37 +206,37 @@ fn the_cpu_relieves_a_slow_device_of_which_every_packet_has_its_verdict() {
     }
 }
 
-/// Whoever does not read standard output keeps the run waiting, and not the packets.
+/// A reader that does not read standard output delays the run, not the packets.
 #[test]
-fn a_queue_is_given_up_before_maps_are_written() {
+fn a_queue_is_closed_before_maps_are_written() {
     let Some(Net { right, _suite, .. }) = net(&[]) else { return };
-    let is_taken = || {
+    let is_held = || {
         let table = right.run(|| std::fs::read_to_string("/proc/thread-self/net/netfilter/nfnetlink_queue").unwrap());
         table.lines().any(|line| line.split_whitespace().next() == Some("9"))
     };
-    // More than a pipe holds, and nobody reads it.
+    // More than a pipe holds, and nothing reads it.
     let running = Running::start(command(&right, "maglev_lb", &["--nfqueue", "9", "--dump-map", "table=-"]));
-    assert!(is_taken());
+    assert!(is_held());
     running.signal("INT");
-    wait_until("the queue is given up", SOON, || !is_taken());
+    wait_until("the queue is closed", TIMEOUT, || !is_held());
     running.signal("KILL");
-    assert_eq!(running.end().status.code(), None, "it was still writing");
+    assert_eq!(running.wait().status.code(), None, "the run ended before it was killed");
 }
 
 #[test]
-fn verdicts_that_a_queue_cannot_carry_out_drop_and_are_counted() {
+fn verdicts_that_a_queue_cannot_execute_drop_packets_and_are_counted() {
     let Some(Net { veth, left, right, _suite }) = net(&["-A INPUT -p icmp -j NFQUEUE --queue-num 1"]) else { return };
     let running = Running::start(command(&right, "mac_swap", &["--nfqueue", "1"]));
-    assert!(!ping(&left, veth.right.ipv4().into(), NOTHING));
+    assert!(!ping(&left, veth.right.ipv4().into(), QUIET_TIME));
     running.signal("TERM");
-    let json = running.end().json();
+    let json = running.wait().json();
     assert!(json["lost"]["not_here"].as_u64().unwrap() > 0, "{json}");
 }
 
 #[test]
-fn what_is_wrong_is_said() {
+fn invalid_arguments_are_refused() {
     let Some(Net { right, _suite, .. }) = net(&[]) else { return };
-    for (arguments, code, said) in [
+    for (arguments, code, message) in [
         (&["--nfqueue", "70000"][..], 2, "70000"),
         (&["--nfqueue", "1", "--nfqueue", "1"], 2, "given twice"),
         (&["--nfqueue", "1", "--af-xdp", "eth0"], 2, "cannot be used with"),
@@ -245,24 +245,24 @@ fn what_is_wrong_is_said() {
         (&["--nfqueue", "1", "--batch", "some"], 2, "or `auto`"),
         (&["--nfqueue", "1", "--overload", "cpu"], 2, "nothing else could relieve it"),
     ] {
-        let ExitedRun { status, stderr, .. } = ends(command(&right, "minimal", arguments));
+        let ExitedRun { status, stderr, .. } = run_to_end(command(&right, "minimal", arguments));
         assert_eq!(status.code(), Some(code), "{arguments:?}: {stderr}");
-        assert!(stderr.contains(said), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(message), "{arguments:?}: {stderr}");
     }
-    for (filter, dispatch, code, said) in [
+    for (filter, dispatch, code, message) in [
         ("minimal", "inline", 2, "with `--dispatch inline` each batch is waited for"),
         ("conntrack_fw", "pipelined", 1, "its maps would be in two places"),
     ] {
         let arguments = ["--nfqueue", "1", "--overload", "cpu", "--dispatch", dispatch];
-        let ExitedRun { status, stderr, .. } = ends(command_on(&right, "interp", filter, &arguments));
+        let ExitedRun { status, stderr, .. } = run_to_end(command_on(&right, "interp", filter, &arguments));
         assert_eq!(status.code(), Some(code), "{filter}: {stderr}");
-        assert!(stderr.contains(said), "{filter}: {stderr}");
+        assert!(stderr.contains(message), "{filter}: {stderr}");
     }
     let running = Running::start(command(&right, "minimal", &["--nfqueue", "7"]));
-    let ended = ends(command(&right, "minimal", &["--nfqueue", "7"]));
-    assert_eq!(ended.status.code(), Some(1), "somebody else has the queue");
-    let holder = format!("queue 7: another program has it: process {} (portcullis)", running.process());
+    let ended = run_to_end(command(&right, "minimal", &["--nfqueue", "7"]));
+    assert_eq!(ended.status.code(), Some(1), "another run holds the queue");
+    let holder = format!("queue 7: another program has it: process {} (portcullis)", running.pid());
     assert!(ended.stderr.contains(&holder), "{}", ended.stderr);
     running.signal("INT");
-    assert!(running.end().status.success());
+    assert!(running.wait().status.success());
 }

@@ -1,5 +1,5 @@
-//! An XDP object, unmodified, in the kernel of one namespace and in the program in another: the
-//! same traffic goes to both, and the same comes of it.
+//! An unmodified XDP object in the kernel of one namespace and in the program in another: the same
+//! traffic must give the same results.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, UdpSocket};
@@ -14,13 +14,13 @@ use serde_json::Value;
 
 use crate::clang;
 use crate::kernel::{self, KernelProgram};
-use crate::support::{Running, SOON};
+use crate::support::{Running, TIMEOUT};
 
-/// Ports: one that is reflected, two that are closed, and two that are open.
+/// Ports: the first is reflected, the next two are closed, the last two are open.
 const PORTS: [u16; 5] = [9, 10, 19, 80, 4789];
 const OPEN: [u16; 2] = [80, 4789];
 
-/// Frames that are sent.
+/// Number of frames sent.
 const FRAMES: u32 = 400;
 
 /// Frames sent back, and frames received at each open port, in order.
@@ -33,7 +33,7 @@ struct ObservedFrames {
 /// Packets and bytes by port, and packets by verdict.
 type Counters = (BTreeMap<u16, (u64, u64)>, Vec<u64>);
 
-/// What clang makes of a source; why there is nothing.
+/// Compiles a source with clang.
 pub fn compile(source: &Path, object: &Path) -> Result<(), String> {
     clang::to_file(source, &["-mcpu=v3"], object)
 }
@@ -51,11 +51,11 @@ impl Link {
         Link { _left: left, right, veth }
     }
 
-    /// Sends all frames, and sees what comes of them.
+    /// Sends all frames, and returns what came back and what arrived.
     fn send(&self) -> ObservedFrames {
         let bind = |port: u16| {
             let socket = self.right.run(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port))).unwrap();
-            socket.set_read_timeout(Some(SOON)).unwrap();
+            socket.set_read_timeout(Some(TIMEOUT)).unwrap();
             (port, socket)
         };
         let sockets: Vec<(u16, UdpSocket)> = OPEN.map(bind).into();
@@ -64,10 +64,10 @@ impl Link {
         for number in 0..FRAMES {
             let (port, frame) = self.frame(number);
             peer.send(&frame);
-            // One after the other, so that none is lost for want of room, and the order is known.
+            // One at a time, so that none is lost and the order is known.
             if port == PORTS[0] {
                 let back = swapped(frame.clone());
-                let got = peer.receive_where(SOON, |got| got.bytes == back);
+                let got = peer.receive_where(TIMEOUT, |got| got.bytes == back);
                 seen.back.push(got.unwrap_or_else(|| panic!("frame {number} does not come back")).bytes);
             }
             if let Some((_, socket)) = sockets.iter().find(|(open, _)| *open == port) {
@@ -77,15 +77,18 @@ impl Link {
                 seen.passed.entry(port).or_default().push(buffer[..length].to_vec());
             }
         }
-        // And nothing else.
+        // Nothing else arrives.
         for (port, socket) in &sockets {
             socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
-            assert!(socket.recv(&mut [0; 2000]).is_err(), "more has come to port {port} than was sent");
+            assert!(socket.recv(&mut [0; 2000]).is_err(), "port {port} received more than was sent");
         }
         let is_ours = |frame: &portcullis_live_tests::Frame| {
             frame.bytes.get(36..38).is_some_and(|port| PORTS.iter().any(|it| it.to_be_bytes() == port))
         };
-        assert!(peer.receive_where(Duration::from_millis(100), is_ours).is_none(), "more has come back than was sent");
+        assert!(
+            peer.receive_where(Duration::from_millis(100), is_ours).is_none(),
+            "more frames came back than were sent"
+        );
         seen
     }
 
@@ -95,29 +98,29 @@ impl Link {
     }
 }
 
-/// The number of an interface of this thread's namespace.
-fn number_of(end: &End) -> u32 {
+/// Returns the index of an interface of this thread's namespace.
+fn interface_index(end: &End) -> u32 {
     let name = std::ffi::CString::new(end.name()).unwrap();
-    // SAFETY: a string that lives.
-    #[expect(unsafe_code, reason = "there is no safe way to a number of an interface")]
+    // SAFETY: a NUL-terminated string that outlives the call.
+    #[expect(unsafe_code, reason = "if_nametoindex(3)")]
     unsafe {
         libc::if_nametoindex(name.as_ptr())
     }
 }
 
-/// In the kernel's driver.
+/// Runs the object in the kernel, in native mode.
 fn by_kernel(object: &Object) -> (ObservedFrames, Counters) {
     let link = Link::new();
     let program = KernelProgram::load(object, "port_traffic").unwrap_or_else(|error| panic!("{error}"));
     let (near, far) = (&link.veth.left, &link.veth.right);
-    let passes = near.namespace().run(|| kernel::pass(number_of(near)).unwrap_or_else(|error| panic!("{error}")));
-    let attached = far.namespace().run(|| program.attach(number_of(far)));
+    let passes = near.namespace().run(|| kernel::pass(interface_index(near)).unwrap_or_else(|error| panic!("{error}")));
+    let attached = far.namespace().run(|| program.attach(interface_index(far)));
     let attached = attached.unwrap_or_else(|error| panic!("the kernel attaches no program: {error}"));
     let seen = link.send();
     drop((attached, passes));
     let entries = |name: &str| {
-        let number = object.maps.iter().position(|map| map.name == name).expect("the map");
-        program.entries(number).unwrap().expect("a map that can be looked at")
+        let number = object.maps.iter().position(|map| map.name == name).expect("the object has the map");
+        program.entries(number).unwrap().expect("the map has entries")
     };
     let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap());
     let ports = entries("ports").into_iter();
@@ -126,7 +129,7 @@ fn by_kernel(object: &Object) -> (ObservedFrames, Counters) {
     (seen, (ports.collect(), entries("actions").values().map(|value| word(value)).collect()))
 }
 
-/// Out of what `--dump-map` has written.
+/// Reads the counters that `--dump-map` wrote.
 fn dumped(folder: &Path) -> Counters {
     let read =
         |name: &str| -> Vec<Value> { serde_json::from_slice(&std::fs::read(folder.join(name)).unwrap()).unwrap() };
@@ -142,10 +145,10 @@ fn dumps(folder: &Path) -> [String; 4] {
     ["--dump-map".into(), file("ports"), "--dump-map".into(), file("actions")]
 }
 
-/// By AF_XDP.
-fn by_us(object: &Path, folder: &Path, device: &str) -> (ObservedFrames, Counters) {
+/// Runs the object in the program, over AF_XDP.
+fn by_portcullis(object: &Path, folder: &Path, device: &str) -> (ObservedFrames, Counters) {
     let link = Link::new();
-    // What is not for these ports goes past the program, as it would come to nothing in it.
+    // Frames for other ports bypass the program, which would not count them.
     let mut command = link.right.command(env!("CARGO_BIN_EXE_portcullis"));
     command.arg("run").arg(object).args(["--af-xdp", link.veth.right.name(), "--device", device, "--json"]);
     command.args(dumps(folder));
@@ -156,12 +159,12 @@ fn by_us(object: &Path, folder: &Path, device: &str) -> (ObservedFrames, Counter
     let running = Running::start(command);
     let seen = link.send();
     running.signal("INT");
-    let ended = running.end();
+    let ended = running.wait();
     assert!(ended.status.success(), "{}", ended.stderr);
     (seen, dumped(folder))
 }
 
-/// Over a capture of the same frames.
+/// Runs the object in the program, over a capture of the same frames.
 fn over_a_capture(object: &Path, folder: &Path, device: &str) -> Counters {
     let link = Link::new();
     let mut capture = Vec::new();
@@ -185,7 +188,7 @@ fn over_a_capture(object: &Path, folder: &Path, device: &str) -> Counters {
 }
 
 #[test]
-fn an_object_does_in_a_namespace_what_it_does_in_the_kernel() {
+fn an_object_gives_the_kernels_results() {
     let Some(suite) = Suite::begin("an object, in the kernel and here", "af-xdp", &[]) else { return };
     if let Some(reason) = kernel::missing() {
         suite.lacks("kernel-bpf", &reason);
@@ -199,24 +202,24 @@ fn an_object_does_in_a_namespace_what_it_does_in_the_kernel() {
         return;
     }
     let object = Object::read("port_traffic.o", &std::fs::read(&file).unwrap()).unwrap();
-    let (there, counted) = by_kernel(&object);
-    assert!(there.back.len() > 40 && there.passed.values().all(|payloads| payloads.len() > 40), "{there:?}");
+    let (expected, counted) = by_kernel(&object);
+    assert!(expected.back.len() > 40 && expected.passed.values().all(|payloads| payloads.len() > 40), "{expected:?}");
     assert_eq!(counted.1.iter().sum::<u64>(), u64::from(FRAMES), "{counted:?}");
     for device in ["cpu", "interp"] {
-        let (here, ours) = by_us(&file, folder.path(), device);
-        assert_eq!((&here, &ours), (&there, &counted), "{device}");
+        let (observed, counters) = by_portcullis(&file, folder.path(), device);
+        assert_eq!((&observed, &counters), (&expected, &counted), "{device}");
         assert_eq!(over_a_capture(&file, folder.path(), device), counted, "{device}, over a capture");
     }
     println!(
         "{FRAMES} frames: {} came back, {} passed, and all counters are the kernel's: {counted:?}",
-        there.back.len(),
-        there.passed.values().map(Vec::len).sum::<usize>()
+        expected.back.len(),
+        expected.passed.values().map(Vec::len).sum::<usize>()
     );
 }
 
-/// What docs/guide/xdp-objects.md shows works as it stands there.
+/// The commands of docs/guide/xdp-objects.md work as they are printed.
 #[test]
-fn the_ten_lines_of_the_page_on_objects_work_as_typed() {
+fn the_ten_commands_of_the_xdp_objects_page_work() {
     let Some(suite) = Suite::begin("ten lines of shell", "af-xdp", &[]) else { return };
     let root = &Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let folder = tempfile::tempdir().unwrap();
@@ -229,7 +232,7 @@ fn the_ten_lines_of_the_page_on_objects_work_as_typed() {
     let lines: Vec<&str> = section.lines().skip_while(|line| !line.starts_with("    ")).collect();
     let lines: Vec<&str> = lines.iter().map_while(|line| line.strip_prefix("    ")).collect();
     assert_eq!(lines.len(), 10, "{lines:?}");
-    // The checkout, with files of the test's own.
+    // The checkout's folders, beside files of the test's own.
     for name in ["compat-tests", "samples"] {
         std::os::unix::fs::symlink(root.join(name), folder.path().join(name)).unwrap();
     }
@@ -242,15 +245,15 @@ fn the_ten_lines_of_the_page_on_objects_work_as_typed() {
     let mut command = link.right.command("sh");
     command.args(["-e", "-c", &lines.join("\n")]).current_dir(folder.path()).env("PATH", path);
     let output = command.stdin(std::process::Stdio::null()).output().unwrap();
-    let (said, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{said}{errors}");
+    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{stdout}{stderr}");
     for part in ["`port_traffic` of prog.o", "key.port,key.reserved,value.packets,value.bytes", "prog.o has taken over"]
     {
-        assert!(said.contains(part), "{part}: {said}{errors}");
+        assert!(stdout.contains(part), "{part}: {stdout}{stderr}");
     }
     let read = |name: &str| std::fs::read(folder.path().join(name)).unwrap();
     assert!(read("passed.pcap").len() > 1000 && read("back.pcap").len() > 100);
-    // Of the sample, twice.
+    // The sample was filtered twice.
     let csv = String::from_utf8(read("ports.csv")).unwrap();
     let counts = csv.lines().skip(1).map(|line| line.split(',').nth(2).and_then(|it| it.parse::<u64>().ok()).unwrap());
     let counts: Vec<u64> = counts.collect();

@@ -1,4 +1,4 @@
-/* Maps of every kind whose entries can be brought over, and types of every kind in them. */
+/* Maps of every type that --from-pin reads, with values of every type. */
 #include <stdbool.h>
 #include <linux/bpf.h>
 #include <linux/in6.h>

@@ -1,5 +1,4 @@
-//! Maps that are pinned in the kernel: brought over byte by byte, and written as bpftool writes
-//! them.
+//! Maps pinned in the kernel: read byte for byte, and written in bpftool's format.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -15,7 +14,7 @@ use serde_json::value::RawValue;
 
 use crate::objects::compile;
 
-/// What bpftool says of an entry, and what it makes of that by the types.
+/// An entry in bpftool's JSON, of which the part formatted by BTF is used.
 #[derive(Deserialize)]
 struct Entry {
     formatted: Formatted,
@@ -23,42 +22,42 @@ struct Entry {
 
 #[derive(Deserialize)]
 struct Formatted {
-    /// A section's variables have none.
+    /// Variables of a section have no key.
     #[serde(default)]
     key: Option<Box<RawValue>>,
     #[serde(default)]
     value: Option<Box<RawValue>>,
     #[serde(default)]
-    values: Vec<OfProcessor>,
+    values: Vec<CpuValue>,
 }
 
 #[derive(Deserialize)]
-struct OfProcessor {
+struct CpuValue {
     value: Box<RawValue>,
 }
 
-/// Keys and values as they stand in the text; maps have them in any order.
+/// Keys and values as they stand in the text; the order of entries is unspecified.
 type Rows = BTreeSet<(String, String)>;
 
 fn key(row: &Formatted) -> String {
     row.key.as_ref().map(|key| key.get().to_owned()).unwrap_or_default()
 }
 
-fn by_bpftool(text: &[u8]) -> Rows {
+fn from_bpftool(text: &[u8]) -> Rows {
     let entries: Vec<Entry> =
         serde_json::from_slice(text).unwrap_or_else(|e| panic!("{e}: {}", String::from_utf8_lossy(text)));
     let value = |it: &Formatted| it.value.as_ref().map(|value| value.get().to_owned()).unwrap_or_default();
     entries.iter().map(|it| (key(&it.formatted), value(&it.formatted))).collect()
 }
 
-fn by_us(text: &[u8]) -> Rows {
+fn from_portcullis(text: &[u8]) -> Rows {
     let rows: Vec<Formatted> =
         serde_json::from_slice(text).unwrap_or_else(|e| panic!("{e}: {}", String::from_utf8_lossy(text)));
     rows.into_iter().map(|row| (key(&row), row.value.map(|it| it.get().to_owned()).unwrap_or_default())).collect()
 }
 
-/// A folder with the object, and a file system of BPF's that goes with the mount namespace of each
-/// script.
+/// A folder with the object, in which each script mounts a BPF file system in its own mount
+/// namespace.
 struct Place(tempfile::TempDir);
 
 impl Place {
@@ -66,14 +65,14 @@ impl Place {
         std::fs::read(self.0.path().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
     }
 
-    /// Bytes of a map's keys and values.
+    /// Returns the sizes of a map's keys and values, in bytes.
     fn sizes(&self, map: &str) -> (usize, usize) {
         let object = Object::read("pinned.o", &self.read("pinned.o")).unwrap();
-        let map = object.maps.iter().find(|it| it.name == map).expect("the map");
+        let map = object.maps.iter().find(|it| it.name == map).expect("the object has the map");
         (map.key_size as usize, map.value_size as usize)
     }
 
-    /// Runs lines of the shell in a mount namespace, where the object is loaded and its maps are
+    /// Runs shell commands in a mount namespace in which the object is loaded and its maps are
     /// pinned in `bpf/maps`.
     fn script(&self, lines: &str) -> Output {
         let program = env!("CARGO_BIN_EXE_portcullis");
@@ -88,12 +87,12 @@ impl Place {
 
     fn done(&self, lines: &str) {
         let output = self.script(lines);
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{lines}: {said}{}", String::from_utf8_lossy(&output.stdout));
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{lines}: {stderr}{}", String::from_utf8_lossy(&output.stdout));
     }
 }
 
-/// `None` where this cannot be run.
+/// Prepares the folder; `None` if pinning cannot be tested here.
 fn place(name: &'static str) -> Option<(Place, Suite)> {
     let suite = Suite::begin(name, "bpftool", &["bpftool", "clang", "unshare", "mount"])?;
     let folder = tempfile::tempdir().unwrap();
@@ -110,9 +109,9 @@ fn place(name: &'static str) -> Option<(Place, Suite)> {
     capture.extend([0; 60]);
     std::fs::write(folder.path().join("in.pcap"), capture).unwrap();
     let place = Place(folder);
-    let tried = place.script("ls bpf/maps");
-    if !tried.status.success() {
-        suite.skip(String::from_utf8_lossy(&tried.stderr).lines().next().unwrap_or("no maps can be pinned"));
+    let probe = place.script("ls bpf/maps");
+    if !probe.status.success() {
+        suite.skip(String::from_utf8_lossy(&probe.stderr).lines().next().unwrap_or("no maps can be pinned"));
         return None;
     }
     Some((place, suite))
@@ -125,24 +124,24 @@ fn hexadecimal(bytes: &[u8]) -> String {
     })
 }
 
-/// Bytes of a kind: anything, zeros, all bits, or letters, of which arrays of `char` are text.
+/// Returns random bytes of one kind: any, zeros, ones, or letters, as arrays of `char` are text.
 fn bytes(random: &mut Random, count: usize) -> Vec<u8> {
     let kind = random.below(5);
     let mut byte = || match kind {
         0 => 0,
         1 => 0xff,
-        // Without a backslash, of which bpftool makes a line's end.
+        // No backslash, which bpftool turns into a line feed.
         2 => b"abcxyz\", \0\0"[random.below(11) as usize],
         _ => random.below(256) as u8,
     };
     (0..count).map(|_| byte()).collect()
 }
 
-/// Maps, and how many entries each is given.
+/// Maps, and the number of entries to insert into each.
 const MAPS: [(&str, u32); 5] = [("table", 60), ("recent", 30), ("numbered", 6), ("routes", 25), ("areas", 25)];
 
 #[test]
-fn entries_are_those_of_the_kernel_and_written_as_bpftool_writes_them() {
+fn pinned_entries_are_read_and_written_like_bpftools() {
     let Some((place, _suite)) = place("pinned maps, and bpftool") else { return };
     let mut random = Random::new(11, 3);
     let (mut updates, mut compared) = (String::new(), 0);
@@ -182,27 +181,27 @@ fn entries_are_those_of_the_kernel_and_written_as_bpftool_writes_them() {
             continue;
         }
         let (kernel, ours) = (
-            by_bpftool(&place.read(&format!("kernel-{pinned}.json"))),
-            by_us(&place.read(&format!("ours-{pinned}.json"))),
+            from_bpftool(&place.read(&format!("kernel-{pinned}.json"))),
+            from_portcullis(&place.read(&format!("ours-{pinned}.json"))),
         );
-        let of_section = pinned.starts_with("pinned_");
-        // bpftool has no type for the key of a section, and prefixes have bits beyond their length
-        // there, which mean nothing.
+        let is_section = pinned.starts_with("pinned_");
+        // bpftool does not format keys of sections, and keeps a prefix's bits beyond its length,
+        // which are meaningless.
         let without_keys = |rows: &Rows| rows.iter().map(|(_, value)| value.clone()).collect::<BTreeSet<_>>();
-        if of_section || matches!(*pinned, "routes" | "areas") {
+        if is_section || matches!(*pinned, "routes" | "areas") {
             assert_eq!(without_keys(&ours), without_keys(&kernel), "{pinned}");
         } else {
             if let Some(row) = ours.difference(&kernel).next() {
-                let there = kernel.iter().find(|(key, _)| *key == row.0);
-                panic!("{pinned}\nkernel {there:?}\nours   {row:?}");
+                let in_kernel = kernel.iter().find(|(key, _)| *key == row.0);
+                panic!("{pinned}\nkernel {in_kernel:?}\nours   {row:?}");
             }
             assert_eq!(ours.len(), kernel.len(), "{pinned}");
         }
         assert!(!ours.is_empty(), "{pinned}");
         compared += ours.len();
-        // Out of bpftool's file it is the same as out of the kernel.
-        assert_eq!(by_us(&place.read(&format!("file-{pinned}.json"))), ours, "{pinned}, from bpftool's file");
-        // CSV loses nothing.
+        // bpftool's file gives the same entries as the kernel.
+        assert_eq!(from_portcullis(&place.read(&format!("file-{pinned}.json"))), ours, "{pinned}, from bpftool's file");
+        // CSV preserves everything.
         let csv = |name: &str| String::from_utf8(place.read(&format!("{name}-{pinned}.csv"))).unwrap();
         assert_eq!(csv("rows"), csv("ours"), "{pinned}");
     }
@@ -210,9 +209,9 @@ fn entries_are_those_of_the_kernel_and_written_as_bpftool_writes_them() {
 }
 
 #[test]
-fn of_values_for_each_processor_there_is_their_sum() {
+fn per_cpu_values_are_summed() {
     let Some((place, _suite)) = place("pinned maps of each processor") else { return };
-    // bpftool gives all processors the same.
+    // bpftool sets the same value on all processors.
     place.done(
         "bpftool map update pinned bpf/maps/shares key hex 01 00 00 00 00 00 00 00 value hex 05 00 00 40\n\
          bpftool map update pinned bpf/maps/shares key hex 02 00 00 00 00 00 00 00 value hex ff ff ff ff\n\
@@ -221,18 +220,18 @@ fn of_values_for_each_processor_there_is_their_sum() {
          portcullis --limit 0 --map shares=kernel.json --dump-map shares=file.json",
     );
     let entries: Vec<Entry> = serde_json::from_slice(&place.read("kernel.json")).unwrap();
-    let sum = |values: &[OfProcessor]| {
-        let number = |it: &OfProcessor| it.value.get().parse::<u32>().unwrap();
+    let sum = |values: &[CpuValue]| {
+        let number = |it: &CpuValue| it.value.get().parse::<u32>().unwrap();
         values.iter().map(number).fold(0_u32, u32::wrapping_add).to_string()
     };
     let wanted: Rows = entries.iter().map(|it| (key(&it.formatted), sum(&it.formatted.values))).collect();
-    assert!(wanted.len() == 2 && entries[0].formatted.values.len() > 1, "a machine of several processors");
-    assert_eq!(by_us(&place.read("ours.json")), wanted);
-    assert_eq!(by_us(&place.read("file.json")), wanted);
+    assert!(wanted.len() == 2 && entries[0].formatted.values.len() > 1, "the test needs several processors");
+    assert_eq!(from_portcullis(&place.read("ours.json")), wanted);
+    assert_eq!(from_portcullis(&place.read("file.json")), wanted);
 }
 
 #[test]
-fn what_cannot_be_brought_over_is_told() {
+fn pinned_maps_that_do_not_fit_are_refused() {
     let Some((place, _suite)) = place("pinned maps that do not fit") else { return };
     for (arguments, words) in [
         ("--from-pin table=bpf/maps/recent", "the kernel's map is of type lru_hash, and `table` is of type hash"),
@@ -248,11 +247,11 @@ fn what_cannot_be_brought_over_is_told() {
         let rest = "00 ".repeat(place.sizes("numbered").1 - 1);
         let fill = format!("bpftool map update pinned bpf/maps/numbered {key} {rest}\n");
         let output = place.script(&format!("{fill}portcullis {arguments}"));
-        let said = String::from_utf8_lossy(&output.stderr);
+        let stderr = String::from_utf8_lossy(&output.stderr);
         let wanted = if words == "there is no room" { "has no room for more than" } else { words };
-        assert!(!output.status.success() && said.contains(wanted), "{arguments}: {said}");
+        assert!(!output.status.success() && stderr.contains(wanted), "{arguments}: {stderr}");
     }
-    // What stays as it was is the kernel's map.
+    // The kernel's map is not modified.
     place.done(
         "bpftool -j map dump pinned bpf/maps/table > before.json\n\
          portcullis --from-pin table=bpf/maps/table --from-pin .data=bpf/maps/pinned_data --dump-map .data=data.json\n\

@@ -1,4 +1,4 @@
-//! Programs of XDP that ask for routes, with the kernel's (`--kernel-routes`).
+//! XDP programs that look up routes in the kernel's tables (`--kernel-routes`).
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -9,21 +9,21 @@ use portcullis_live_tests::{Namespace, ping, wait_until};
 
 use crate::af_xdp::{Net, net_with};
 use crate::clang;
-use crate::support::{Running, SOON, ends};
+use crate::support::{Running, TIMEOUT, run_to_end};
 use crate::topology::hosts;
 
-/// Long enough for an answer, and short enough to wait for none.
+/// Time to wait for an answer; short, as some never come.
 const ANSWER: Duration = Duration::from_millis(200);
 
-/// A program of the tests against the kernel, compiled.
+/// Compiles a program of the tests that compare with the kernel.
 pub fn compiled(folder: &Path, source: &str) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(source);
     let object = folder.join("program.o");
-    clang::to_file(&source, &["-mcpu=v3"], &object).unwrap_or_else(|said| panic!("{said}"));
+    clang::to_file(&source, &["-mcpu=v3"], &object).unwrap_or_else(|error| panic!("{error}"));
     object
 }
 
-/// `portcullis run OBJECT:PROGRAM` in a namespace.
+/// Returns the command `portcullis run OBJECT:PROGRAM` in a namespace.
 pub fn command(namespace: &Namespace, object: &Path, program: &str, arguments: &[&str]) -> Command {
     let mut command = namespace.command(env!("CARGO_BIN_EXE_portcullis"));
     command
@@ -35,14 +35,14 @@ pub fn command(namespace: &Namespace, object: &Path, program: &str, arguments: &
     command
 }
 
-/// An interface's number.
+/// Returns an interface's index.
 pub fn number(namespace: &Namespace, interface: &str) -> String {
     let shown = namespace.ip(&["-oneline", "link", "show", interface]);
     shown.split(':').next().unwrap_or_default().to_owned()
 }
 
 #[test]
-fn a_router_follows_the_kernels_routes() {
+fn a_router_follows_changes_of_the_kernels_routes() {
     let Some(hosts) = hosts(&["clang"]) else { return };
     let (between, near, far) = (&hosts.between, hosts.near.right.name(), hosts.far.left.name());
     hosts.route();
@@ -53,20 +53,20 @@ fn a_router_follows_the_kernels_routes() {
     let dump = format!("fib_v4={}", routes.display());
     let arguments = ["--af-xdp", near, "--af-xdp", far, "--kernel-routes", "--dump-map", &dump];
     let running = Running::start(command(between, &object, "forward_v4", &arguments));
-    let (there, silent) = (hosts.far.right.ipv4(), hosts.far.right.ipv4().to_string() + "/32");
-    let answers = || ping(&hosts.left, there.into(), ANSWER);
-    // The first packets pass, and the kernel finds out who the neighbours are, or has them go on.
-    wait_until("the host behind the router answers", SOON, answers);
-    between.ip(&["route", "add", "blackhole", &silent]);
-    wait_until("it is heard no more", SOON, || !answers());
-    between.ip(&["route", "delete", "blackhole", &silent]);
-    wait_until("it answers again", SOON, answers);
-    wait_until("the router sends by itself", SOON, || (0..20).all(|_| answers()));
+    let (host, blackhole) = (hosts.far.right.ipv4(), hosts.far.right.ipv4().to_string() + "/32");
+    let answers = || ping(&hosts.left, host.into(), ANSWER);
+    // The first packets pass to the kernel, which resolves the neighbours and forwards them.
+    wait_until("the host behind the router answers", TIMEOUT, answers);
+    between.ip(&["route", "add", "blackhole", &blackhole]);
+    wait_until("the host is unreachable", TIMEOUT, || !answers());
+    between.ip(&["route", "delete", "blackhole", &blackhole]);
+    wait_until("the host answers again", TIMEOUT, answers);
+    wait_until("the program forwards every packet itself", TIMEOUT, || (0..20).all(|_| answers()));
     running.signal("INT");
-    let ended = running.end();
+    let ended = running.wait();
     assert!(ended.status.success(), "{}", ended.stderr);
     let json = ended.json();
-    // Both ways, by the numbers that the kernel knows the interfaces by.
+    // Both ways, by the kernel's interface indices.
     assert!(json["carried_out"]["redirect"].as_u64() >= Some(20), "{json}");
     assert!(json["lost"]["no_target"].as_u64().unwrap_or(0) == 0, "{json}");
     let rows = std::fs::read_to_string(routes).unwrap();
@@ -76,7 +76,7 @@ fn a_router_follows_the_kernels_routes() {
 }
 
 #[test]
-fn a_capture_is_routed_as_if_it_had_come_in() {
+fn a_capture_is_routed_as_if_received_at_the_given_interface() {
     let Some(Net { veth, right, _suite, .. }) = net_with(1, &["clang"]) else { return };
     right.sysctl("net.ipv4.ip_forward", "1");
     let interface = veth.right.name();
@@ -95,9 +95,9 @@ fn a_capture_is_routed_as_if_it_had_come_in() {
     let sent = folder.path().join("sent");
     let run = |routes: &str| {
         let arguments = ["--read", input.to_str().unwrap(), "--write-redirect", sent.to_str().unwrap(), routes];
-        ends(command(&right, &object, "forward_both", &arguments))
+        run_to_end(command(&right, &object, "forward_both", &arguments))
     };
-    // Nobody says where it came in: the program asks for what is not there, and lets it pass.
+    // Without an ingress interface the program's lookup fails, and the packet passes.
     let ended = run("--kernel-routes");
     assert!(ended.status.success(), "{}", ended.stderr);
     assert_eq!(ended.json()["verdicts"]["pass"], 1);
@@ -112,7 +112,7 @@ fn a_capture_is_routed_as_if_it_had_come_in() {
     assert!(ended.stderr.contains("--kernel-routes: there is no interface `nosuchthing`"), "{}", ended.stderr);
     let file = format!("fib_v4={}", folder.path().join("routes.csv").display());
     let both = ["--read", input.to_str().unwrap(), "--kernel-routes", "--map", &file];
-    let ended = ends(command(&right, &object, "forward_both", &both));
+    let ended = run_to_end(command(&right, &object, "forward_both", &both));
     assert_eq!(ended.status.code(), Some(2));
     assert!(ended.stderr.contains("the map `fib_v4` follows the kernel's routes"), "{}", ended.stderr);
 }

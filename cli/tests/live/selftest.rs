@@ -1,4 +1,4 @@
-//! `portcullis selftest --af-xdp`, where the driver is veth's.
+//! `portcullis selftest --af-xdp` on a veth interface.
 
 use std::net::IpAddr;
 use std::process::{Command, Stdio};
@@ -8,9 +8,9 @@ use portcullis_live_tests::{Namespace, PacketSocket, ping, tcp_echo};
 use serde_json::Value;
 
 use crate::af_xdp::{Net, has_program, net};
-use crate::support::{ExitedRun, NOTHING, Running, SOON, ends};
+use crate::support::{ExitedRun, QUIET_TIME, Running, TIMEOUT, run_to_end};
 
-/// `portcullis selftest` with these arguments, in a namespace.
+/// Returns the command `portcullis selftest` with these arguments in a namespace.
 fn selftest(namespace: &Namespace, arguments: &[&str]) -> Command {
     let mut command = namespace.command(env!("CARGO_BIN_EXE_portcullis"));
     command.arg("selftest").args(arguments);
@@ -18,14 +18,14 @@ fn selftest(namespace: &Namespace, arguments: &[&str]) -> Command {
     command
 }
 
-/// The ways that ran: mode, and what was counted.
+/// Returns the modes that ran, each with its report.
 fn ran(json: &Value) -> Vec<(&str, &Value)> {
     let ways = json["ways"].as_array().unwrap();
     ways.iter().filter(|way| way["outcome"] == "ran").map(|way| (way["mode"].as_str().unwrap(), way)).collect()
 }
 
 #[test]
-fn it_says_what_a_driver_has_takes_nothing_and_sends_nothing() {
+fn it_reports_the_drivers_modes_without_taking_or_sending_packets() {
     let Some(Net { veth, left, right, _suite }) = net(2) else { return };
     let mut peer = PacketSocket::at(&veth.left);
     let name = veth.right.name();
@@ -34,78 +34,81 @@ fn it_says_what_a_driver_has_takes_nothing_and_sends_nothing() {
     let before = right.ip(&["link"]);
     let arguments = ["--af-xdp", name, "--duration", "300ms", "--json", file.to_str().unwrap()];
     let running = Running::start(selftest(&right, &arguments));
-    // Nothing is taken: whoever is logged in goes on.
+    // No packet is taken, so logins stay connected.
     let address: IpAddr = veth.right.ipv4().into();
-    tcp_echo(&left, &right, (address, 22), 1 << 20, SOON).unwrap();
-    let ExitedRun { status, stdout, stderr } = running.end();
+    tcp_echo(&left, &right, (address, 22), 1 << 20, TIMEOUT).unwrap();
+    let ExitedRun { status, stdout, stderr } = running.wait();
     assert!(status.success(), "{stdout}{stderr}");
     for line in [
         &format!("{name}: veth, MTU 1500, a link"),
         "zero copy  not offered",
         "native mode, zero copy: the driver has no zero-copy mode",
-        "taken from the kernel: nothing but frames of EtherType 0x88b5",
+        "received: only frames of EtherType 0x88b5",
         "sent: nothing",
         &format!("{name} is as it was"),
         "selftest passed",
     ] {
         assert!(stdout.contains(line), "{line}: {stdout}");
     }
-    // Of a veth pair the other end decides about tags.
+    // On a veth pair the other end decides about tags.
     assert!(!stdout.contains("rx-vlan-offload"), "{stdout}");
     let json: Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
     assert_eq!((&json["driver"], &json["taken"], &json["changed"]), (&"veth".into(), &"none".into(), &Value::Null));
     let ran = ran(&json);
     assert_eq!(ran.iter().map(|(mode, _)| *mode).collect::<Vec<_>>(), ["native", "skb"], "{json}");
-    for (_, way) in ran {
+    for (_, mode) in ran {
         assert_eq!(
-            (&way["zero_copy"], &way["received"], &way["sent"]),
+            (&mode["zero_copy"], &mode["received"], &mode["sent"]),
             (&false.into(), &0.into(), &0.into()),
             "{json}"
         );
-        assert_eq!((&way["queues"], &way["frames_missing"]), (&[0, 1].into(), &0.into()), "{json}");
+        assert_eq!((&mode["queues"], &mode["frames_missing"]), (&[0, 1].into(), &0.into()), "{json}");
     }
-    assert!(peer.receive_where(NOTHING, |frame| frame.ether_type() == EXPERIMENT).is_none(), "it sent something");
+    assert!(peer.receive_where(QUIET_TIME, |frame| frame.ether_type() == EXPERIMENT).is_none(), "a frame was sent");
     assert!(!has_program(&veth.right));
     assert_eq!(right.ip(&["link"]), before);
 }
 
 #[test]
-fn what_it_sends_comes_home_and_is_harmless() {
+fn sent_frames_are_addressed_to_the_interface_itself() {
     let Some(Net { veth, right, _suite, .. }) = net(2) else { return };
     let mut peer = PacketSocket::at(&veth.left);
     let arguments = ["--af-xdp", veth.right.name(), "--duration", "100ms", "--send", "--json", "-"];
-    let ExitedRun { status, stdout, stderr } = ends(selftest(&right, &arguments));
+    let ExitedRun { status, stdout, stderr } = run_to_end(selftest(&right, &arguments));
     assert!(status.success(), "{stdout}{stderr}");
     assert!(stderr.contains("sent: 64 frames out of each queue"), "{stderr}");
     let json: Value = serde_json::from_str(&stdout).unwrap();
     let ran = ran(&json);
     assert_eq!(ran.len(), 2, "{json}");
-    for (_, way) in &ran {
-        assert_eq!((&way["sent"], &way["not_completed"]), (&128.into(), &0.into()), "{json}");
+    for (_, mode) in &ran {
+        assert_eq!((&mode["sent"], &mode["not_completed"]), (&128.into(), &0.into()), "{json}");
     }
     for _ in 0..ran.len() * 128 {
-        let frame = peer.receive_where(SOON, |frame| frame.ether_type() == EXPERIMENT).expect("it is sent");
+        let frame = peer.receive_where(TIMEOUT, |frame| frame.ether_type() == EXPERIMENT).expect("the frame is sent");
         let mac = veth.right.mac();
         assert_eq!((&frame.bytes[..6], &frame.bytes[6..12], frame.bytes.len()), (&mac[..], &mac[..], 60));
     }
-    assert!(peer.receive_where(NOTHING, |frame| frame.ether_type() == EXPERIMENT).is_none(), "it sent more");
+    assert!(
+        peer.receive_where(QUIET_TIME, |frame| frame.ether_type() == EXPERIMENT).is_none(),
+        "more frames were sent"
+    );
 }
 
 #[test]
-fn what_it_takes_it_puts_into_the_stack_again() {
+fn received_packets_are_returned_to_the_stack() {
     let Some(Net { veth, left, right, _suite }) = net(1) else { return };
-    // For SKB mode.
+    // SKB mode needs segmented packets.
     veth.left.ethtool(&["-K", "tso off gso off"]);
     let arguments = ["--af-xdp", veth.right.name(), "--duration", "1s", "--all", "--json", "-"];
     let running = Running::start(selftest(&right, &arguments));
-    assert!(running.said.contains("put into its stack again: "), "{}", running.said);
+    assert!(running.log.contains("returned to the kernel's stack: "), "{}", running.log);
     let address: IpAddr = veth.right.ipv4().into();
-    // All the time, also while one way follows another.
+    // The whole time, also between two modes.
     let ended = std::thread::scope(|scope| {
-        let ended = scope.spawn(move || running.end());
+        let ended = scope.spawn(move || running.wait());
         while !ended.is_finished() {
-            assert!(ping(&left, address, SOON));
-            tcp_echo(&left, &right, (address, 0), 100_000, SOON).unwrap();
+            assert!(ping(&left, address, TIMEOUT));
+            tcp_echo(&left, &right, (address, 0), 100_000, TIMEOUT).unwrap();
         }
         ended.join().unwrap()
     });
@@ -113,20 +116,20 @@ fn what_it_takes_it_puts_into_the_stack_again() {
     let json = ended.json();
     let ran = ran(&json);
     assert_eq!(ran.len(), 2, "{json}");
-    for (_, way) in ran {
-        let (received, passed) = (way["received"].as_u64().unwrap(), way["passed"].as_u64().unwrap());
-        assert!(received > 100 && passed == received && way["arrived"].as_u64() > Some(0), "{json}");
+    for (_, mode) in ran {
+        let (received, passed) = (mode["received"].as_u64().unwrap(), mode["passed"].as_u64().unwrap());
+        assert!(received > 100 && passed == received && mode["arrived"].as_u64() > Some(0), "{json}");
     }
     assert!(!right.ip(&["link"]).contains("back into the kernel"));
 }
 
 #[test]
-fn what_is_wrong_with_a_selftest_is_said() {
+fn invalid_arguments_and_busy_interfaces_are_refused() {
     let Some(Net { veth, right, _suite, .. }) = net(1) else { return };
     let name = veth.right.name();
     let beyond = format!("{name}:7");
     let running = Running::start(crate::support::command(&right, "minimal", &["--af-xdp", name]));
-    for (arguments, code, said) in [
+    for (arguments, code, message) in [
         (&["--af-xdp", "no_such_if"][..], 1, "there is no interface `no_such_if`"),
         (&["--af-xdp", &beyond], 1, "and no queue 7"),
         (&["--af-xdp", "a/b"], 2, "not an interface name"),
@@ -135,20 +138,20 @@ fn what_is_wrong_with_a_selftest_is_said() {
         (&["--af-xdp", name, "--device", "cpu"], 2, "cannot be used with"),
         (&["--send"], 2, "--af-xdp"),
         (&["--af-xdp", name, "--duration", "5"], 2, "a time with its unit"),
-        // Somebody else has it.
+        // Another program holds the interface.
         (&["--af-xdp", name], 1, "another XDP program is attached"),
     ] {
-        let ExitedRun { status, stdout, stderr } = ends(selftest(&right, arguments));
+        let ExitedRun { status, stdout, stderr } = run_to_end(selftest(&right, arguments));
         assert!(!stdout.contains("not as it was"), "{arguments:?}: {stdout}");
         assert_eq!(status.code(), Some(code), "{arguments:?}: {stderr}");
-        assert!(stderr.contains(said), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(message), "{arguments:?}: {stderr}");
     }
     running.signal("INT");
-    assert!(running.end().status.success());
-    // An end before its time is one in order.
+    assert!(running.wait().status.success());
+    // An interrupted test restores the interface.
     let running = Running::start(selftest(&right, &["--af-xdp", name, "--duration", "1m", "--only", "udp/9"]));
     running.signal("INT");
-    let ended = running.end();
+    let ended = running.wait();
     assert_eq!(ended.status.code(), Some(130), "{}", ended.stderr);
     assert!(ended.stdout.contains("selftest interrupted"), "{}", ended.stdout);
     assert!(!has_program(&veth.right) && !right.ip(&["link"]).contains("back into the kernel"));

@@ -1,4 +1,4 @@
-//! The program while it runs in a namespace.
+//! Starts the program in a namespace and watches its output.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
@@ -8,21 +8,21 @@ use std::time::Duration;
 use portcullis_live_tests::{Namespace, wait_until};
 use serde_json::Value;
 
-/// Long enough for whatever is to happen, on a busy machine, too.
-pub const SOON: Duration = Duration::from_secs(30);
+/// Timeout for what must happen; long, as the machine may be busy.
+pub const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Long enough to see that nothing happens.
-pub const NOTHING: Duration = Duration::from_millis(300);
+/// Time in which nothing must happen.
+pub const QUIET_TIME: Duration = Duration::from_millis(300);
 
-/// A run of the program.
+/// A running program.
 pub struct Running {
     child: Child,
     stderr: BufReader<ChildStderr>,
     /// Standard error so far.
-    pub said: String,
+    pub log: String,
 }
 
-/// How a run ended.
+/// Exit status and output of a run.
 pub struct ExitedRun {
     pub status: ExitStatus,
     pub stdout: String,
@@ -30,7 +30,7 @@ pub struct ExitedRun {
 }
 
 impl ExitedRun {
-    /// The line of JSON, in which no frame is missing.
+    /// Parses the line of JSON, after checking that no frame is missing.
     pub fn json(&self) -> Value {
         let line: Value =
             serde_json::from_str(&self.stdout).unwrap_or_else(|e| panic!("{e}: {}\n{}", self.stdout, self.stderr));
@@ -40,20 +40,20 @@ impl ExitedRun {
     }
 }
 
-/// Runs a command that ends by itself, and soon.
-pub fn ends(mut command: Command) -> ExitedRun {
+/// Runs a command that ends by itself.
+pub fn run_to_end(mut command: Command) -> ExitedRun {
     let mut child = command.spawn().expect("the program starts");
     let stderr = BufReader::new(child.stderr.take().unwrap());
-    Running { child, stderr, said: String::new() }.end()
+    Running { child, stderr, log: String::new() }.wait()
 }
 
-/// `portcullis run` with these arguments, on the CPU, in a namespace. The filter is a stock one, or
-/// the whole path of another, without its `.wgsl`.
+/// Returns the command `portcullis run` with these arguments, on the CPU, in a namespace. The
+/// filter is a stock filter's name, or the absolute path of another without its `.wgsl`.
 pub fn command(namespace: &Namespace, filter: &str, arguments: &[&str]) -> Command {
     command_on(namespace, "cpu", filter, arguments)
 }
 
-/// Builds the command for another device.
+/// Like [`command`], on another device.
 pub fn command_on(namespace: &Namespace, device: &str, filter: &str, arguments: &[&str]) -> Command {
     let mut command = namespace.command(env!("CARGO_BIN_EXE_portcullis"));
     let filter = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shaders").join(format!("{filter}.wgsl"));
@@ -63,29 +63,29 @@ pub fn command_on(namespace: &Namespace, device: &str, filter: &str, arguments: 
 }
 
 impl Running {
-    /// Starts it, and waits until it receives.
+    /// Starts the program, and waits until it receives packets.
     pub fn start(mut command: Command) -> Running {
         let mut child = command.spawn().expect("the program starts");
         let stderr = BufReader::new(child.stderr.take().unwrap());
-        let mut running = Running { child, stderr, said: String::new() };
-        running.hear_one_of(&[" mode, ", "taking packets", " of DPDK, "]);
+        let mut running = Running { child, stderr, log: String::new() };
+        running.wait_for_any(&[" mode, ", "taking packets", " of DPDK, "]);
         running
     }
 
-    /// Waits until it has said this on standard error.
-    pub fn hear(&mut self, what: &str) {
-        self.hear_one_of(&[what]);
+    /// Waits until standard error contains a text.
+    pub fn wait_for(&mut self, what: &str) {
+        self.wait_for_any(&[what]);
     }
 
-    fn hear_one_of(&mut self, what: &[&str]) {
-        while !what.iter().any(|what| self.said.contains(what)) {
-            assert!(self.stderr.read_line(&mut self.said).unwrap() > 0, "it ended: {}", self.said);
+    fn wait_for_any(&mut self, what: &[&str]) {
+        while !what.iter().any(|what| self.log.contains(what)) {
+            assert!(self.stderr.read_line(&mut self.log).unwrap() > 0, "the program ended: {}", self.log);
         }
     }
 
-    /// Waits for a line on standard output, which is then no more in what it has printed in the
-    /// end.
-    pub fn line(&mut self) -> String {
+    /// Reads a line from standard output, which is then missing from the output of
+    /// [`Running::wait`].
+    pub fn read_line(&mut self) -> String {
         let mut line = Vec::new();
         let mut byte = [0];
         while byte != *b"\n" {
@@ -95,34 +95,34 @@ impl Running {
         String::from_utf8(line).unwrap()
     }
 
-    /// The number of its process.
-    pub fn process(&self) -> u32 {
+    /// Returns the process id.
+    pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Sends it a signal: `INT`.
+    /// Sends a signal, such as `INT`.
     pub fn signal(&self, name: &str) {
         let status = Command::new("kill").args(["-s", name, &self.child.id().to_string()]).status();
         assert!(status.unwrap().success());
     }
 
-    /// Waits for its end. What it says until then is little enough for its pipes.
-    pub fn end(mut self) -> ExitedRun {
+    /// Waits for the program's end. Its remaining output must fit into the pipes.
+    pub fn wait(mut self) -> ExitedRun {
         let mut status = None;
-        wait_until("the program ends", SOON, || {
+        wait_until("the program ends", TIMEOUT, || {
             status = self.child.try_wait().unwrap();
             status.is_some()
         });
         let mut stdout = String::new();
         self.child.stdout.take().unwrap().read_to_string(&mut stdout).unwrap();
-        self.stderr.read_to_string(&mut self.said).unwrap();
-        ExitedRun { status: status.unwrap(), stdout, stderr: std::mem::take(&mut self.said) }
+        self.stderr.read_to_string(&mut self.log).unwrap();
+        ExitedRun { status: status.unwrap(), stdout, stderr: std::mem::take(&mut self.log) }
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // A test that fails leaves nobody behind.
+        // A failing test must not leave the program running.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

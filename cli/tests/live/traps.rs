@@ -1,5 +1,5 @@
-//! Where a program's packets are aborted is told while they come and in the end, also when another
-//! program has taken over.
+//! Places where a program aborts packets are reported during a run and at its end, also after a
+//! reload.
 
 use std::net::UdpSocket;
 use std::os::unix::net::UnixStream;
@@ -9,19 +9,19 @@ use portcullis_live_tests::{Namespace, PacketSocket, wait_until};
 use serde_json::Value;
 
 use crate::af_xdp::{Net, net};
-use crate::desk::{Desk, numbered};
+use crate::ctl::{CtlFolder, numbered};
 use crate::events::object;
-use crate::support::{Running, SOON};
+use crate::support::{Running, TIMEOUT};
 use crate::watching::{REQUEST, ask, series};
 
-/// Frames are of 60 bytes, and the last of the number's decides whether the program reads further.
+/// Reads beyond the frame, which has 60 bytes, if the number is odd.
 const FIRST: &str = r#"
     SEC("xdp") int first(struct xdp_md *ctx)
     {
         __u8 *data = (void *)(long)ctx->data;
         return data[45] & 1 ? data[60] : XDP_DROP;
     }"#;
-/// And here what it looks for.
+/// Looks up a map entry that does not exist, and dereferences the result.
 const SECOND: &str = r#"
     struct { __uint(type, BPF_MAP_TYPE_HASH); __uint(max_entries, 4); __type(key, __u32); __type(value, __u32); } none SEC(".maps");
     SEC("xdp") int second(struct xdp_md *ctx)
@@ -32,7 +32,7 @@ const SECOND: &str = r#"
         return *value;
     }"#;
 
-/// Count and reason of each place, in the functions' order.
+/// Returns function, count and reason of each place, in the functions' order.
 fn places(line: &Value) -> Vec<(&str, u64, &str)> {
     let all = line["traps"].as_array().map(Vec::as_slice).unwrap_or_default().iter();
     let one = |it| -> Option<(&str, u64, &str)> {
@@ -52,96 +52,100 @@ fn portcullis(right: &Namespace, arguments: &[&str]) -> Command {
 }
 
 #[test]
-fn what_packets_are_aborted_at_is_told_while_they_come_and_in_the_end() {
+fn places_of_aborted_packets_are_reported_during_a_run_and_at_its_end() {
     let Some(Net { veth, right, _suite, .. }) = net(1) else { return };
-    let desk = Desk::new();
-    let (Some(first), Some(second)) = (object(&desk, "first", FIRST), object(&desk, "second", SECOND)) else { return };
+    let ctl = CtlFolder::new();
+    let (Some(first), Some(second)) = (object(&ctl, "first", FIRST), object(&ctl, "second", SECOND)) else { return };
     let peer = PacketSocket::at(&veth.left);
     let send = |numbers: std::ops::Range<u32>| numbers.for_each(|number| peer.send(&numbered(&veth, number)));
-    let of_link = ["--af-xdp", veth.right.name(), "--only", "udp/1000-1063", "--stack", "none", "--device", "cpu"];
+    let af_xdp_arguments =
+        ["--af-xdp", veth.right.name(), "--only", "udp/1000-1063", "--stack", "none", "--device", "cpu"];
     for dispatch in ["inline", "pipelined"] {
-        let socket = desk.socket();
+        let socket = ctl.socket();
         let more = [&first, "--dispatch", dispatch, "--control", &socket, "--stats", "100ms", "--json"];
-        let mut running = Running::start(portcullis(&right, &[&more[..], &of_link].concat()));
-        let stats = || -> Value { serde_json::from_str(&desk.done(&["stats", "--json"])).unwrap() };
-        let come = |count: u64| wait_until("they have come", SOON, || stats()["packets"].as_u64() == Some(count));
+        let mut running = Running::start(portcullis(&right, &[&more[..], &af_xdp_arguments].concat()));
+        let stats = || -> Value { serde_json::from_str(&ctl.done(&["stats", "--json"])).unwrap() };
+        let wait_for_packets =
+            |count: u64| wait_until("the packets are received", TIMEOUT, || stats()["packets"].as_u64() == Some(count));
         assert_eq!(places(&stats()), []);
         send(0..20);
-        come(20);
+        wait_for_packets(20);
         assert_eq!(places(&stats()), [("first", 10, SHORT)], "{dispatch}");
-        assert!(desk.done(&["stats"]).contains("10 aborted at instruction"), "{dispatch}");
-        let map: Value = serde_json::from_str(&desk.done(&["map", "get", "traps", "--json"])).unwrap();
-        // Of two places, of which all packets reach the first.
+        assert!(ctl.done(&["stats"]).contains("10 aborted at instruction"), "{dispatch}");
+        let map: Value = serde_json::from_str(&ctl.done(&["map", "get", "traps", "--json"])).unwrap();
+        // The first of two places, which every packet reaches.
         let (reason, function) = (&map[1]["reason"], &map[1]["function"]);
         assert_eq!((&map[1]["sum"], reason, function), (&10.into(), &SHORT.into(), &"first".into()));
         // So do the lines of `--stats`.
         let mut line = Value::Null;
         while places(&line["total"]) != [("first", 10, SHORT)] {
-            line = serde_json::from_str(&running.line()).unwrap();
+            line = serde_json::from_str(&running.read_line()).unwrap();
             assert!(line["total"]["packets"].as_u64() <= Some(20), "{line}");
         }
-        // Counts of another program's instructions begin anew, and the run has them all.
-        let told = desk.done(&["reload", &second]);
-        assert!(!told.contains("traps"), "{told}");
+        // Another program's counts start at zero, and the run reports those of both.
+        let output = ctl.done(&["reload", &second]);
+        assert!(!output.contains("traps"), "{output}");
         send(0..6);
-        come(26);
+        wait_for_packets(26);
         assert_eq!(places(&stats()), [("first", 10, SHORT), ("second", 6, NULL)], "{dispatch}");
-        assert!(desk.done(&["map", "get", "traps", "1"]).contains("\n1,6,second,"), "{dispatch}");
-        // The first again.
-        desk.done(&["reload", &first]);
+        assert!(ctl.done(&["map", "get", "traps", "1"]).contains("\n1,6,second,"), "{dispatch}");
+        // The first program again.
+        ctl.done(&["reload", &first]);
         send(0..4);
-        come(30);
+        wait_for_packets(30);
         running.signal("INT");
-        let ended = running.end();
+        let ended = running.wait();
         assert!(ended.status.success(), "{}", ended.stderr);
         let last: Value = serde_json::from_str(ended.stdout.lines().last().unwrap()).unwrap();
         assert_eq!(places(&last), [("first", 12, SHORT), ("second", 6, NULL)], "{dispatch}");
         assert_eq!(last["verdicts"]["aborted"], 18, "{last}");
     }
-    // For people, in the end, and for whoever collects numbers: the first is dropped, and the
-    // second aborted.
-    let (socket, metrics) = (desk.socket(), desk.path("metrics"));
+    // The table at the end and the metrics. The first packet is dropped, the second aborted.
+    let (socket, metrics) = (ctl.socket(), ctl.path("metrics"));
     let to = format!("unix:{}", metrics.display());
     let arguments = [&first, "--control", &socket, "--metrics", &to];
-    let mut running = Running::start(portcullis(&right, &[&arguments[..], &of_link].concat()));
-    running.hear("metrics: unix:");
+    let mut running = Running::start(portcullis(&right, &[&arguments[..], &af_xdp_arguments].concat()));
+    running.wait_for("metrics: unix:");
     send(0..2);
-    wait_until("they have come", SOON, || desk.done(&["stats"]).contains("1 aborted at instruction"));
+    wait_until("the packets are received", TIMEOUT, || ctl.done(&["stats"]).contains("1 aborted at instruction"));
     let trapped = || {
         let all = series(&ask(UnixStream::connect(&metrics).unwrap(), REQUEST));
         all.into_iter().find(|(name, _)| name.starts_with("portcullis_trapped_packets_total{instruction="))
     };
-    // It is looked at between batches.
-    wait_until("they are in the metrics", SOON, || {
+    // The counters are read between batches.
+    wait_until("the metrics count them", TIMEOUT, || {
         peer.send(&numbered(&veth, 0));
         trapped().is_some()
     });
     let (name, count) = trapped().unwrap();
     assert!(count == 1.0 && name.ends_with(&format!("reason=\"{SHORT}\"}}")), "{name} {count}");
     running.signal("INT");
-    let ended = running.end();
+    let ended = running.wait();
     assert!(ended.status.success(), "{}", ended.stderr);
     let line = ended.stdout.lines().last().unwrap_or_default();
     assert!(line.starts_with("1 aborted at instruction ") && line.ends_with(&format!(": {SHORT}")), "{}", ended.stdout);
 }
 
 #[test]
-fn packets_out_of_fuel_are_told_while_they_come_and_in_the_end() {
+fn packets_out_of_fuel_are_reported_during_a_run_and_at_its_end() {
     let Some(Net { veth, right, _suite, .. }) = net(1) else { return };
-    let desk = Desk::new();
+    let ctl = CtlFolder::new();
     let loops = "fn xdp_filter(pkt: u32) -> u32 { for (var i = 0u; i < load_u8(pkt, 45u); i++) {} return XDP_DROP; }";
-    let filter = desk.filter("loops", loops) + ".wgsl";
-    let of_link = ["--af-xdp", veth.right.name(), "--only", "udp/1000-1063", "--stack", "none", "--device", "cpu"];
-    let socket = desk.socket();
+    let filter = ctl.filter("loops", loops) + ".wgsl";
+    let af_xdp_arguments =
+        ["--af-xdp", veth.right.name(), "--only", "udp/1000-1063", "--stack", "none", "--device", "cpu"];
+    let socket = ctl.socket();
     // The last iteration is the one that ends the loop.
     let arguments = [&filter, "--fuel", "5", "--control", &socket, "--json"];
-    let running = Running::start(portcullis(&right, &[&arguments[..], &of_link].concat()));
+    let running = Running::start(portcullis(&right, &[&arguments[..], &af_xdp_arguments].concat()));
     let peer = PacketSocket::at(&veth.left);
-    // Those from 5 on.
+    // Packets from number 5 on run out of fuel.
     (0..8).for_each(|number| peer.send(&numbered(&veth, number)));
-    wait_until("they have come", SOON, || desk.done(&["stats"]).contains("\n3 aborted for want of fuel: see --fuel\n"));
+    wait_until("the packets are received", TIMEOUT, || {
+        ctl.done(&["stats"]).contains("\n3 aborted for want of fuel: see --fuel\n")
+    });
     running.signal("INT");
-    let ended = running.end();
+    let ended = running.wait();
     assert!(ended.status.success(), "{}", ended.stderr);
     let last = ended.json();
     assert_eq!(last["verdicts"]["aborted"], 3, "{last}");
@@ -150,12 +154,12 @@ fn packets_out_of_fuel_are_told_while_they_come_and_in_the_end() {
 
 #[cfg(feature = "nfqueue")]
 #[test]
-fn a_netfilter_queue_tells_of_it_too() {
+fn places_of_aborted_packets_are_reported_with_nfqueue() {
     let rules = ["-A INPUT -p udp --dport 9 -j NFQUEUE --queue-num 5"];
     let Some(crate::nfqueue::Net { veth, left, right, _suite }) = crate::nfqueue::net(&rules) else { return };
-    let desk = Desk::new();
-    let Some(object) = object(&desk, "first", FIRST) else { return };
-    let socket = desk.socket();
+    let ctl = CtlFolder::new();
+    let Some(object) = object(&ctl, "first", FIRST) else { return };
+    let socket = ctl.socket();
     let arguments = [&object, "--nfqueue", "5", "--device", "cpu", "--control", &socket, "--json"];
     let running = Running::start(portcullis(&right, &arguments));
     let sender = left.run(|| UdpSocket::bind(("0.0.0.0", 0))).unwrap();
@@ -163,11 +167,11 @@ fn a_netfilter_queue_tells_of_it_too() {
         let payload = [&number.to_be_bytes()[..], &[0; 14]].concat();
         sender.send_to(&payload, (veth.right.ipv4(), 9)).unwrap();
     }
-    wait_until("they have come", SOON, || {
-        serde_json::from_str::<Value>(&desk.done(&["stats", "--json"])).unwrap()["packets"].as_u64() == Some(8)
+    wait_until("the packets are received", TIMEOUT, || {
+        serde_json::from_str::<Value>(&ctl.done(&["stats", "--json"])).unwrap()["packets"].as_u64() == Some(8)
     });
     running.signal("INT");
-    let ended = running.end();
+    let ended = running.wait();
     assert!(ended.status.success(), "{}", ended.stderr);
     assert_eq!(places(&ended.json()), [("first", 4, SHORT)]);
 }

@@ -1,4 +1,4 @@
-//! What an operator sees of a run.
+//! Metrics, statistics and logs of a run.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -12,24 +12,24 @@ use portcullis_live_tests::{Namespace, PacketSocket, wait_until};
 use serde_json::{Value, json};
 
 use crate::af_xdp::{Net, has_program, net};
-use crate::support::{ExitedRun, Running, SOON, command, ends};
+use crate::support::{ExitedRun, Running, TIMEOUT, command, run_to_end};
 
 pub const REQUEST: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
-/// Sends so many datagrams, each when the one before has come back.
-fn there_and_back(net: &Net, count: u32) {
+/// Sends `count` datagrams, each after the one before has come back.
+fn exchange_datagrams(net: &Net, count: u32) {
     let mut peer = PacketSocket::at(&net.veth.left);
     for number in 0..count {
         let sent = udp(&net.veth, 9, &number.to_be_bytes());
         peer.send(&sent);
         let back = swapped(sent);
-        assert!(peer.receive_where(SOON, |frame| frame.bytes == back).is_some(), "{number} comes back");
+        assert!(peer.receive_where(TIMEOUT, |frame| frame.bytes == back).is_some(), "{number} does not come back");
     }
 }
 
 fn connect(namespace: &Namespace, address: SocketAddr) -> TcpStream {
-    let stream = namespace.run(|| TcpStream::connect_timeout(&address, SOON)).unwrap();
-    stream.set_read_timeout(Some(SOON)).unwrap();
+    let stream = namespace.run(|| TcpStream::connect_timeout(&address, TIMEOUT)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     stream
 }
 
@@ -40,7 +40,7 @@ pub fn ask(mut stream: impl Read + Write, request: &[u8]) -> String {
     answer
 }
 
-/// The values by their names and labels.
+/// Parses the samples of a metrics response, by name and labels.
 pub fn series(answer: &str) -> BTreeMap<String, f64> {
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
     assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
@@ -51,46 +51,46 @@ pub fn series(answer: &str) -> BTreeMap<String, f64> {
         .collect()
 }
 
-/// Where a run that has said so gives its metrics.
-fn metrics_of(said: &str) -> SocketAddr {
-    let line = said.lines().find_map(|line| line.strip_prefix("metrics: http://")?.strip_suffix("/metrics"));
-    line.unwrap_or_else(|| panic!("an address: {said}")).parse().unwrap()
+/// Returns the address at which a run serves its metrics, from its output.
+fn metrics_address(output: &str) -> SocketAddr {
+    let line = output.lines().find_map(|line| line.strip_prefix("metrics: http://")?.strip_suffix("/metrics"));
+    line.unwrap_or_else(|| panic!("no address: {output}")).parse().unwrap()
 }
 
 #[test]
-fn metrics_and_intervals_say_what_the_totals_say() {
+fn metrics_and_intervals_agree_with_the_totals() {
     let Some(net) = net(1) else { return };
     let name = net.veth.right.name();
     let arguments = ["--af-xdp", name, "--only", "udp/9", "--metrics", "0", "--stats", "100ms"];
     let mut running = Running::start(command(&net.right, "mac_swap", &arguments));
-    running.hear("metrics: ");
-    let address = metrics_of(&running.said);
-    // Odd ones: it says nothing, it says too little, it makes no sense, it does not end.
+    running.wait_for("metrics: ");
+    let address = metrics_address(&running.log);
+    // Clients that send nothing, too little, garbage, or too much.
     let silent: Vec<_> = (0..40).map(|_| connect(&net.right, address)).collect();
     connect(&net.right, address).write_all(b"GET /met").unwrap();
     assert!(ask(connect(&net.right, address), b"\0\x01\xff\r\n\r\n").starts_with("HTTP/1.1 400 "));
     assert!(ask(connect(&net.right, address), &[b'G'; 1 << 20]).starts_with("HTTP/1.1 "));
-    there_and_back(&net, 100);
-    // An interval with some of them, and then others.
+    exchange_datagrams(&net, 100);
+    // Wait for an interval that has counted some of the packets, then send more.
     let mut lines: Vec<Value> = Vec::new();
     let packets = |line: &Value, of: &str| line[of]["packets"].as_u64().unwrap();
     let mut until = |count, running: &mut Running| {
         while lines.last().is_none_or(|line| packets(line, "total") < count) {
-            lines.push(serde_json::from_str(&running.line()).unwrap());
+            lines.push(serde_json::from_str(&running.read_line()).unwrap());
         }
     };
     until(1, &mut running);
-    there_and_back(&net, 50);
+    exchange_datagrams(&net, 50);
     until(150, &mut running);
     let mut all = BTreeMap::new();
     let received = format!("portcullis_received_packets_total{{lane=\"{name}:0\"}}");
-    wait_until("all are counted", SOON, || {
+    wait_until("all packets are counted", TIMEOUT, || {
         all = series(&ask(connect(&net.right, address), REQUEST));
         all[&received] == 150.0
     });
     drop(silent);
     running.signal("INT");
-    let ended = running.end();
+    let ended = running.wait();
     assert!(ended.status.success(), "{}", ended.stderr);
 
     lines.extend(ended.stdout.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()));
@@ -112,34 +112,34 @@ fn metrics_and_intervals_say_what_the_totals_say() {
     let mut sum = 0;
     for line in &lines {
         sum += packets(line, "interval");
-        assert_eq!(packets(line, "total"), sum, "intervals add up");
+        assert_eq!(packets(line, "total"), sum, "intervals add up to the totals");
     }
     assert_eq!(sum, 150);
 }
 
 #[test]
-fn a_unix_socket_gives_metrics_to_this_user_alone() {
+fn a_unix_socket_serves_metrics_to_its_owner_only() {
     let Some(net) = net(1) else { return };
     let place = tempfile::tempdir().unwrap();
     let path = place.path().join("metrics");
     let at = format!("unix:{}", path.display());
     let mut running =
         Running::start(command(&net.right, "minimal", &["--af-xdp", net.veth.right.name(), "--metrics", &at]));
-    running.hear("metrics: unix:");
+    running.wait_for("metrics: unix:");
     assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
     assert!(!series(&ask(UnixStream::connect(&path).unwrap(), REQUEST)).is_empty());
     running.signal("INT");
-    assert!(running.end().status.success());
+    assert!(running.wait().status.success());
     assert!(!path.exists());
 }
 
 #[test]
-fn what_cannot_be_watched_is_said() {
+fn invalid_metrics_stats_and_log_options_are_refused() {
     let Some(net) = net(1) else { return };
     let name = net.veth.right.name();
     let taken = net.right.run(|| TcpListener::bind("127.0.0.1:0")).unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
-    for (arguments, code, said) in [
+    for (arguments, code, message) in [
         (&["--metrics", "0.0.0.0:9100"][..], 2, "use a proxy or ssh"),
         (&["--metrics", "[::]:9100"], 2, "served only on this machine"),
         (&["--metrics", "example.org:9100"], 2, "is not an address to listen at"),
@@ -152,36 +152,36 @@ fn what_cannot_be_watched_is_said() {
         (&["--log-level", "portcullis=loud"], 2, "expected a level"),
     ] {
         let arguments = [&["--af-xdp", name], arguments].concat();
-        let ExitedRun { status, stderr, .. } = ends(command(&net.right, "minimal", &arguments));
+        let ExitedRun { status, stderr, .. } = run_to_end(command(&net.right, "minimal", &arguments));
         assert_eq!(status.code(), Some(code), "{arguments:?}: {stderr}");
-        assert!(stderr.contains(said), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(message), "{arguments:?}: {stderr}");
         assert!(!has_program(&net.veth.right), "{arguments:?}");
     }
 }
 
 #[test]
-fn a_log_is_all_that_is_said() {
+fn log_json_replaces_all_messages_by_events() {
     let Some(net) = net(1) else { return };
     let name = net.veth.right.name();
-    // What passes is lost.
+    // Packets that pass are lost, as there is no stack.
     let arguments = ["--af-xdp", name, "--only", "udp/9", "--stack", "none", "--log", "json"];
     let mut running = Running::start(command(&net.right, "minimal", &arguments));
-    running.hear("lane started");
+    running.wait_for("lane started");
     PacketSocket::at(&net.veth.left).send(&udp(&net.veth, 9, b"lost"));
-    running.hear("no_stack");
+    running.wait_for("no_stack");
     net.veth.right.down();
-    running.hear("the link is down");
+    running.wait_for("the link is down");
     net.veth.right.up();
-    running.hear("the link is up again");
+    running.wait_for("the link is up again");
     running.signal("INT");
-    let ended = running.end();
+    let ended = running.wait();
     assert!(ended.status.success(), "{}", ended.stderr);
     let events: Vec<Value> =
         ended.stderr.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"))).collect();
     let event = |message: &str| {
         let found: Vec<_> =
             events.iter().filter(|event| event["message"].as_str().unwrap().contains(message)).collect();
-        assert_eq!(found.len(), 1, "{message}, once: {}", ended.stderr);
+        assert_eq!(found.len(), 1, "{message} is not logged once: {}", ended.stderr);
         found[0]
     };
     let opened = event("native mode, copied");
@@ -191,8 +191,8 @@ fn a_log_is_all_that_is_said() {
     assert_eq!(lost["lane"], format!("{name}:0"));
     assert_eq!(event("the link is down")["interface"], name);
     assert_eq!(event("lane ended")["packets"], 1);
-    // Where it happened: what the threads of a lane say, and what is said of the lane, is in both
-    // spans.
+    // Spans say where an event happened: events of a lane's threads, and events about the lane, are
+    // in both spans.
     let run = json!({"name": "run", "device": "cpu", "dispatch": "inline"});
     let lane = json!({"name": "lane", "lane": format!("{name}:0")});
     for message in ["lane started", "packets lost: ", "lane ended"] {
@@ -204,7 +204,7 @@ fn a_log_is_all_that_is_said() {
 }
 
 #[test]
-fn a_log_says_which_filters_were_to_take_over() {
+fn the_log_records_accepted_and_refused_reloads() {
     let Some(net) = net(1) else { return };
     let place = tempfile::tempdir().unwrap();
     let file = |name: &str, text: &str| {
@@ -219,17 +219,17 @@ fn a_log_says_which_filters_were_to_take_over() {
     let arguments =
         ["--af-xdp", net.veth.right.name(), "--control", control, "--log", "json", "--dispatch", "pipelined"];
     let mut running = Running::start(command(&net.right, "minimal", &arguments));
-    running.hear("lane started");
+    running.wait_for("lane started");
     for filter in [&wrong, &good] {
         let mut ctl = Command::new(env!("CARGO_BIN_EXE_portcullis"));
         ctl.args(["ctl", "--control", control, "reload", filter]);
         ctl.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let ended = ends(ctl);
+        let ended = run_to_end(ctl);
         assert_eq!(ended.status.success(), *filter == good, "{}", ended.stderr);
     }
-    running.hear("has taken over");
+    running.wait_for("has taken over");
     running.signal("INT");
-    let ended = running.end();
+    let ended = running.wait();
     assert!(ended.status.success(), "{}", ended.stderr);
     for (message, filter) in [("is refused", &wrong), ("has taken over", &good)] {
         let event =
@@ -246,26 +246,26 @@ fn a_log_says_which_filters_were_to_take_over() {
 }
 
 #[test]
-fn by_itself_a_run_warns_in_plain_lines() {
+fn without_log_warnings_are_plain_lines() {
     let Some(net) = net(1) else { return };
     let name = net.veth.right.name();
     let mut running = Running::start(command(&net.right, "minimal", &["--af-xdp", name]));
     net.veth.right.down();
-    running.hear("link is down");
+    running.wait_for("link is down");
     running.signal("INT");
-    let ended = running.end();
+    let ended = running.wait();
     assert!(ended.stderr.contains(&format!("\nwarning: the link is down interface={name}\n")), "{}", ended.stderr);
-    assert!(!ended.stderr.contains("lane started"), "what is no warning is for logs: {}", ended.stderr);
+    assert!(!ended.stderr.contains("lane started"), "only warnings are printed without --log: {}", ended.stderr);
 }
 
-/// On a terminal, which `script` makes.
+/// The terminal is one that `script` creates.
 #[test]
-fn a_table_is_redrawn_on_a_terminal_until_ctrl_c_and_taken_away() {
+fn statistics_on_a_terminal_are_redrawn_and_cleared_at_the_end() {
     let Some(net) = net(1) else { return };
     let program = env!("CARGO_BIN_EXE_portcullis");
     let filter = concat!(env!("CARGO_MANIFEST_DIR"), "/../shaders/mac_swap.wgsl");
     let name = net.veth.right.name();
-    // It ends in any case.
+    // The duration ends the run if the test fails.
     let run = format!(
         "stty rows 30 cols 100; exec {program} run {filter} --device cpu --af-xdp {name} --only udp/9 --stats 100ms --duration 60s"
     );
@@ -278,18 +278,18 @@ fn a_table_is_redrawn_on_a_terminal_until_ctrl_c_and_taken_away() {
         let mut some = [0; 4096];
         while !so(text) {
             let length = screen.read(&mut some).unwrap();
-            assert!(length > 0, "it ended: {text}");
+            assert!(length > 0, "the program ended: {text}");
             text.push_str(&String::from_utf8_lossy(&some[..length]));
         }
     };
     until(&mut text, &|text| text.contains("packets in"));
-    there_and_back(&net, 20);
+    exchange_datagrams(&net, 20);
     let drawn = text.matches("packets in").count();
     until(&mut text, &|text| text.matches("packets in").count() > drawn);
     keyboard.write_all(b"\x03").unwrap();
     until(&mut text, &|text| text.contains("all accounted for"));
     assert!(script.wait().unwrap().success(), "{text}");
     let (drawn, totals) = text.rsplit_once("\u{1b}[").unwrap();
-    assert!(drawn.contains("\u{1b}[2K"), "what was there is taken away: {text}");
-    assert!(totals.contains("packets") && !totals.contains("packets in"), "and the totals stand alone: {totals}");
+    assert!(drawn.contains("\u{1b}[2K"), "the table is not cleared: {text}");
+    assert!(totals.contains("packets") && !totals.contains("packets in"), "the totals are not alone: {totals}");
 }

@@ -147,11 +147,11 @@ mod tests {
         let mut session = load(text).unwrap();
         let batch = || Batch::from_packets(&[[0u8; 20]; 3]).unwrap();
         assert_eq!((session.depth(), session.in_flight()), (3, 0));
-        assert_eq!(session.run(batch()).unwrap().verdicts.counts(), [0, 3, 0, 0, 0]);
+        assert_eq!(session.run(batch()).unwrap().verdicts.counts().drop, 3);
         // The no-op device passes every packet.
         let fallback = session.fallback().unwrap();
         assert_eq!(fallback.depth(), 1);
-        assert_eq!(fallback.run(batch()).unwrap().verdicts.counts(), [0, 0, 3, 0, 0]);
+        assert_eq!(fallback.run(batch()).unwrap().verdicts.counts().pass, 3);
         assert!(fallback.fallback().is_none());
     }
 

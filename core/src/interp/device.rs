@@ -7,8 +7,8 @@ use std::time::Instant;
 use super::Interpreter;
 use super::machine::{Machine, Stop};
 use crate::device::{
-    CancelToken, Completion, Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, HostMaps, Imported, LoadOptions,
-    READS_IN_PLACE, Session, StageTimes, Stages, SubmitError, check_submission, load_initial_maps,
+    CancelToken, Completion, Device, DeviceError, DeviceInfo, DeviceKind, DeviceLimit, Dispatch, HostMaps, Imported,
+    InPlaceReads, LoadOptions, Session, StageTimes, Stages, SubmitError, check_submission, load_initial_maps,
 };
 use crate::map::compactor::MapCompactor;
 use crate::packet::{Batch, Descriptor, RESIZE_ROOM, Span, Verdicts};
@@ -32,7 +32,7 @@ impl InterpDevice {
                 kind: DeviceKind::Reference,
                 driver: concat!("portcullis ", env!("CARGO_PKG_VERSION")).into(),
                 dispatch: Dispatch::COMMON,
-                limits: vec![("threads", "1".into()), (READS_IN_PLACE, "yes".into())],
+                limits: vec![DeviceLimit::new("threads", "1"), DeviceLimit::ReadsInPlace(InPlaceReads::Always)],
             },
         }
     }

@@ -53,7 +53,7 @@ use crate::program::Program;
 /// let mut packet = [0; 60];
 /// packet[26..30].copy_from_slice(&bad.octets());
 /// let done = session.run(Batch::from_packets(&[packet, packet, [0; 60]])?)?;
-/// assert_eq!(done.verdicts.counts()[1], 2); // are dropped
+/// assert_eq!(done.verdicts.counts().drop, 2);
 /// assert_eq!(blocked.get(session, &bad)?, Some(2));
 /// assert_eq!(seen.get(session, &0)?, Some(3));
 ///

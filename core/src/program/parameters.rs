@@ -292,10 +292,23 @@ fn parse_values(
     if errors.is_empty() { Ok(values) } else { Err(errors) }
 }
 
+/// Why a value with leading zeros is refused.
+pub const LEADING_ZEROS: &str = "expected a number without leading zeros, which C reads as octal";
+
+/// Whether a value is an integer with leading zeros, which C reads as octal and WGSL does not have.
+/// All front ends refuse it, so that a value means the same in each.
+pub fn has_leading_zeros(text: &str) -> bool {
+    let digits = text.strip_prefix('-').unwrap_or(text).trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    digits.len() > 1 && digits.starts_with('0') && digits.bytes().all(|digit| digit.is_ascii_digit())
+}
+
 /// Parses a value of the type of `like`.
 fn parse_value(text: &str, like: ParameterValue) -> Result<ParameterValue, String> {
     let text = text.trim();
     match like {
+        ParameterValue::U32(_) | ParameterValue::I32(_) | ParameterValue::F32(_) if has_leading_zeros(text) => {
+            Err(LEADING_ZEROS.into())
+        }
         ParameterValue::U32(_) => {
             if let Ok(address) = text.parse::<Ipv4Addr>() {
                 return Ok(ParameterValue::U32(address.to_bits()));

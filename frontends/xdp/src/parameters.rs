@@ -7,7 +7,7 @@ use crate::decode::maps::max_entries_of;
 use crate::object::{MapDefinition, Object, Variable};
 use portcullis_core::diagnostics::{Diagnostic, Diagnostics, Source};
 use portcullis_core::map::typed::{self, CKind, CMember, CType, FieldLocation, NumberStyle};
-use portcullis_core::program::ProgramOptions;
+use portcullis_core::program::{LEADING_ZEROS, ProgramOptions, has_leading_zeros};
 use portcullis_core::spelling::nearest;
 
 /// Number of names listed when one is not found.
@@ -115,7 +115,12 @@ fn has_variable(object: &Object, name: &str) -> bool {
 
 fn parse_seed(value: &str) -> Result<u32, Vec<String>> {
     let wrong = || vec![format!("`{value}` is not a seed of random numbers: 0 to {}", u32::MAX)];
-    typed::parse_integer(value).ok().and_then(|it| u32::try_from(it).ok()).ok_or_else(wrong)
+    parse_u32(value).ok_or_else(wrong)
+}
+
+fn parse_u32(value: &str) -> Option<u32> {
+    let number = typed::parse_integer(value).ok().filter(|_| !has_leading_zeros(value));
+    number.and_then(|it| u32::try_from(it).ok())
 }
 
 /// Applies one parameter; on error, returns the message and notes.
@@ -143,6 +148,10 @@ fn apply_one(object: &mut Object, name: &str, value: &str) -> Result<(), Vec<Str
         let place = typed::resolve_path(&ty, path).map_err(|what| wrong(format!("`{name}`: {what}")))?;
         let data = object.maps[map].data.as_mut().and_then(|data| data.get_mut(range));
         let data = data.ok_or_else(|| wrong(format!("`{name}` lies outside of its section")))?;
+        let is_number = matches!(place.ty.kind, CKind::Int(_) | CKind::Enum { .. } | CKind::Network | CKind::Pointer);
+        if is_number && has_leading_zeros(value) {
+            return Err(wrong(format!("`{value}`: {LEADING_ZEROS}")));
+        }
         return typed::parse_into(&place, value, NumberStyle::Human, data)
             .map_err(|what| wrong(format!("`{value}` {what}")));
     }
@@ -155,7 +164,7 @@ fn apply_one(object: &mut Object, name: &str, value: &str) -> Result<(), Vec<Str
                 map.name
             )]);
         }
-        let entries = typed::parse_integer(value).ok().and_then(|it| u32::try_from(it).ok());
+        let entries = parse_u32(value);
         let most = max_entries_of(map.ty);
         let entries = entries.filter(|entries| (1..=most).contains(entries));
         map.max_entries = entries.ok_or_else(|| vec![format!("`{value}` is not a number of entries: 1 to {most}")])?;

@@ -18,8 +18,8 @@ use std::fs::File;
 use std::io::{self, Read};
 
 pub use link_type::LinkType;
-pub(crate) use writer::Encoder;
 pub use writer::{CaptureKind, CaptureSink};
+pub(crate) use writer::{Encoder, append_records};
 
 use crate::source::{Source, SourceError, SourceOptions};
 use pcap::Pcap;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use portcullis_core::device::{Completion, Device, LoadOptions};
 use portcullis_core::diagnostics::Source;
 use portcullis_core::interp::InterpDevice;
-use portcullis_core::packet::{Action, Batch};
+use portcullis_core::packet::{Action, Batch, VerdictCounts};
 use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_io::live::{ExecutedCounts, Executor, Loss, ReceivedCounts, Receiver};
 use portcullis_wgsl as wgsl;
@@ -290,7 +290,7 @@ fn every_packet_is_executed_once_and_in_order() {
             (stats.received.packets, stats.executed.all(), stats.batches),
             (741, 741, results.sizes(0).len() as u64)
         );
-        assert_eq!(stats.verdicts, [0, 371, 370, 0, 0]);
+        assert_eq!(stats.verdicts, VerdictCounts { drop: 371, pass: 370, ..VerdictCounts::default() });
         assert_eq!(stats.executed.checksums, stats.batches + LAST, "counters of finish are included");
         assert_eq!(stats.latency.len(), 741);
         assert_eq!(stats.sizing, None);

@@ -138,6 +138,9 @@ pub fn run(options: &Options) -> Result<(), String> {
             .collect();
         suite.step(&format!("check {}", features.join(" ")), &arguments, &[]);
     }
+    // Without the command line, which turns two of the library's features on.
+    let alone = ["check", "--package", "portcullis", "--lib", "--no-default-features", "--features", "cpu"];
+    suite.step("check of the library alone", &alone, &[]);
     let documentation = [&["doc", "--no-deps", "--keep-going"], &workspace[..]].concat();
     suite.step("documentation", &documentation, &[("RUSTDOCFLAGS", "-D warnings")]);
     for package in PUBLISHED {
@@ -467,6 +470,24 @@ mod tests {
     fn every_crate_without_publish_false_is_listed_as_published() {
         for (name, text) in members() {
             assert_eq!(PUBLISHED.contains(&name.as_str()), !text.contains("publish = false"), "{name}");
+        }
+    }
+
+    /// What a program that only wants the CPU compiles: fewer than 90 crates, ours included, and
+    /// none that only the command line needs.
+    #[test]
+    fn the_library_for_the_cpu_needs_few_crates() {
+        let tree = ["tree", "--offline", "-p", "portcullis", "--no-default-features", "--features", "cpu"];
+        let tree = crate::cargo(&crate::root()).args(tree).args(["-e", "normal", "--prefix", "none"]).output().unwrap();
+        assert!(tree.status.success(), "{}", String::from_utf8_lossy(&tree.stderr));
+        let text = String::from_utf8(tree.stdout).unwrap();
+        let name_and_version = |line: &str| line.split(' ').take(2).collect::<Vec<_>>().join(" ");
+        let crates: std::collections::BTreeSet<String> =
+            text.lines().filter(|line| !line.is_empty()).map(name_and_version).collect();
+        assert!(crates.iter().any(|name| name.starts_with("cranelift-jit ")), "{crates:?}");
+        assert!(crates.len() < 90, "{}: {crates:?}", crates.len());
+        for name in ["clap", "clap_complete", "indicatif", "comfy-table", "ctrlc", "maud", "plotters"] {
+            assert!(!crates.iter().any(|known| known.starts_with(&format!("{name} "))), "{name}");
         }
     }
 

@@ -12,7 +12,7 @@ use portcullis::device::{
 };
 use portcullis::devices::{self, Selector};
 use portcullis::io::live::Lane;
-use portcullis::packet::{self, Action, Batch};
+use portcullis::packet::{self, Batch};
 use portcullis::pipeline::live::local_socket::LocalSocket;
 use portcullis::pipeline::live::metrics::Trap;
 use portcullis::pipeline::live::metrics::server::{AddressError, MetricsListener, Server};
@@ -412,7 +412,7 @@ impl Observer for MapWatchObserver {
 
 /// Packets that were aborted up to now.
 fn aborted(run: &RunStats) -> u64 {
-    run.read().lanes.iter().map(|(_, lane)| lane.verdicts[Action::Aborted as usize]).sum()
+    run.read().lanes.iter().map(|(_, lane)| lane.verdicts.aborted).sum()
 }
 
 pub fn lock(maps: &Mutex<Maps>) -> MutexGuard<'_, Maps> {

@@ -102,9 +102,11 @@ pub fn json(run: &RunSummary, frames: Option<Balance>, besides: &ExtraReport) ->
 /// A small table. `device` is the device in words.
 pub fn table(run: &RunSummary, device: &str, frames: Option<Balance>, besides: &ExtraReport) -> String {
     let sum = &run.numbers.sum;
-    let share = |count: u64| match sum.packets {
+    // Not of the packets received: a running lane publishes that count less often than verdicts.
+    let judged = Action::ALL.map(|action| sum.verdicts(action)).iter().sum::<u64>();
+    let share = |count: u64| match judged {
         0 => String::new(),
-        packets => format!("{:.1} %", count as f64 / packets as f64 * 100.0),
+        judged => format!("{:.1} %", count as f64 / judged as f64 * 100.0),
     };
     let row = |name: &str, value: String, remark: String| vec![name.to_owned(), value, remark];
     let mut rows = vec![
@@ -173,6 +175,19 @@ mod tests {
     use portcullis::pipeline::live::{LanesSummary, Summary};
 
     use super::*;
+
+    /// A running lane publishes how many packets it has received less often than its verdicts.
+    #[test]
+    fn shares_are_of_all_verdicts() {
+        let verdicts = [("drop", 30_u64), ("pass", 90)].map(|(name, count)| (name.to_owned(), count));
+        let sum = Summary { packets: 64, verdicts: verdicts.into_iter().collect(), ..Summary::default() };
+        let numbers = LanesSummary { sum, lanes: Vec::new() };
+        let run = RunSummary { filter: "f.wgsl".into(), device: "cpu".into(), numbers };
+        let table = super::table(&run, "so far", None, &ExtraReport::default());
+        let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
+        let share = |name: &str| rows.iter().find(|row| row[0] == name).map(|row| row[2..].join(" "));
+        assert_eq!((share("drop"), share("pass")), (Some("25.0 %".into()), Some("75.0 %".into())), "{table}");
+    }
 
     #[test]
     fn frames_that_never_left_are_told() {

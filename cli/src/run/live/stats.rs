@@ -68,7 +68,7 @@ impl Stats {
                 before = now;
                 match (form, &shown) {
                     (Form::Table, Some(bar)) => {
-                        bar.set_message(table(&interval, &total, &aborted.read(), out::live::height()));
+                        bar.set_message(table(&interval, &total, &aborted.read(), out::live::terminal_size()));
                     }
                     (Form::Json { stdout_taken: false }, _) => {
                         if out::print(json(&interval, &total, &aborted.read())).is_err() {
@@ -157,9 +157,16 @@ fn a_second(count: u64, sum: &Summary) -> u64 {
     if sum.elapsed_s > 0.0 { (count as f64 / sum.elapsed_s).round() as u64 } else { 0 }
 }
 
-/// A table of at most so many lines: what the last interval brought, and all before it where that
-/// is a count.
-fn table(interval: &LanesSummary, total: &RunSummary, aborted: &Aborted, height: usize) -> String {
+/// Columns that are left free, for `^C`: the terminal echoes it behind the last line, which must not
+/// wrap.
+const MARGIN: usize = 3;
+
+/// Columns of the lanes' table in the order in which they are left out, if the terminal is narrow.
+const DISPENSABLE: [&str; 7] = ["batch", "p50 µs", "p99.9", "bits out", "bits in", "p99", "packets out"];
+
+/// A table that fits a terminal of so many lines and columns: what the last interval brought and, of
+/// counts, the whole run.
+fn table(interval: &LanesSummary, total: &RunSummary, aborted: &Aborted, (height, width): (usize, usize)) -> String {
     let all = &total.numbers.sum;
     let row = |name: &str, count: u64, all: u64| {
         vec![name.to_owned(), out::grouped(a_second(count, &interval.sum)), out::grouped(all)]
@@ -193,12 +200,44 @@ fn table(interval: &LanesSummary, total: &RunSummary, aborted: &Aborted, height:
     if several {
         lanes.push(numbers("all", &interval.sum));
     }
-    let right: Vec<usize> = (1..titles.len()).collect();
+    let width = width.saturating_sub(MARGIN);
+    let lanes = fit_columns(lanes, width);
     let seconds = all.elapsed_s as u64;
     let time = format!("{}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60);
     let head = format!("{}, on {}, {time}", out::printable(&total.filter), total.device);
-    let text = format!("{head}\n{}\n{}{traps}", out::table(lanes, &right), out::table(counts, &[1, 2]));
-    text.trim_end().to_owned()
+    let text = format!("{head}\n{lanes}\n{}{traps}", out::table(counts, &[1, 2]));
+    let lines: Vec<&str> = text.trim_end().lines().map(|line| truncate(line, width)).collect();
+    lines.join("\n")
+}
+
+/// Renders the lanes' table without the columns that do not fit.
+fn fit_columns(mut lanes: Vec<Vec<String>>, width: usize) -> String {
+    let mut dispensable = DISPENSABLE.into_iter();
+    loop {
+        let right: Vec<usize> = (1..lanes[0].len()).collect();
+        let text = out::table(lanes.clone(), &right);
+        if text.lines().all(|line| truncate(line, width) == line) {
+            return text;
+        }
+        let Some(title) = dispensable.next() else { return text };
+        let Some(column) = lanes[0].iter().position(|it| it == title) else { continue };
+        // The row that counts lanes without room has one cell.
+        for row in lanes.iter_mut().filter(|row| row.len() > column) {
+            row.remove(column);
+        }
+    }
+}
+
+/// The beginning of a line that takes at most `width` columns of a terminal.
+fn truncate(line: &str, width: usize) -> &str {
+    // Some characters that are not ASCII take two columns; those of units do not.
+    let columns = |c: char| if c.is_ascii() || c == 'µ' { 1 } else { 2 };
+    let mut used = 0;
+    let end = line.char_indices().find(|(_, c)| {
+        used += columns(*c);
+        used > width
+    });
+    end.map_or(line, |(end, _)| &line[..end])
 }
 
 #[cfg(test)]
@@ -243,7 +282,7 @@ mod tests {
 
     #[test]
     fn a_table_says_what_each_lane_does_and_what_came_of_it() {
-        let text = table(&lanes(2), &total(2), &Aborted::default(), 40);
+        let text = table(&lanes(2), &total(2), &Aborted::default(), (40, 100));
         assert_eq!(
             text,
             "f.wgsl, on cpu, 1:02:05
@@ -278,7 +317,7 @@ no room to send them in time         3              6"
     fn where_packets_are_aborted_is_below_the_verdicts() {
         let out_of_fuel = Some(traps::OutOfFuel { at_least: 0, at_most: 12 });
         let aborted = Aborted { traps: (1..=7).map(trapped).collect(), out_of_fuel };
-        let text = table(&lanes(64), &total(64), &aborted, 40);
+        let text = table(&lanes(64), &total(64), &aborted, (40, 200));
         assert!(text.lines().count() < 40, "{text}");
         let last: Vec<&str> = text.lines().rev().take(SHOWN_TRAPS + 1).collect();
         assert!(last[4].starts_with("7 aborted at instruction 7 of `parse`: exit, p.c:7: "), "{text}");
@@ -292,7 +331,7 @@ no room to send them in time         3              6"
     #[test]
     fn a_table_fits_where_there_are_many_lanes() {
         for (count, height) in [(1, 24), (2, 24), (64, 24), (64, 80), (64, 5)] {
-            let text = table(&lanes(count), &total(count), &Aborted::default(), height);
+            let text = table(&lanes(count), &total(count), &Aborted::default(), (height, 100));
             assert!(text.lines().count() < height.max(15), "{count} lanes, {height} lines:\n{text}");
             assert_eq!(text.contains("\nall "), count > 1, "{text}");
             let shown = text.lines().filter(|line| line.starts_with("eth0:")).count();
@@ -300,6 +339,39 @@ no room to send them in time         3              6"
                 text.lines().find_map(|line| line.strip_prefix('(')?.strip_suffix(" more)")?.parse::<usize>().ok());
             assert_eq!(shown + more.unwrap_or(0), count, "{text}");
         }
+    }
+
+    /// Lines that wrap would leave parts of the table behind when it is drawn again.
+    #[test]
+    fn a_table_is_as_wide_as_the_terminal_at_most() {
+        let mut busy = lanes(3);
+        for (at, lane) in busy.lanes.iter_mut().enumerate() {
+            lane.lane = format!("enp129s0f{at}np{at}:12");
+            lane.sum.batch_mean = 16_384.0;
+            lane.sum.latency_us = Latency { p50: 99_999.9, p99: 99_999.9, p99_9: 999_999.9, ..Latency::default() };
+        }
+        let aborted = Aborted { traps: (1..=7).map(trapped).collect(), out_of_fuel: None };
+        let mut run = total(3);
+        run.filter = "filters/名前.wgsl".repeat(9);
+        for width in (0..=140).step_by(4) {
+            let text = table(&busy, &run, &aborted, (24, width));
+            // `^C` has room behind each, and the last column stays free.
+            let longest = text.lines().map(|line| line.chars().count()).max().unwrap();
+            assert!(longest + 3 <= width.max(3), "{width}:\n{text}");
+        }
+        let titles = |width| {
+            let text = table(&busy, &run, &aborted, (24, width));
+            text.lines()
+                .nth(1)
+                .unwrap()
+                .split("  ")
+                .filter(|it| !it.is_empty())
+                .map(|it| it.trim().to_owned())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(titles(140).len(), 9);
+        assert_eq!(titles(80), ["lane", "packets in", "bits in", "packets out", "bits out", "p99"]);
+        assert_eq!(titles(40), ["lane", "packets in"]);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use super::{Abort, PpToken, PpTokenKind, Preprocessor, literals};
 use crate::token::{Name, Punctuator, TokenKind};
 use portcullis_core::diagnostics::Diagnostic;
-use portcullis_core::program::{Parameter, ParameterValue};
+use portcullis_core::program::{LEADING_ZEROS, Parameter, ParameterValue, has_leading_zeros};
 
 /// The value of a macro that expands to a literal.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -30,7 +30,12 @@ impl Preprocessor<'_> {
             Some(number) => {
                 let source_tokens = self.macros[number].source_tokens.clone();
                 let (value, text) = (self.constant(&source_tokens), self.spell_tokens(&source_tokens));
-                match coerce_to_default(default_value, value) {
+                let is_octal = |token: &PpToken| matches!(token.kind, PpTokenKind::Number(name) if has_leading_zeros(self.names.text(name)));
+                let coerced = match source_tokens.iter().any(is_octal) {
+                    true => Err(LEADING_ZEROS.into()),
+                    false => coerce_to_default(default_value, value),
+                };
+                match coerced {
                     Ok(coerced) => {
                         if let Some(value) = coerced {
                             self.set_to(number, value)?;

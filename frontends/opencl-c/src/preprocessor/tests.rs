@@ -347,6 +347,10 @@ fn parameter_values_take_the_defaults_type() {
         ("7", "-9", Ok("( - 8 - 1 )")),
         ("7", "0x10", Ok("16")),
         ("7", "(9)", Ok("9")),
+        ("010", "9", Ok("9")),
+        ("7", "(-010)", Err("leading zeros")),
+        ("(1 << 4)", "2 + 03", Err("leading zeros")),
+        ("1.5f", "010", Err("leading zeros")),
         // Unlike decimal constants in C, not widened to 64 bits.
         ("7", "4294967295", Ok("4294967295u")),
         ("7", "-2147483648", Ok("( - 2147483647 - 1 )")),

@@ -1,11 +1,11 @@
-//! Stand-in for a device: sends every packet out where it came in, without reading it.
+//! A session without a device: sends every packet back out of its port, unread.
 
 use std::sync::Arc;
 
 use portcullis::device::{Completion, DeviceError, Imported, Session, StageTimes, SubmitError};
 use portcullis::packet::{Action, Batch, Span, Verdicts};
 
-/// A session without a filter.
+/// A [`Session`] that gives every packet the verdict TX.
 #[derive(Debug, Default)]
 pub struct NullSession(Option<Batch>);
 

@@ -1,5 +1,5 @@
-//! `portcullis ctl` at work: a folder with filters and a run's socket, and frames sent meanwhile,
-//! each of which is to be accounted for.
+//! A folder with filters and a run's control socket, `portcullis ctl` on it, and traffic during
+//! reloads of which every frame is accounted for.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -11,18 +11,18 @@ use portcullis_live_tests::{PacketSocket, Veth, wait_until};
 use serde_json::Value;
 
 use crate::af_xdp::{Net, net};
-use crate::support::{ExitedRun, NOTHING, Running, SOON, command_on, ends};
+use crate::support::{ExitedRun, QUIET_TIME, Running, TIMEOUT, command_on, run_to_end};
 
-/// Where a frame of [`numbered`] has its number, and where filters write who they are.
+/// Offset of the number in a frame of [`numbered`], and of the byte that filters mark.
 pub const NUMBER: usize = 42;
 pub const MARK: usize = 46;
 
-/// A folder with filters and the socket of a run.
-pub struct Desk(tempfile::TempDir);
+/// A folder with filters and the control socket of a run.
+pub struct CtlFolder(tempfile::TempDir);
 
-impl Desk {
-    pub fn new() -> Desk {
-        Desk(tempfile::tempdir().unwrap())
+impl CtlFolder {
+    pub fn new() -> CtlFolder {
+        CtlFolder(tempfile::tempdir().unwrap())
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -33,7 +33,7 @@ impl Desk {
         self.path(name).to_str().unwrap().to_owned()
     }
 
-    /// Writes a filter, and gives its path without the ending, as [`command`] takes it.
+    /// Writes a filter, and returns its path without the extension, as [`command_on`] takes it.
     pub fn filter(&self, name: &str, text: &str) -> String {
         std::fs::write(self.path(&format!("{name}.wgsl")), text).unwrap();
         self.text(name)
@@ -43,36 +43,36 @@ impl Desk {
         self.text("control")
     }
 
-    /// Asks.
-    pub fn ctl(&self, arguments: &[&str]) -> ExitedRun {
+    /// Runs `portcullis ctl` with these arguments.
+    pub fn run(&self, arguments: &[&str]) -> ExitedRun {
         let mut command = Command::new(env!("CARGO_BIN_EXE_portcullis"));
         command.args(["ctl", "--control", &self.socket()]).args(arguments);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        ends(command)
+        run_to_end(command)
     }
 
-    /// Asks, and what is asked is done.
+    /// Runs `portcullis ctl`, which must succeed, and returns its output.
     pub fn done(&self, arguments: &[&str]) -> String {
-        let ended = self.ctl(arguments);
+        let ended = self.run(arguments);
         assert!(ended.status.success(), "{arguments:?}: {}", ended.stderr);
         ended.stdout
     }
 
-    /// Asks, and it is refused.
+    /// Runs `portcullis ctl`, which must fail with this exit status, and returns its message.
     pub fn refused(&self, code: i32, arguments: &[&str]) -> String {
-        let ended = self.ctl(arguments);
+        let ended = self.run(arguments);
         assert_eq!(ended.status.code(), Some(code), "{arguments:?}: {}{}", ended.stdout, ended.stderr);
         ended.stderr
     }
 }
 
-/// A frame with a number, which goes to a port that depends on it.
+/// Builds a frame with a number, which also selects its port.
 pub fn numbered(veth: &Veth, number: u32) -> Vec<u8> {
     udp(veth, 1000 + number as u16 % 64, &[&number.to_be_bytes()[..], &[0; 14]].concat())
 }
 
-/// A filter that sends frames back with its mark, but for each eighth.
-pub fn marking(mark: char) -> String {
+/// Returns a filter that drops every eighth frame, and marks and sends back all others.
+pub fn marking_filter(mark: char) -> String {
     format!(
         "fn xdp_filter(pkt: u32) -> u32 {{
     if load_be16(pkt, 12u) != ETH_P_IP || (load_u8(pkt, {}u) & 7u) == 7u {{ return XDP_DROP; }}
@@ -86,13 +86,12 @@ pub fn marking(mark: char) -> String {
 
 /// Received marks: how often each was seen, duplicates, and packets without a mark.
 #[derive(Debug)]
-pub struct Back {
+pub struct ReflectedFrames {
     pub marks: [u64; 256],
     pub wrong: u64,
 }
 
-/// Says so when it goes out of scope, a panic's way included: threads that are waited for look at
-/// this.
+/// Sets a flag when dropped, also while panicking, so that threads waiting for it end.
 pub struct SetOnDrop<'a>(pub &'a AtomicBool);
 
 impl Drop for SetOnDrop<'_> {
@@ -101,18 +100,20 @@ impl Drop for SetOnDrop<'_> {
     }
 }
 
-/// Sends frames as fast as it can for as long as `meanwhile` takes, and gives what came back.
-pub fn under_load(veth: &Veth, meanwhile: impl FnOnce(&AtomicU64)) -> (u64, Back) {
+/// Sends frames as fast as possible while `meanwhile` runs, and returns how many, and what came
+/// back.
+pub fn under_load(veth: &Veth, meanwhile: impl FnOnce(&AtomicU64)) -> (u64, ReflectedFrames) {
     let (stop, settled, sent, seen) =
         (AtomicBool::new(false), AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
     let mut peer = PacketSocket::at(&veth.left);
     let sender = PacketSocket::at(&veth.left);
     let back = std::thread::scope(|scope| {
-        let (settles, stops) = (SetOnDrop(&settled), SetOnDrop(&stop));
+        let (settle_guard, stop_guard) = (SetOnDrop(&settled), SetOnDrop(&stop));
         let back = scope.spawn(|| {
-            let (mut back, mut numbers) = (Back { marks: [0; 256], wrong: 0 }, std::collections::HashSet::new());
+            let (mut back, mut numbers) =
+                (ReflectedFrames { marks: [0; 256], wrong: 0 }, std::collections::HashSet::new());
             loop {
-                match peer.receive(NOTHING) {
+                match peer.receive(QUIET_TIME) {
                     Some(frame) if frame.bytes.len() > MARK && frame.ether_type() == 0x0800 => {
                         let number: [u8; 4] = frame.bytes[NUMBER..NUMBER + 4].try_into().unwrap();
                         let mark = frame.bytes[MARK];
@@ -132,18 +133,17 @@ pub fn under_load(veth: &Veth, meanwhile: impl FnOnce(&AtomicU64)) -> (u64, Back
                 sender.send(&numbered(veth, number));
                 number += 1;
                 sent.store(number.into(), Ordering::Relaxed);
-                // The peer's socket has room for so many, and what it has no room for nobody would
-                // count.
+                // The peer's socket would drop frames beyond its buffer uncounted.
                 let begun = Instant::now();
-                while u64::from(number) * 7 / 8 > seen.load(Ordering::Relaxed) + 8192 && begun.elapsed() < SOON {
+                while u64::from(number) * 7 / 8 > seen.load(Ordering::Relaxed) + 8192 && begun.elapsed() < TIMEOUT {
                     std::thread::yield_now();
                 }
             }
         });
         meanwhile(&sent);
-        drop(stops);
+        drop(stop_guard);
         send.join().unwrap();
-        drop(settles);
+        drop(settle_guard);
         back.join().unwrap()
     });
     (sent.into_inner(), back)
@@ -153,49 +153,47 @@ pub fn count(of: &Value) -> u64 {
     of.as_u64().unwrap()
 }
 
-/// Every packet that was sent is one that came back, one that a filter dropped, or one that is
-/// counted as lost.
-pub fn accounts(json: &Value, sent: u64, back: &Back) {
+/// Checks that every frame came back, was dropped by a filter, or is counted as lost.
+pub fn check_accounting(json: &Value, sent: u64, back: &ReflectedFrames) {
     let lost: u64 = json["lost"].as_object().unwrap().values().map(count).sum();
     assert_eq!(count(&json["packets"]) + count(&json["dropped_by_kernel"]), sent, "{json}");
     assert_eq!(count(&json["verdicts"]["tx"]) + count(&json["verdicts"]["drop"]), count(&json["packets"]), "{json}");
     assert_eq!(count(&json["carried_out"]["tx"]) + lost, count(&json["verdicts"]["tx"]), "{json}");
     assert_eq!(back.marks.iter().sum::<u64>(), count(&json["carried_out"]["tx"]), "{json}");
-    assert_eq!(back.wrong, 0, "each packet has been through one filter");
+    assert_eq!(back.wrong, 0, "each packet passed one filter once");
 }
 
-/// Waits until so many more have been sent.
+/// Waits until `more` further frames have been sent.
 pub fn wait_for_more(sent: &AtomicU64, more: u64) {
     let until = sent.load(Ordering::Relaxed) + more;
-    wait_until("more is sent", SOON, || sent.load(Ordering::Relaxed) >= until);
+    wait_until("more frames are sent", TIMEOUT, || sent.load(Ordering::Relaxed) >= until);
 }
 
-/// Filters take over from each other while frames are sent as fast as they can, and no packet is
-/// without a verdict.
-pub fn filters_take_over_under_load(queues: u32, device: &str, dispatch: &str) {
+/// Reloads filters under full load, and checks that every packet gets a verdict of one filter.
+pub fn check_reload_under_load(queues: u32, device: &str, dispatch: &str) {
     let Some(Net { veth, right, _suite, .. }) = net(queues) else { return };
-    // What the kernels at both ends say of themselves is nobody's number.
+    // IPv6 traffic of the kernels would be counted as packets.
     for end in [&veth.left, &veth.right] {
         end.namespace().sysctl(&format!("net/ipv6/conf/{}/disable_ipv6", end.name()), "1");
     }
-    let desk = Desk::new();
-    let (a, b) = (desk.filter("a", &marking('A')), desk.filter("b", &marking('B')) + ".wgsl");
-    let arguments = ["--af-xdp", veth.right.name(), "--control", &desk.socket(), "--dispatch", dispatch];
+    let ctl = CtlFolder::new();
+    let (a, b) = (ctl.filter("a", &marking_filter('A')), ctl.filter("b", &marking_filter('B')) + ".wgsl");
+    let arguments = ["--af-xdp", veth.right.name(), "--control", &ctl.socket(), "--dispatch", dispatch];
     let running = Running::start(command_on(&right, device, &a, &arguments));
     let (sent, back) = under_load(&veth, |sent| {
         for filter in [&b, &(a.clone() + ".wgsl"), &b, &(a.clone() + ".wgsl"), &b] {
             wait_for_more(sent, 3000);
-            assert!(desk.done(&["reload", filter]).contains("has taken over"));
+            assert!(ctl.done(&["reload", filter]).contains("has taken over"));
         }
-        // From now on there is only the last one.
+        // From now on only the last filter runs.
         wait_for_more(sent, 3000);
     });
     running.signal("INT");
-    let ended = running.end();
+    let ended = running.wait();
     assert!(ended.status.success(), "{device} {dispatch}: {}", ended.stderr);
     let json = ended.json();
-    accounts(&json, sent, &back);
-    assert!(back.marks[usize::from(b'A')] > 0 && back.marks[usize::from(b'B')] > 0, "both were in force");
-    assert_eq!(json["filter"], b, "the totals name the last");
-    assert!(!Path::new(&desk.socket()).exists(), "the socket goes with the run");
+    check_accounting(&json, sent, &back);
+    assert!(back.marks[usize::from(b'A')] > 0 && back.marks[usize::from(b'B')] > 0, "both filters marked packets");
+    assert_eq!(json["filter"], b, "the totals name the last filter");
+    assert!(!Path::new(&ctl.socket()).exists(), "the run removes its socket");
 }
