@@ -14,6 +14,7 @@ mod filter;
 mod filters;
 mod header;
 mod l2fwd;
+mod man;
 mod out;
 mod run;
 mod selftest;
@@ -51,6 +52,7 @@ enum Command {
     Selftest(selftest::Args),
     Header(header::Args),
     Completions(completions::Args),
+    Man(man::Args),
 }
 
 /// Parses the arguments, does what they ask and says how it ended.
@@ -82,6 +84,7 @@ fn main() -> ExitCode {
         Some(Command::Selftest(args)) => selftest::run(args),
         Some(Command::Header(args)) => header::run(args),
         Some(Command::Completions(args)) => completions::run(args),
+        Some(Command::Man(args)) => man::run(&args),
     });
     match result {
         Ok(Ok(())) => ExitCode::SUCCESS,

@@ -12,6 +12,26 @@ fn without_arguments_it_shows_what_it_can() {
     assert_eq!(ran.err, "");
 }
 
+/// It may stand anywhere: what it names is in the program, and its lines fit 80 columns.
+#[test]
+fn the_demo_fits_80_columns_and_its_commands_work() {
+    let place = Place::new();
+    let shown = place.run::<&str>(&[]).done().out;
+    assert!(shown.lines().all(|line| line.chars().count() <= 80), "{shown}");
+    assert!(!shown.contains("shaders/"), "{shown}");
+    let (_, next) = shown.split_once("\nNext:\n").unwrap();
+    let mut commands = 0;
+    for command in next.lines().filter_map(|line| line.trim_start().strip_prefix("portcullis ")) {
+        commands += 1;
+        // It takes long, and has tests of its own.
+        if command != "selftest" {
+            place.run(&command.split(' ').collect::<Vec<_>>()).done();
+        }
+    }
+    // cargo sets a variable that changes how the program is called.
+    assert!(commands >= 4 || shown.contains("cargo run --release -- "), "{shown}");
+}
+
 #[test]
 fn devices_lists_every_backend_with_a_reason_for_the_missing() {
     let place = Place::new();

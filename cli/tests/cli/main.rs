@@ -16,6 +16,7 @@ mod flows;
 mod interrupts;
 mod live;
 mod look_around;
+mod man;
 mod map_files;
 mod maps;
 mod objects;
