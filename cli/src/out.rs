@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::path::Path;
 
 use codespan_reporting::term::termcolor::ColorChoice;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
@@ -19,9 +20,9 @@ pub fn print(text: impl AsRef<[u8]>) -> Result<(), Failure> {
 }
 
 /// Writes a report, as JSON where that is wanted, and for people.
-pub fn deliver(file: Option<&str>, json: String, text: String) -> Result<(), Failure> {
+pub fn deliver(file: Option<&Path>, json: String, text: String) -> Result<(), Failure> {
     match file {
-        Some("-") => {
+        Some(file) if file == Path::new("-") => {
             note(text.trim_end());
             print(json)
         }
@@ -29,7 +30,8 @@ pub fn deliver(file: Option<&str>, json: String, text: String) -> Result<(), Fai
         file => {
             if let Some(file) = file {
                 std::fs::write(file, json).map_err(|error| {
-                    Failure::Wrong(format!("{file}: cannot be written: {}", create_error_reason(file.as_ref(), &error)))
+                    let reason = create_error_reason(file, &error);
+                    Failure::Wrong(format!("{}: cannot be written: {reason}", file.display()))
                 })?;
             }
             print(text)

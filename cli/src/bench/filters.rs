@@ -53,7 +53,7 @@ impl FilterArgs {
     pub fn files(&self) -> impl Iterator<Item = (PathBuf, &'static str)> {
         let of_filter = |name: &OsString| Some(filter::FilterArgs::from_name(name).ok()?.file()?.to_owned());
         let filters = self.filter.iter().filter_map(of_filter).map(|file| (file, "a filter to measure"));
-        filters.chain(self.map.iter().map(|it| (PathBuf::from(&it.file), "what --map reads")))
+        filters.chain(self.map.iter().map(|it| (it.file.clone(), "what --map reads")))
     }
 
     /// The filters to measure; where none is named those that are measured `full`y or in short.
@@ -90,7 +90,7 @@ impl FilterArgs {
             kernel_routes: self.kernel_routes.clone(),
             ..MapArgs::default()
         };
-        let file = |option: &'static str| move |it: &MapFile| format!(" {option} {}={}", it.map, it.file);
+        let file = |option: &'static str| move |it: &MapFile| format!(" {option} {it}");
         let mut said: Vec<String> = self.map.iter().map(file("--map")).collect();
         #[cfg(target_os = "linux")]
         said.extend(self.from_pin.iter().map(file("--from-pin")));
@@ -151,7 +151,7 @@ mod tests {
             filter: vec![path("f.wgsl").into()],
             expr: Vec::new(),
             set: vec![("most".into(), set.into())],
-            map: vec![MapFile { map: "limits".into(), file: path("limits.csv"), format: portcullis::map::Format::Csv }],
+            map: vec![MapFile { map: "limits".into(), file: path("limits.csv").into(), format: portcullis::map::Format::Csv }],
             #[cfg(target_os = "linux")]
             from_pin: Vec::new(),
             kernel_routes: None,

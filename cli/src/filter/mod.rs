@@ -202,9 +202,8 @@ impl FilterArgs {
         // Resolved here, since the run may have another working directory.
         let wrong = |what: &str| Failure::Usage(format!("{}: {what}", self.name()));
         let path = std::path::absolute(file).map_err(|error| wrong(&reason(&error)))?;
-        let filter = path.to_str().ok_or_else(|| wrong("the path is no text in UTF-8, and cannot be sent"))?.to_owned();
         self.language()?;
-        Ok(Reload { filter: Some(filter), ..reload })
+        Ok(Reload { filter: Some(path), ..reload })
     }
 
     /// Converts a reload request back to arguments.
@@ -218,7 +217,9 @@ impl FilterArgs {
             return Err(Refusal::usage(format!("fuel is {MAX_FUEL} at most")));
         }
         let input = match (filter, expr) {
-            (Some(filter), _) => Input::of_stock(filter).unwrap_or_else(|| Input::File(filter.into())),
+            (Some(filter), _) => {
+                filter.to_str().and_then(Input::of_stock).unwrap_or_else(|| Input::File(filter.clone()))
+            }
             (None, expr) => Input::Expression(Expression { text: expr.clone().unwrap_or_default(), is_bare: false }),
         };
         Ok(FilterArgs { input, language, set: set.clone(), fuel })

@@ -18,9 +18,10 @@ mod plan;
 mod report;
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::builder::NonEmptyStringValueParser;
+use clap::builder::{NonEmptyStringValueParser, PathBufValueParser};
 use portcullis::devices::Selector;
 
 use super::failure::Failure;
@@ -145,8 +146,8 @@ pub struct Args {
     #[arg(long, value_name = "TIME", value_parser = duration, help_heading = "Measurement", hide_short_help = true)]
     idle_exit: Option<Duration>,
     /// Write results as JSON to a file, or instead of the table if no file is given
-    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-", value_parser = NonEmptyStringValueParser::new(), help_heading = "Output")]
-    json: Option<String>,
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-", value_parser = PathBufValueParser::new(), help_heading = "Output")]
+    json: Option<PathBuf>,
 }
 
 /// Runs every mode and prints or writes the report.

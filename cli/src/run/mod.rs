@@ -20,8 +20,10 @@ mod takeover;
 pub mod traps;
 mod watch;
 
+use std::path::{Path, PathBuf};
+
 use clap::ArgGroup;
-use clap::builder::{NonEmptyStringValueParser, TypedValueParser};
+use clap::builder::{PathBufValueParser, TypedValueParser};
 use portcullis::device::{Dispatch, Transfer};
 use portcullis::devices::Selector;
 
@@ -55,25 +57,25 @@ pub struct Args {
     /// Read packets from a capture; `-` is standard input
     ///
     /// `synth:packets=100000,seed=1,size=64..1500` generates traffic instead.
-    #[arg(short, long, value_name = "FILE|synth:…", value_parser = NonEmptyStringValueParser::new(),
+    #[arg(short, long, value_name = "FILE|synth:…", value_parser = PathBufValueParser::new(),
           conflicts_with_all = live::SOURCES, help_heading = "Input")]
-    read: Option<String>,
+    read: Option<PathBuf>,
     #[command(flatten)]
     live: LiveArgs,
     /// Write packets that PASS to a capture; `-` is standard output
     ///
     /// Pcapng if the name ends in .pcapng, else classic pcap in the input's time resolution.
     #[arg(short, long, value_name = "FILE", value_parser = output(), conflicts_with_all = live::SOURCES, help_heading = "Output")]
-    write: Option<String>,
+    write: Option<PathBuf>,
     /// Write packets with verdict TX to a capture
     #[arg(long, value_name = "FILE", value_parser = output(), conflicts_with_all = live::SOURCES, help_heading = "Output", hide_short_help = true)]
-    write_tx: Option<String>,
+    write_tx: Option<PathBuf>,
     /// Write redirected packets to this directory, one capture per target
     ///
     /// Files are named after the target (`3.pcap`). Beyond 1024 targets packets go to
     /// `other.pcap`.
-    #[arg(long, value_name = "DIR", value_parser = NonEmptyStringValueParser::new(), conflicts_with_all = live::SOURCES, help_heading = "Output", hide_short_help = true)]
-    write_redirect: Option<String>,
+    #[arg(long, value_name = "DIR", value_parser = PathBufValueParser::new(), conflicts_with_all = live::SOURCES, help_heading = "Output", hide_short_help = true)]
+    write_redirect: Option<PathBuf>,
     #[command(flatten)]
     maps: MapArgs,
     /// Device: auto, cpu, cuda:N, wgpu:N, opencl:N, interp or noop; N is 0 unless given
@@ -137,15 +139,15 @@ fn batch(text: &str) -> Result<BatchSize, String> {
     }
 }
 
-/// Standard output by whatever name: opened as a file it would be emptied, and have the table in
-/// it.
-fn output() -> impl TypedValueParser<Value = String> {
-    NonEmptyStringValueParser::new().map(|text| stdout_by_any_name(&text))
+/// Parses an output's path. Standard output under another name becomes `-`: opened as a file it
+/// would be truncated, and mixed with the table.
+fn output() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().map(|path| normalize_stdout(&path))
 }
 
-fn stdout_by_any_name(path: &str) -> String {
-    match path {
-        "/dev/stdout" | "/dev/fd/1" | "/proc/self/fd/1" => "-".into(),
+fn normalize_stdout(path: &Path) -> PathBuf {
+    match path.to_str() {
+        Some("/dev/stdout" | "/dev/fd/1" | "/proc/self/fd/1") => "-".into(),
         _ => path.into(),
     }
 }
@@ -176,6 +178,6 @@ impl Args {
     }
 
     fn captures_to_stdout(&self) -> bool {
-        [&self.write, &self.write_tx].iter().any(|path| path.as_deref() == Some("-"))
+        [&self.write, &self.write_tx].iter().any(|path| path.as_deref() == Some(Path::new("-")))
     }
 }

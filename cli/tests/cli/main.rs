@@ -1,6 +1,8 @@
 //! The program as users meet it: exit codes, what goes to which stream, and that nothing makes it
 //! panic.
 
+#[cfg(unix)]
+mod any_bytes;
 mod arguments;
 mod bench;
 mod broadcast;

@@ -1,5 +1,6 @@
 //! The arguments about live packets.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -147,7 +148,7 @@ pub struct LiveArgs {
     ///
     /// A port of 127.0.0.1, `[::1]:PORT`, or a Unix socket that only this user can open.
     #[arg(long, value_name = "[ADDR:]PORT|unix:PATH", conflicts_with = "read", help_heading = "Observability")]
-    pub metrics: Option<String>,
+    pub metrics: Option<OsString>,
     /// Log to standard error, with timestamps as text or as JSON lines
     #[arg(long, value_name = "FORMAT", value_parser = ["text", "json"], conflicts_with = "read", help_heading = "Observability", hide_short_help = true)]
     pub log: Option<String>,
