@@ -1,7 +1,7 @@
-//! A load balancer, one of whose backends fails: `cargo run --example maglev`.
+//! Load balancing over three backends, one of which fails: `cargo run --example maglev`.
 //!
-//! Of three backends, one takes twice the share of the others. The maps are filled before the first
-//! packet, and one word is changed between two batches.
+//! The first backend has twice the weight of the others. The maps are filled before the first
+//! packet, and one backend's health is changed between two batches.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ fn set(
     map: &str,
     rows: &[(u32, Vec<u32>)],
 ) -> Result<(), Box<dyn std::error::Error>> {
-    let number = program.maps().iter().position(|known| known.name == map).expect("a map of the filter's");
+    let number = program.maps().iter().position(|known| known.name == map).expect("the filter has the map");
     let mut table = Table::new(&program.maps()[number], session.map_words(number)?);
     for (key, value) in rows {
         table.set(&[*key], value)?;

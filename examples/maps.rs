@@ -1,5 +1,4 @@
-//! Reads counters of a filter, and changes its maps between two batches: `cargo run --example
-//! maps`.
+//! Reads a filter's counters and changes its maps between two batches: `cargo run --example maps`.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
-//! Keeps two batches in flight, so that a device works on one while the next is read: `cargo run
-//! --example two_in_flight`. (A CPU may filter small batches only when they are completed.)
+//! Keeps two batches in flight, so that the device works on one while the next is read: `cargo run
+//! --example two_in_flight`. (A CPU may run small batches only on completion.)
 //!
-//! [`portcullis::pipeline`] does the same with threads for reading and writing.
+//! [`portcullis::pipeline`] does the same, with threads for reading and writing.
 
 use std::sync::Arc;
 

@@ -5,7 +5,9 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use portcullis_compat_tests::devices;
-use portcullis_core::device::{Completion, Device, DeviceError, Imported, LoadOptions, Session, SubmitError};
+use portcullis_core::device::{
+    Completion, Device, DeviceError, Imported, Instrumented, LoadOptions, Session, SubmitError,
+};
 use portcullis_core::diagnostics::Source;
 use portcullis_core::map::{MapFull, MapHandle, OpenError, Prefix, UpdateError, Words};
 use portcullis_core::packet::{Batch, Span, Verdict};
@@ -248,6 +250,8 @@ impl Session for Counting {
         self.session.depth()
     }
 }
+
+impl Instrumented for Counting {}
 
 /// Single entries of a map that is as full as it gets, beside a model: that what is there is right,
 /// that the filter finds it, and that little of the map is moved for it.

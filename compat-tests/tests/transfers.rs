@@ -8,7 +8,8 @@ use portcullis_compat_tests::corpora::{self, Corpus};
 use portcullis_compat_tests::models::{self, Outcome};
 use portcullis_compat_tests::{devices, layouts, stock};
 use portcullis_core::device::{
-    Clock, Device, DeviceError, DeviceKind, InPlaceReads, LoadOptions, Session, Transfer, TransferCounts,
+    Clock, Device, DeviceError, DeviceKind, InPlaceReads, LoadOptions, MeasureOptions, Session, Transfer,
+    TransferCounts,
 };
 use portcullis_core::diagnostics::Source;
 use portcullis_core::packet::{Batch, ResizeRoom};
@@ -36,7 +37,11 @@ fn with_distant(suite: &str, mut check: impl FnMut(&Arc<dyn Device>)) {
 
 /// A session by a transfer; `None` where the device says why there is none.
 fn load(device: &Arc<dyn Device>, program: &Arc<Program>, transfer: Transfer) -> Option<Box<dyn Session>> {
-    let options = LoadOptions { transfer, record_stages: true, ..LoadOptions::default() };
+    let options = LoadOptions {
+        transfer,
+        measure: MeasureOptions { record_stages: true, ..MeasureOptions::default() },
+        ..LoadOptions::default()
+    };
     match device.load(program, &options) {
         Ok(session) => Some(session),
         Err(DeviceError::Unsupported { reason, .. }) if transfer != Transfer::Auto => {
@@ -203,7 +208,13 @@ fn what_is_moved_is_counted() {
 /// A session for packets that stay at the device; `None` where the filter or the device has none,
 /// with the reason printed.
 fn load_resident(device: &Arc<dyn Device>, name: &str, program: &Arc<Program>) -> Option<Box<dyn Session>> {
-    match device.load(program, &LoadOptions { resident: true, record_stages: true, ..LoadOptions::default() }) {
+    match device.load(
+        program,
+        &LoadOptions {
+            measure: MeasureOptions { resident: true, record_stages: true, ..MeasureOptions::default() },
+            ..LoadOptions::default()
+        },
+    ) {
         Ok(session) => Some(session),
         Err(DeviceError::Unsupported { reason, .. }) => {
             let facts = program.facts();

@@ -25,7 +25,7 @@ mod transfer;
 pub mod transfer_planner;
 
 pub use dispatch::{Dispatch, SingleDispatch, UnknownDispatch};
-pub use fallback::WithFallback;
+pub use fallback::{FallbackSession, WithFallback};
 pub use flow_session::{FlowSession, OrderedSession};
 pub use host_maps::HostMaps;
 pub use synthetic_work::MAX_SYNTHETIC_WORK;
@@ -244,31 +244,38 @@ pub struct LoadOptions {
     /// filter's maps move to that device and back. Used by GPU devices for filters with flows only;
     /// if `None`, all batches stay on the GPU.
     pub elephant_flow_device: Option<Arc<dyn Device>>,
-    /// For benchmarks: minimum time that each packet occupies its lane or thread beyond the
-    /// filter's own, at most [`MAX_SYNTHETIC_WORK`]. Only the CPU and CUDA devices support it; the
-    /// others refuse to load.
-    pub synthetic_work: Option<Duration>,
     /// How packets reach the device. If the device cannot do that for the filter, loading fails, or
     /// [`Session::submit`] does if it depends on the batch's memory.
     pub transfer: Transfer,
-    /// Costs of moving bytes, from which `auto` chooses a transfer; measured or taken from the
-    /// cache if `None`.
-    pub costs: Option<TransferCosts>,
-    /// For benchmarks: batches stay resident on the device. A batch that is submitted again, with
-    /// the same packets at the same place and unchanged bytes, is filtered there without another
-    /// upload. Devices that copy packets refuse filters that write packets, read metadata or have
-    /// maps, and dispatch methods that cannot keep uploads. The CPU filters packets in place and
-    /// ignores this.
-    pub resident: bool,
-    /// Record time and bytes per stage ([`Session::stages`]). Costs a few clock reads per batch,
-    /// and on devices with timestamps two per launch and copy.
-    pub record_stages: bool,
     /// Cancels the session's work. Sessions check it between chunks and while the host waits for
     /// the device. [`Session::complete`] then fails with [`DeviceError::Cancelled`] within a second
     /// or two. So do [`Session::submit`], which returns the batch if none of it has reached the
     /// device, and [`Device::load`] if it has to wait for a GPU. Work that the device has begun is
     /// abandoned: dropping the session does not wait for it.
     pub cancel: CancelToken,
+    /// What is measured, and under which conditions. Filters that are not measured need nothing of
+    /// it.
+    pub measure: MeasureOptions,
+}
+
+/// Options for measuring a session, part of [`LoadOptions`].
+#[derive(Debug, Clone, Default)]
+pub struct MeasureOptions {
+    /// Record time and bytes per stage ([`Instrumented::stages`]). Costs a few clock reads per
+    /// batch, and on devices with timestamps two per launch and copy.
+    pub record_stages: bool,
+    /// Minimum time that each packet occupies its lane or thread beyond the filter's own, at most
+    /// [`MAX_SYNTHETIC_WORK`]. Only the CPU and CUDA devices support it; the others refuse to load.
+    pub synthetic_work: Option<Duration>,
+    /// Costs of moving bytes, from which `auto` chooses a transfer; measured or taken from the
+    /// cache if `None`.
+    pub costs: Option<TransferCosts>,
+    /// Batches stay resident on the device. A batch that is submitted again, with the same packets
+    /// at the same place and unchanged bytes, is filtered there without another upload. Devices
+    /// that copy packets refuse filters that write packets, read metadata or have maps, and
+    /// dispatch methods that cannot keep uploads. The CPU filters packets in place and ignores
+    /// this.
+    pub resident: bool,
 }
 
 impl Default for LoadOptions {
@@ -278,12 +285,9 @@ impl Default for LoadOptions {
             depth: 3,
             dispatch: None,
             elephant_flow_device: None,
-            synthetic_work: None,
             transfer: Transfer::Auto,
-            costs: None,
-            resident: false,
-            record_stages: false,
             cancel: CancelToken::new(),
+            measure: MeasureOptions::default(),
         }
     }
 }
@@ -295,12 +299,9 @@ impl fmt::Debug for LoadOptions {
             .field("depth", &self.depth)
             .field("dispatch", &self.dispatch)
             .field("elephant_flow_device", &self.elephant_flow_device.as_ref().map(|device| &device.info().id))
-            .field("synthetic_work", &self.synthetic_work)
             .field("transfer", &self.transfer)
-            .field("costs", &self.costs)
-            .field("resident", &self.resident)
-            .field("record_stages", &self.record_stages)
             .field("cancel", &self.cancel)
+            .field("measure", &self.measure)
             .finish()
     }
 }
@@ -419,7 +420,7 @@ pub trait Device: Send + Sync {
 }
 
 /// A program loaded on a device: a first-in, first-out queue of batches.
-pub trait Session: Send {
+pub trait Session: Instrumented + Send {
     /// Registers memory that batches will come from, so that the device maps it once. Optional:
     /// [`Session::submit`] accepts memory that was not registered.
     ///
@@ -476,33 +477,11 @@ pub trait Session: Send {
         Err(DeviceError::Unsupported { device: "the device".into(), reason: format!("it has no map {map}") })
     }
 
-    /// Runs pending background optimisation, such as compiling more code, to its end. For
-    /// measurements. What depends on the traffic is still learnt from later batches.
-    fn finish_background_work(&mut self) {}
-
     /// Number of batches in flight.
     fn in_flight(&self) -> usize;
 
     /// Maximum number of batches in flight.
     fn depth(&self) -> usize;
-
-    /// Time and bytes of the completed batches, per stage; `None` if [`LoadOptions::record_stages`]
-    /// was not set, or the device cannot tell.
-    fn stages(&self) -> Option<Stages> {
-        None
-    }
-
-    /// How the packets of the previous batch reached the device, and why; `None` if there was
-    /// nothing to decide.
-    fn transfer_plan(&self) -> Option<TransferPlan> {
-        None
-    }
-
-    /// A session of the same filter on another device ([`WithFallback`]), for batches that would
-    /// otherwise wait because this session is at its depth.
-    fn fallback(&mut self) -> Option<&mut dyn Session> {
-        None
-    }
 
     /// Submits one batch and waits for it. For tests and small programs.
     ///
@@ -515,6 +494,26 @@ pub trait Session: Send {
         assert_eq!(self.in_flight(), 0, "`run` needs a session without batches in flight");
         self.submit(batch).map_err(|refused| refused.error)?;
         Ok(self.complete()?.expect("one batch is in flight"))
+    }
+}
+
+/// What a session can tell about itself to those who measure it. Filtering needs none of it, so
+/// each method does nothing by default.
+pub trait Instrumented {
+    /// Runs pending background optimisation, such as compiling more code, to its end. What depends
+    /// on the traffic is still learnt from later batches.
+    fn finish_background_work(&mut self) {}
+
+    /// Time and bytes of the completed batches, per stage; `None` if
+    /// [`MeasureOptions::record_stages`] was not set, or the device cannot tell.
+    fn stages(&self) -> Option<Stages> {
+        None
+    }
+
+    /// How the packets of the previous batch reached the device, and why; `None` if there was
+    /// nothing to decide.
+    fn transfer_plan(&self) -> Option<TransferPlan> {
+        None
     }
 }
 

@@ -2,7 +2,7 @@
 //! `SO_ATTACH_FILTER`. An accepted program must give the result of an independent interpreter.
 
 #[path = "../../frontends/bpf/src/tests/reference.rs"]
-#[allow(dead_code, reason = "its own crate's tests use all of it")]
+#[allow(dead_code, reason = "used in full by its own crate's tests")]
 mod reference;
 
 use std::fmt::Write;
@@ -89,9 +89,8 @@ pub fn run(data: &[u8]) {
     let metadata = Metadata { wire_length: packet.len() as u32 + 3, port: 2, ..Metadata::default() };
     let input = Input { packet, wire_length: metadata.wire_length, port: metadata.port };
     let bounded = compiled.facts().max_iterations.is_some();
-    let interpreter =
-        Interpreter::new(&Arc::new(compiled)).expect("the verifier lets through what the interpreter takes");
-    let got = interpreter.run(packet, &metadata).expect("a packet that can be run").verdict;
+    let interpreter = Interpreter::new(&Arc::new(compiled)).expect("the interpreter accepts what the verifier accepts");
+    let got = interpreter.run(packet, &metadata).expect("the packet can be run").verdict;
     let want = reference::run(&program, input, STEPS);
     let want = want.map(|value| if value == 0 { Verdict::Drop } else { Verdict::Pass });
     // A loop may run out of fuel.

@@ -25,7 +25,7 @@ struct Run {
 
 impl Run {
     fn new() -> Run {
-        let maps = declarations(MAPS, CommentSyntax::Wgsl).expect("they are right");
+        let maps = declarations(MAPS, CommentSyntax::Wgsl).expect("the declarations are valid");
         let words = maps.iter().map(|map| vec![0; Layout::of(map).words()]).collect();
         Run { maps, words }
     }
@@ -73,6 +73,8 @@ impl Service for Run {
     }
 }
 
+/// Answers the requests, and checks each answer.
+///
 /// # Panics
 /// If an answer does not parse, or a rejected request changes a map.
 pub fn run(data: &[u8]) {
@@ -81,12 +83,12 @@ pub fn run(data: &[u8]) {
         let before = service.words.clone();
         let mut line = control::answer(request, &mut service);
         assert_eq!(line.pop(), Some(b'\n'));
-        assert!(!line.contains(&b'\n'), "an answer is a line");
+        assert!(!line.contains(&b'\n'), "an answer is one line");
         let decoded = control::decode(request);
         match control::decode_answer(&line).unwrap_or_else(|wrong| panic!("{}", wrong.error)) {
             Answer::Refused(Refusal { error, is_rendered, .. }) => {
                 assert!(!error.is_empty() && (is_rendered || !error.chars().any(char::is_control)), "{error:?}");
-                assert_eq!(service.words, before, "what is refused changes nothing");
+                assert_eq!(service.words, before, "a refused request changes no map");
             }
             Answer::Done => assert!(matches!(decoded, Ok(Request::MapSet { .. } | Request::MapDel { .. }))),
             Answer::Text(text) => {
@@ -98,7 +100,7 @@ pub fn run(data: &[u8]) {
         if let Ok(decoded) = decoded {
             let again = control::encode(&decoded);
             if again.len() <= control::MAX_REQUEST_BYTES {
-                assert_eq!(control::decode(&again), Ok(decoded), "what is sent is what is read");
+                assert_eq!(control::decode(&again), Ok(decoded), "encoding and decoding round-trip");
             }
         }
     }
@@ -129,7 +131,7 @@ mod tests {
 
     /// Valid requests are accepted, except a reload, for which there is no other filter.
     #[test]
-    fn the_seeds_are_right() {
+    fn seeds_are_valid_requests() {
         for seed in SEEDS {
             let mut service = Run::new();
             for request in seed.split(|byte| *byte == b'\n') {

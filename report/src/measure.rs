@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use portcullis_core::device::transfer_planner::MemoryReach;
 use portcullis_core::device::{
-    CancelToken, Completion, Device, DeviceError, Dispatch, LoadOptions, Session, Stages, Transfer,
+    CancelToken, Completion, Device, DeviceError, Dispatch, LoadOptions, MeasureOptions, Session, Stages, Transfer,
 };
 use portcullis_core::program::Program;
 
@@ -80,8 +80,7 @@ impl Contender {
             depth: DEPTH,
             dispatch: Some(self.dispatch),
             transfer: self.transfer,
-            resident: self.resident,
-            record_stages: clocks,
+            measure: MeasureOptions { resident: self.resident, record_stages: clocks, ..MeasureOptions::default() },
             cancel: cancel.clone(),
             ..LoadOptions::default()
         };

@@ -32,7 +32,7 @@ impl CalibrationKey {
         let processors = std::thread::available_parallelism().map_or(1, |n| n.get());
         let threads = options.threads.map_or(0, |threads| threads.get());
         let method = options.dispatch.map_or("any", |method| method.name());
-        let work = options.synthetic_work.unwrap_or_default().as_nanos();
+        let work = options.measure.synthetic_work.unwrap_or_default().as_nanos();
         // Writing to a string cannot fail.
         let (depth, transfer) = (options.depth, options.transfer);
         let _ = writeln!(text, "processors {processors} threads {threads} depth {depth} {method} {transfer} {work}");

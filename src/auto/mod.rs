@@ -302,7 +302,9 @@ impl AutoDevice {
         excluded: &mut Vec<(usize, String)>,
     ) -> Result<Costs, DeviceError> {
         // Reading device clocks costs time that later runs do not spend.
-        let options = &LoadOptions { record_stages: false, ..options.clone() };
+        let mut options = options.clone();
+        options.measure.record_stages = false;
+        let options = &options;
         let clock = &self.settings.clock;
         let mut traffic: [SyntheticTraffic; LENGTH_CLASSES.len()] =
             std::array::from_fn(|class| SyntheticTraffic::new(program, class, self.settings.max_packets));

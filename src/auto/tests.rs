@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use portcullis_cache::Cache;
-use portcullis_core::device::{Completion, Imported, StageTimes, SubmitError, check_submission};
+use portcullis_core::device::{Completion, Imported, Instrumented, StageTimes, SubmitError, check_submission};
 use portcullis_core::diagnostics::Source;
 use portcullis_core::interp::InterpDevice;
 use portcullis_core::packet::{Action, Batch, Span, Verdicts};
@@ -195,6 +195,8 @@ impl Session for FakeSession {
         self.depth
     }
 }
+
+impl Instrumented for FakeSession {}
 
 fn program(text: &str) -> Arc<Program> {
     let program = wgsl::compile(&Source::new("f.wgsl", text), &ProgramOptions::default());

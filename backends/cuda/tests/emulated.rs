@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use portcullis_core::device::record_kernel::{HostMemory, RecordKernel};
 use portcullis_core::device::{
-    CancelToken, Clock, Device, DeviceError, Dispatch, Imported, LoadOptions, Session, Transfer,
+    CancelToken, Clock, Device, DeviceError, Dispatch, Imported, LoadOptions, MeasureOptions, Session, Transfer,
 };
 use portcullis_core::interp::InterpDevice;
 use portcullis_core::packet::{Arena, Batch, BatchCutter, Descriptor, ResizeRoom};
@@ -145,8 +145,15 @@ fn artificial_work_is_done_once_for_each_packet() {
     };
     let work = std::env::var("PORTCULLIS_TEST_WORK").unwrap().parse().ok().map(Duration::from_nanos);
     let program = program(FILTERS[4]);
-    let mut session =
-        device().load(&program, &LoadOptions { synthetic_work: work, ..options(dispatch.parse().unwrap()) }).unwrap();
+    let mut session = device()
+        .load(
+            &program,
+            &LoadOptions {
+                measure: MeasureOptions { synthetic_work: work, ..MeasureOptions::default() },
+                ..options(dispatch.parse().unwrap())
+            },
+        )
+        .unwrap();
     let mut reference = InterpDevice::new().load(&program, &LoadOptions::default()).unwrap();
     for packets in SIZES {
         let (done, want) = (session.run(batch(packets, 0, 1)).unwrap(), reference.run(batch(packets, 0, 1)).unwrap());
@@ -322,7 +329,11 @@ fn streams_time_stages_with_events() {
     // A filter that only reads, and one that writes; packets are copied as they lie.
     for body in [FILTERS[1], FILTERS[3]] {
         for dispatch in device().info().dispatch {
-            let options = LoadOptions { record_stages: true, transfer: Transfer::Whole, ..options(*dispatch) };
+            let options = LoadOptions {
+                measure: MeasureOptions { record_stages: true, ..MeasureOptions::default() },
+                transfer: Transfer::Whole,
+                ..options(*dispatch)
+            };
             let mut session = device().load(&program(body), &options).unwrap();
             let began = Instant::now();
             for seed in 0..3 {

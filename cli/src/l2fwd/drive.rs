@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use portcullis::device::{
-    CancelToken, Device, DeviceError, DeviceInfo, Dispatch, LoadOptions, MAX_SYNTHETIC_WORK, Session,
+    CancelToken, Device, DeviceError, DeviceInfo, Dispatch, LoadOptions, MAX_SYNTHETIC_WORK, MeasureOptions, Session,
 };
 use portcullis::io::dpdk::{self, DpdkError, Options, PortInfo};
 use portcullis::io::live::Lane;
@@ -240,7 +240,7 @@ impl Benchmark<'_> {
         let load = LoadOptions {
             threads: NonZeroUsize::new(1),
             dispatch: Some(dispatch),
-            synthetic_work: self.args.work,
+            measure: MeasureOptions { synthetic_work: self.args.work, ..MeasureOptions::default() },
             cancel: self.interrupt.give_up.clone(),
             ..LoadOptions::default()
         };
@@ -273,7 +273,9 @@ impl Benchmark<'_> {
         sessions: &mut [Box<dyn Session>],
         device: Option<&DeviceInfo>,
     ) -> Result<bool, DeviceError> {
-        let copied = drive::import(lanes.iter().map(|lane| &lane.memory).zip(sessions.iter_mut()))?;
+        let copied = drive::import(
+            lanes.iter().map(|lane| &lane.memory).zip(sessions.iter_mut().map(|session| &mut **session)),
+        )?;
         if let Some(device) = device {
             drive::show_copies(copied, device);
         }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use portcullis::auto::{EXPECTED_BATCH_PACKETS, Settings};
-use portcullis::device::{Device, DeviceError, DeviceKind, LoadOptions, Session};
+use portcullis::device::{Device, DeviceError, DeviceKind, LoadOptions, MeasureOptions, Session};
 use portcullis::io::wrap::Limit;
 use portcullis::io::{self, RedirectSink, Sink, SinkError, Source, SourceOptions};
 use portcullis::pipeline::{self, Broadcasts, Event, Observer, Outputs, PipelineError, Totals};
@@ -37,7 +37,7 @@ pub fn run(args: &Args, read: &Path) -> Result<(), Failure> {
         threads: args.threads.and_then(|n| NonZeroUsize::new(n.into())),
         dispatch: args.dispatch,
         transfer: args.transfer,
-        record_stages: args.explain,
+        measure: MeasureOptions { record_stages: args.explain, ..MeasureOptions::default() },
         cancel: interrupt.give_up.clone(),
         ..LoadOptions::default()
     };

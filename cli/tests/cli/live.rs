@@ -1,4 +1,4 @@
-//! Runs whose packets come one by one through a pipe, and go back.
+//! Runs whose packets arrive one at a time through a pipe, and come back.
 
 use std::io::{Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use crate::support::{Place, pcap};
 
-/// Much longer than anything here takes, and less than a test may hang.
-const LONG: Duration = Duration::from_secs(30);
+/// Timeout for what must happen; less than a test may hang.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A packet comes back with what is in the map for its IPv4 source: a number of the file's, and how
-/// often it came.
+/// A filter that sends back the map's words for a packet's IPv4 source: a number from the file, and
+/// a count of the source's packets.
 pub const LOOK_UP: &str = "
     //! map hosts: hash key=1 value=2 entries=1000
     fn xdp_filter(pkt: u32) -> u32 {
@@ -23,19 +23,19 @@ pub const LOOK_UP: &str = "
         return XDP_PASS;
     }";
 
-/// A run of `f.wgsl` whose packets come one by one from here and go back.
+/// A run of `f.wgsl` whose packets the test sends and receives one at a time.
 pub struct Live {
     child: Child,
     to: ChildStdin,
     from: ChildStdout,
     said: Arc<Mutex<String>>,
     listener: JoinHandle<()>,
-    /// Packets that came back.
+    /// Number of packets that came back.
     pub packets: u64,
 }
 
 impl Live {
-    /// With these arguments beside.
+    /// Starts a run with these additional arguments.
     pub fn start(place: &Place, args: &[&str]) -> Live {
         let always = ["run", "f.wgsl", "--read", "-", "--write", "-", "--json"];
         let mut command = place.command(&[&always[..], args].concat());
@@ -55,7 +55,7 @@ impl Live {
         Live { child, to, from, said, listener, packets: 0 }
     }
 
-    /// What comes back in a packet of a source: the number, and how often the source came.
+    /// Sends a packet of a source, and returns its number and count.
     pub fn ask(&mut self, source: u8) -> [u32; 2] {
         let mut packet = [0; 60];
         packet[26..30].copy_from_slice(&[10, 0, 0, source]);
@@ -69,15 +69,15 @@ impl Live {
         [16, 20].map(|at| u32::from_be_bytes(back[at..at + 4].try_into().unwrap()))
     }
 
-    /// Asks for a source until something is so.
-    pub fn until(&mut self, source: u8, so: impl Fn(&Live, [u32; 2]) -> bool) {
+    /// Repeats [`Live::ask`] until a condition holds.
+    pub fn until(&mut self, source: u8, condition: impl Fn(&Live, [u32; 2]) -> bool) {
         let begun = Instant::now();
         loop {
             let answer = self.ask(source);
-            if so(self, answer) {
+            if condition(self, answer) {
                 return;
             }
-            assert!(begun.elapsed() < LONG, "it takes too long: {answer:?}, {}", self.said());
+            assert!(begun.elapsed() < TIMEOUT, "timeout: {answer:?}, {}", self.said());
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -87,22 +87,22 @@ impl Live {
         self.said.lock().unwrap().clone()
     }
 
-    /// Ends the capture; what was said on standard error, up to the totals.
+    /// Closes the input, and returns standard error up to the totals.
     pub fn end(mut self) -> String {
         drop(self.to);
         let mut rest = Vec::new();
         self.from.read_to_end(&mut rest).unwrap();
-        assert!(rest.is_empty(), "all packets were back");
+        assert!(rest.is_empty(), "all packets came back before");
         assert_eq!(self.child.wait().unwrap().code(), Some(0), "{}", self.said.lock().unwrap());
         self.listener.join().unwrap();
         let said = self.said.lock().unwrap().clone();
         let (before, totals) = said.trim_end().rsplit_once('\n').unwrap_or(("", said.trim_end()));
         let totals: serde_json::Value = serde_json::from_str(totals).unwrap_or_else(|e| panic!("{e}: {said}"));
-        assert_eq!(totals["packets"], self.packets, "nothing was lost");
+        assert_eq!(totals["packets"], self.packets, "no packet was lost");
         before.to_owned()
     }
 
-    /// Ends the program, whatever it is doing.
+    /// Kills the program.
     pub fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();

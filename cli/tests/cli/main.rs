@@ -1,5 +1,4 @@
-//! The program as users meet it: exit codes, what goes to which stream, and that nothing makes it
-//! panic.
+//! The command line: exit codes, output streams, messages, and no panics.
 
 #[cfg(unix)]
 mod any_bytes;
@@ -8,7 +7,7 @@ mod bench;
 mod broadcast;
 mod calibrate;
 mod check;
-#[allow(dead_code, reason = "it is shared with other tests, and none of them needs all of it")]
+#[allow(dead_code, reason = "shared by several test programs, none of which uses all of it")]
 #[path = "../../../compat-tests/src/clang.rs"]
 mod clang;
 mod events;

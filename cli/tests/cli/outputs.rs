@@ -1,4 +1,4 @@
-//! Where packets go, and what is refused so that nothing is lost.
+//! Output files of `run`, and what is refused so that no data are lost.
 
 #[cfg(target_os = "linux")]
 use crate::support::RunOutput;
@@ -12,7 +12,7 @@ const BY_BYTE: &str = "fn xdp_filter(pkt: u32) -> u32 {
 }";
 
 #[test]
-fn packets_go_where_their_verdicts_say() {
+fn packets_are_written_by_verdict() {
     let place = Place::new();
     let filter = place.file("f.wgsl", BY_BYTE);
     let capture = place
@@ -25,13 +25,13 @@ fn packets_go_where_their_verdicts_say() {
     assert_eq!(packets(&place.read("r/5.pcap")), [vec![4, 5, 0xee], vec![4, 5, 0xee, 7]]);
     assert_eq!(packets(&place.read("r/6.pcap")), [[4, 6, 0xee]]);
     assert!(!place.has("r/other.pcap"));
-    // Times and resolution are the input's: the fifth packet came in second 4.
+    // Timestamps and resolution are the input's: the fifth packet has second 4.
     let passed = place.read("p.pcap");
     assert_eq!(passed[24 + 16 + 3..][..8], [4, 0, 0, 0, 5, 0, 0, 0]);
 }
 
 #[test]
-fn lengths_that_a_filter_changes_are_in_the_output() {
+fn changed_lengths_are_written() {
     let place = Place::new();
     let filter = place.file(
         "f.wgsl",
@@ -50,7 +50,7 @@ fn lengths_that_a_filter_changes_are_in_the_output() {
 }
 
 #[test]
-fn nothing_is_written_over_what_is_read() {
+fn outputs_may_not_overwrite_inputs() {
     let place = Place::new();
     let filter = place.file("f.wgsl", PASS);
     let content = pcap(&[&[1; 60]]);
@@ -76,15 +76,15 @@ fn nothing_is_written_over_what_is_read() {
     place.run(&["run", filter, "--read", capture, "--write", "/dev/null", "--write-tx", "/dev/null"]).done();
     let seven = place.file("7.pcap", &content);
     place.run(&["run", filter, "--read", seven, "--write-redirect", "."]).failed(2, &["error: --write-redirect"]);
-    // No target has such names.
+    // No target's file has such a name.
     place.run(&["run", filter, "--read", capture, "--write-redirect", "."]).done();
     place.run(&["run", filter, "--read", capture, "--write", "dir/passed.pcap", "--write-redirect", "dir"]).done();
 }
 
-/// Inputs stay safe under other names as well: links, and files that a shell opened.
+/// Inputs are protected under other names too: links, and files that a shell opened.
 #[cfg(unix)]
 #[test]
-fn no_link_and_no_redirection_leads_over_what_is_read() {
+fn links_and_redirections_may_not_overwrite_inputs() {
     use std::os::unix::fs::symlink;
     let place = Place::new();
     let filter = place.file("f.wgsl", PASS);
@@ -108,22 +108,22 @@ fn no_link_and_no_redirection_leads_over_what_is_read() {
         place.run(&[&["run", filter, "--read", capture], args].concat()).failed(2, &["error: --write"]);
         assert!(place.read("c.pcap") == content && place.read("f.wgsl") == PASS.as_bytes(), "{args:?}");
     }
-    for (line, said) in [
+    for (line, message) in [
         ("run f.wgsl --read - --write c.pcap < c.pcap", "--write c.pcap: this is the capture that is read"),
         ("run f.wgsl --read c.pcap --write - >> c.pcap", "--write -: this is the capture that is read"),
         ("run - --read c.pcap --write f.wgsl < f.wgsl", "--write f.wgsl: this is the filter"),
         ("run f.wgsl --read c.pcap --write o.pcap > o.pcap", "--write o.pcap: this is where standard output goes"),
     ] {
         let ran = place.shell(&format!("portcullis {line}")).failed(2, &[]);
-        assert_eq!(ran.err, format!("error: {said}; choose another name\n"));
+        assert_eq!(ran.err, format!("error: {message}; choose another name\n"));
         assert!(place.read("c.pcap") == content && place.read("f.wgsl") == PASS.as_bytes(), "{line}");
     }
 }
 
-/// By its name in /dev it is standard output all the same: nothing else may go there.
+/// `/dev/stdout` is standard output too, so nothing else may go there.
 #[cfg(unix)]
 #[test]
-fn standard_output_by_name_holds_the_capture_alone() {
+fn dev_stdout_holds_only_the_capture() {
     let place = Place::new();
     let (filter, capture) = (place.file("f.wgsl", PASS), place.file("c.pcap", pcap(&[&[1; 60]])));
     let ran = place.shell(&format!("portcullis run {filter} --read {capture} --write /dev/stdout > o.pcap")).done();
@@ -132,7 +132,7 @@ fn standard_output_by_name_holds_the_capture_alone() {
 }
 
 #[test]
-fn what_cannot_be_written_is_named() {
+fn outputs_that_cannot_be_written_are_named() {
     let place = Place::new();
     let (filter, capture) = (place.file("f.wgsl", PASS), place.file("c.pcap", pcap(&[&[1; 60]])));
     let with = |option: &str, to: &str| place.run(&["run", filter, "--read", capture, option, to]);
@@ -161,7 +161,7 @@ fn what_cannot_be_written_is_named() {
     place
         .run(&["run", redirect, "--read", capture, "--write-redirect", "r"])
         .failed(1, &["error: r/3.pcap: cannot be created: Is a directory (os error 21)\n"]);
-    // The others are whole all the same.
+    // The other files are complete nevertheless.
     assert_eq!(packets(&place.read("r/2.pcap")), [[2; 60]]);
     assert_eq!(packets(&place.read("r/4.pcap")), [[4; 60]]);
     let args = ["selftest", "--device", "interp", "--filter", "loads", "--json", "none/report.json"];
@@ -172,11 +172,10 @@ fn what_cannot_be_written_is_named() {
     );
 }
 
-/// A file that could not be written to the end has the first packets, whole, and the error says how
-/// many.
+/// If writing fails, the file ends with a whole packet, and the error states how many packets it has.
 #[cfg(target_os = "linux")]
 #[test]
-fn an_output_that_fails_on_the_way_ends_after_a_whole_packet() {
+fn a_file_whose_writing_fails_ends_with_a_whole_packet() {
     let place = Place::new();
     place.file("f.wgsl", PASS);
     place.file("r.wgsl", "fn xdp_filter(pkt: u32) -> u32 { return redirect(pkt_len(pkt) & 1u); }");
@@ -193,14 +192,14 @@ fn an_output_that_fails_on_the_way_ends_after_a_whole_packet() {
         let said = format!("error: {name}: writing failed: {why}; packets in the file: {count}\n");
         assert_eq!((ran.code, ran.err), (1, format!("{said}4 000 packets were judged, and not all are written\n")));
     };
-    // Blocks of 512 bytes. Not each of the limits lies between two packets.
+    // The unit of the limits is 512 bytes. Some of them fall inside a packet.
     for limit in [8, 9, 100, 601] {
         check(run(limit, "f.wgsl --write o.pcap"), "o.pcap", packets(&place.read("o.pcap")), &input);
         let ran = run(limit, "f.wgsl --write o.pcapng");
         check(ran, "o.pcapng", pcapng_packets(&place.read("o.pcapng")), &input);
         let ran = run(limit, "f.wgsl --write - > o.pcap");
         check(ran, "stdout", packets(&place.read("o.pcap")), &input);
-        // In a directory, each file has its own end; the error is about one of them.
+        // Each file of a directory can fail; the error is about one of them.
         let ran = run(limit, "r.wgsl --write-redirect r");
         let files = [0, 1].map(|odd| (format!("r/{odd}.pcap"), target(odd)));
         for (name, wanted) in &files {
@@ -209,12 +208,12 @@ fn an_output_that_fails_on_the_way_ends_after_a_whole_packet() {
         let (name, wanted) = files.into_iter().find(|(name, _)| ran.err.contains(name.as_str())).unwrap();
         check(ran, &name, packets(&place.read(&name)), &wanted);
     }
-    // What a file had before stays.
+    // Appending keeps what the file had before.
     place.file("o.pcap", pcap(&[&[1; 60]]));
     let ran = run(8, "f.wgsl --write - >> o.pcap");
     let appended = place.read("o.pcap")[24 + 16 + 60..].to_vec();
     check(ran, "stdout", packets(&appended), &input);
-    // Not even the header fits.
+    // A limit too small for the file header.
     let ran = run(0, "f.wgsl --write o.pcap").failed(1, &[]);
     assert_eq!(ran.err, format!("error: o.pcap: writing failed: {why}; packets in the file: 0\n"));
     assert!(place.read("o.pcap").is_empty());
@@ -236,10 +235,10 @@ fn pcapng_packets(file: &[u8]) -> Vec<Vec<u8>> {
     packets
 }
 
-/// The limit on file sizes ends programs by a signal, unless they ignore it.
+/// SIGXFSZ would end the program if it were not ignored.
 #[cfg(target_os = "linux")]
 #[test]
-fn a_file_that_becomes_too_large_is_removed_and_told() {
+fn a_file_beyond_the_size_limit_is_removed_and_reported() {
     let place = Place::new();
     let counts = "//! map m: array value=1 entries=60000
         fn xdp_filter(pkt: u32) -> u32 { m_add(load_be32(pkt, 26u) % 60000u, 0u, 1u); return XDP_PASS; }";
@@ -253,13 +252,13 @@ fn a_file_that_becomes_too_large_is_removed_and_told() {
     }
 }
 
-/// Files that cannot be made count as open no more than they are.
+/// Files that cannot be created do not count as open.
 #[cfg(unix)]
 #[test]
-fn open_files_are_bounded_even_where_some_cannot_be_made() {
+fn open_files_are_bounded_even_if_some_cannot_be_created() {
     let place = Place::new();
     place.file("f.wgsl", "fn xdp_filter(pkt: u32) -> u32 { return redirect(load_be16(pkt, 0u)); }");
-    // Each comes once, so that they are made at the end, one after another.
+    // One packet for each target, so that the files are created at the end, one after another.
     let all: Vec<[u8; 2]> = (0..300u16).map(u16::to_be_bytes).collect();
     place.file("c.pcap", pcap(&all.iter().map(|p| &p[..]).collect::<Vec<_>>()));
     let run = "portcullis run f.wgsl --read c.pcap --device cpu --write-redirect";
@@ -280,7 +279,7 @@ fn open_files_are_bounded_even_where_some_cannot_be_made() {
 }
 
 #[test]
-fn many_targets_share_the_last_file() {
+fn targets_beyond_the_limit_share_one_file() {
     let place = Place::new();
     let filter = place.file("f.wgsl", "fn xdp_filter(pkt: u32) -> u32 { return redirect(load_be16(pkt, 0u)); }");
     let all: Vec<[u8; 2]> = (0..1100u16).chain([3, 1099, 1098]).map(u16::to_be_bytes).collect();

@@ -8,7 +8,8 @@ use super::Interpreter;
 use super::machine::{Machine, Stop};
 use crate::device::{
     CancelToken, Completion, Device, DeviceError, DeviceInfo, DeviceKind, DeviceLimit, Dispatch, HostMaps, Imported,
-    InPlaceReads, LoadOptions, Session, StageTimes, Stages, SubmitError, check_submission, load_initial_maps,
+    InPlaceReads, Instrumented, LoadOptions, Session, StageTimes, Stages, SubmitError, check_submission,
+    load_initial_maps,
 };
 use crate::map::compactor::MapCompactor;
 use crate::packet::{Batch, Descriptor, RESIZE_ROOM, Span, Verdicts};
@@ -61,7 +62,7 @@ impl Device for InterpDevice {
             interpreter,
             queue: VecDeque::new(),
             depth: options.depth.max(1),
-            stages: options.record_stages.then(Stages::default),
+            stages: options.measure.record_stages.then(Stages::default),
             cancel: options.cancel.clone(),
         };
         load_initial_maps(program, dispatch.wrap(session))
@@ -126,16 +127,18 @@ impl Session for InterpSession {
         self.maps.set(map, at, words)
     }
 
-    fn stages(&self) -> Option<Stages> {
-        self.stages
-    }
-
     fn in_flight(&self) -> usize {
         self.queue.len()
     }
 
     fn depth(&self) -> usize {
         self.depth
+    }
+}
+
+impl Instrumented for InterpSession {
+    fn stages(&self) -> Option<Stages> {
+        self.stages
     }
 }
 

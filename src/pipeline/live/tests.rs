@@ -3,7 +3,7 @@ use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use portcullis_core::device::{Completion, Device, LoadOptions};
+use portcullis_core::device::{Completion, Device, LoadOptions, Session};
 use portcullis_core::diagnostics::Source;
 use portcullis_core::interp::InterpDevice;
 use portcullis_core::packet::{Action, Batch, VerdictCounts};
@@ -254,7 +254,7 @@ fn run_with(
         waits.push(receiver.waits.clone());
         stats.push(Arc::new(LaneStats::default()));
         let (receiver, executor) = (Box::new(receiver), Box::new(executor));
-        let session = InterpDevice::new().load(program, &options).unwrap();
+        let session = InterpDevice::new().load(program, &options).unwrap().into();
         let lane = Lane { name: format!("lane {number}"), memory: None, receiver, executor };
         lanes.push(LiveLane { lane, session, commands, broadcasts: None });
     }
@@ -452,7 +452,7 @@ fn a_session_is_replaced_between_two_batches() {
         let (stop, commands) = (CancelToken::new(), Arc::new(LaneCommands::default()));
         let load = LoadOptions { threads: NonZeroUsize::new(1), dispatch: Some(dispatch), ..LoadOptions::default() };
         let next = compiled("fn xdp_filter(pkt: u32) -> u32 { return XDP_TX; }");
-        let mut next = InterpDevice::new().load(&next, &load).unwrap();
+        let mut next = InterpDevice::new().load(&next, &load).unwrap().into();
         let replace = LaneCommand::replace_session(move |session| {
             assert_eq!(session.in_flight(), 0);
             std::mem::swap(session, &mut next);

@@ -1,5 +1,5 @@
 //! Synthetic work per packet, for benchmarks
-//! ([`LoadOptions::synthetic_work`](portcullis_core::device::LoadOptions)).
+//! ([`MeasureOptions::synthetic_work`](portcullis_core::device::MeasureOptions)).
 
 use std::num::NonZeroU64;
 use std::time::{Duration, Instant};

@@ -46,7 +46,7 @@ const EXPECTED_LIVE: usize = 1024;
 pub struct Prepared {
     /// The filter.
     pub program: Arc<Program>,
-    device: Arc<dyn Device>,
+    device: WithFallback,
     options: LoadOptions,
     dispatch: Dispatch,
     /// What all events of the run are in.
@@ -63,7 +63,7 @@ pub struct Prepared {
 
 /// A run that is over.
 pub struct FinishedRun {
-    device: Arc<dyn Device>,
+    device: WithFallback,
     summary: RunSummary,
     error: Option<LaneError>,
     saved: Result<(), Failure>,
@@ -98,7 +98,7 @@ impl Prepared {
                 Chosen::open(&args.device, settings)?
             }
         };
-        let mut device = chosen.device.clone();
+        let mut device = WithFallback::from(chosen.device.clone());
         args.maps.check(&program, device.info())?;
         let is_cpu = device.info().kind == DeviceKind::Cpu || device.info().kind == DeviceKind::Reference;
         let load = LoadOptions {
@@ -119,12 +119,12 @@ impl Prepared {
         }
         // What speaks against a relief is an error: it was asked for, and the CPU alone was not.
         if args.live.overload == "cpu" {
-            device = relieved(device, &load)?;
+            device = relieved(chosen.device.clone(), &load)?;
             session = device.load(&program, &load)?;
         }
         // So is what is in files, and what others may have taken. This session does not stay: its
         // threads have all the capabilities that this one has yet.
-        let mut maps = Maps::load(&args.maps, &program, &mut *session)?;
+        let mut maps = Maps::load(&args.maps, &program, &mut session)?;
         places::check(args)?;
         maps.open_outputs(&interrupt.stop)?;
         let numbers = if args.maps.begins_with_something() { 0..program.maps().len() } else { 0..0 };
@@ -180,7 +180,7 @@ pub fn check_processors(wanted: &[u16]) -> Result<(), Failure> {
 }
 
 /// The device, relieved by the CPU.
-fn relieved(device: Arc<dyn Device>, load: &LoadOptions) -> Result<Arc<dyn Device>, Failure> {
+fn relieved(device: Arc<dyn Device>, load: &LoadOptions) -> Result<WithFallback, Failure> {
     let usage = |what: &str| Err(Failure::Usage(format!("--overload cpu: {what}")));
     if device.info().kind == DeviceKind::Cpu {
         return usage("the CPU runs the filter, and nothing else could relieve it; `drop` is what is left");
@@ -188,7 +188,7 @@ fn relieved(device: Arc<dyn Device>, load: &LoadOptions) -> Result<Arc<dyn Devic
     if Dispatch::select(device.info(), load)? == Dispatch::Inline {
         return usage("with `--dispatch inline` each batch is waited for, and none waits; another method is needed");
     }
-    Ok(Arc::new(WithFallback::new(device, devices::open("cpu")?)))
+    Ok(WithFallback::new(device, devices::open("cpu")?))
 }
 
 /// Drives lanes until somebody wants an end; `at_stop` has no more packets come then. What `beside`
@@ -241,7 +241,7 @@ fn go(
     let copied = import(lanes.iter_mut().map(|lane| (&lane.lane.memory, &mut lane.session)))?;
     show_copies(copied, device.info());
     for lane in &mut lanes {
-        warm_up(&mut *lane.session, &program)?;
+        warm_up(&mut lane.session, &program)?;
     }
     // A filter with maps has one lane.
     for (number, words) in words {
@@ -315,11 +315,11 @@ fn go(
     drop(metrics);
     let mut maps = lock(&maps);
     let told = match sessions.first_mut() {
-        Some(session) => maps.last_events(Some(&mut **session)),
+        Some(session) => maps.last_events(Some(session)),
         None => maps.last_events(None),
     };
-    let saved = sessions.first_mut().map_or(Ok(()), |session| maps.write(&mut **session)).and(told);
-    let traps = sessions.first_mut().map_or(Ok(Vec::new()), |session| maps.traps.read(&mut **session));
+    let saved = sessions.first_mut().map_or(Ok(()), |session| maps.write(session)).and(told);
+    let traps = sessions.first_mut().map_or(Ok(Vec::new()), |session| maps.traps.read(session));
     let (traps, failed) = traps.map_or_else(|error| (Vec::new(), Err(error)), |traps| (traps, Ok(())));
     let summary = run.summary(&reading);
     let besides = ExtraReport::of(&summary, maps.events(), (&maps.traps, traps));
@@ -434,8 +434,8 @@ fn closing(args: &Args) -> BatchPolicy {
 }
 
 /// Has sessions reach the memory that packets come into. Whether one of them gets copies instead.
-pub fn import<'a>(
-    sessions: impl Iterator<Item = (&'a Option<Arc<packet::Span>>, &'a mut Box<dyn Session>)>,
+pub fn import<'a, S: Session + ?Sized + 'a>(
+    sessions: impl Iterator<Item = (&'a Option<Arc<packet::Span>>, &'a mut S)>,
 ) -> Result<bool, DeviceError> {
     let mut copied = false;
     for (memory, session) in sessions {

@@ -4,7 +4,7 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex};
 
 use portcullis::control::{self, Refusal, Reload, ReloadReport, Service};
-use portcullis::device::{Device, DeviceError, LoadOptions, Session};
+use portcullis::device::{DeviceError, FallbackSession, LoadOptions, Session, WithFallback};
 use portcullis::map::Declaration;
 use portcullis::packet::Span;
 use portcullis::pipeline::live::{LaneCommand, LaneCommands, RunStats};
@@ -27,7 +27,7 @@ pub struct Live {
     /// The filter that is in force.
     pub program: Arc<Program>,
     /// Where it runs.
-    pub device: Arc<dyn Device>,
+    pub device: WithFallback,
     /// How filters are loaded there.
     pub options: LoadOptions,
     /// Statistics of the run.
@@ -47,7 +47,7 @@ pub struct LaneStatus {
 }
 
 /// A session that is swapped, and what came of it.
-type SwappedSession<T> = (Result<T, Refusal>, Box<dyn Session>);
+type SwappedSession<T> = (Result<T, Refusal>, FallbackSession);
 
 impl Service for Live {
     fn stats(&mut self) -> Result<Box<RawValue>, Refusal> {
@@ -149,11 +149,11 @@ impl Live {
 
     /// A session for each lane, as ready for packets as the first one was, and whether one of them
     /// gets copies of packets.
-    fn load(&self, program: &Arc<Program>) -> Result<(Vec<Box<dyn Session>>, bool), DeviceError> {
+    fn load(&self, program: &Arc<Program>) -> Result<(Vec<FallbackSession>, bool), DeviceError> {
         let sessions = self.lanes.iter().map(|_| self.device.load(program, &self.options));
         let mut sessions = sessions.collect::<Result<Vec<_>, _>>()?;
         let copied = import(self.lanes.iter().map(|lane| &lane.memory).zip(&mut sessions))?;
-        sessions.iter_mut().try_for_each(|session| warm_up(&mut **session, program))?;
+        sessions.iter_mut().try_for_each(|session| warm_up(session, program))?;
         Ok((sessions, copied))
     }
 
@@ -181,12 +181,12 @@ impl Live {
 /// apart.
 fn swap<T: Send + 'static>(
     lane: &LaneStatus,
-    mut session: Box<dyn Session>,
+    mut session: FallbackSession,
     bring: impl FnOnce(&mut dyn Session, &mut dyn Session) -> Result<Result<T, Refusal>, DeviceError> + Send + 'static,
 ) -> Receiver<SwappedSession<T>> {
     let (to, from) = sync_channel(1);
     lane.commands.push(LaneCommand::replace_session(move |now| {
-        let brought = bring(&mut **now, &mut *session)?;
+        let brought = bring(now, &mut session)?;
         if brought.is_ok() {
             std::mem::swap(now, &mut session);
         }
