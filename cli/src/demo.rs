@@ -116,7 +116,7 @@ fn next_steps() -> String {
     let us = if std::env::var_os("CARGO").is_some() { "cargo run --release --" } else { "portcullis" };
     let read = if Path::new(SAMPLE).exists() { SAMPLE } else { "synth:packets=100000" };
     format!(
-        "\nNext:\n  {us} run {FILTER} --read {read} --write passed.pcap\n  {us} filters\n  {us} check {FILTER}\n  \
+        "\nNext:\n  {us} run {FILTER} -r {read} -w passed.pcap\n  {us} filters\n  {us} check {FILTER}\n  \
          {us} selftest\n"
     )
 }

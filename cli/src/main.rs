@@ -1,4 +1,4 @@
-//! The command line. One file a subcommand; the doc comments of the arguments are their help.
+//! The program `portcullis`: one module per subcommand. Doc comments of arguments are their help.
 
 mod bench;
 mod calibrate;
@@ -55,9 +55,9 @@ enum Command {
     Man(man::Args),
 }
 
-/// Parses the arguments, does what they ask and says how it ended.
+/// Parses the arguments, runs the command and reports its failure.
 fn main() -> ExitCode {
-    std::panic::set_hook(Box::new(last_resort));
+    std::panic::set_hook(Box::new(report_panic));
     startup::ignore_sigxfsz();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
@@ -89,7 +89,7 @@ fn main() -> ExitCode {
     match result {
         Ok(Ok(())) => ExitCode::SUCCESS,
         Ok(Err(failure)) => failure.report(),
-        // The hook has spoken.
+        // The panic hook has reported it.
         Err(_) => ExitCode::from(failure::WRONG),
     }
 }
@@ -112,8 +112,8 @@ fn with_advice_for_tcpdump_users(mut error: clap::Error) -> clap::Error {
     error
 }
 
-/// A panic is a fault of this program, never the user's: one line that says where, for the report.
-fn last_resort(panic: &PanicHookInfo<'_>) {
+/// Reports a panic in one line. It is a fault of this program, never the user's.
+fn report_panic(panic: &PanicHookInfo<'_>) {
     let place = panic.location().map(|l| format!(" at {}:{}", l.file(), l.line())).unwrap_or_default();
     let what = panic.payload_as_str().unwrap_or("no message").lines().next().unwrap_or_default();
     out::warn(&format!("internal error{place}, please report it: {what}"));

@@ -3,7 +3,6 @@
 use std::ffi::OsStr;
 use std::fmt;
 use std::io;
-use std::path::Path;
 
 use portcullis_core::packet::{ArenaError, Batch, ResizeRoom};
 use portcullis_core::reason;
@@ -270,6 +269,6 @@ pub fn open(input: impl AsRef<OsStr>, options: &SourceOptions) -> Result<Box<dyn
             let spec: Spec = text["synth:".len()..].parse()?;
             Ok(Box::new(SynthSource::new(&spec, options)))
         }
-        _ => capture::open(Path::new(input), options),
+        _ => capture::open(input, options),
     }
 }

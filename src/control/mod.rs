@@ -340,3 +340,29 @@ fn dispatch(request: Request, service: &mut dyn Service) -> Result<Answer, Refus
         Request::MapDel { map, key } => maps::remove_entry(service, &map, &key).map(|()| Answer::Done),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filter_is_an_absolute_path_or_a_stock_name() {
+        let check = |filter: &str| Reload { filter: Some(filter.into()), ..Reload::default() }.check().is_ok();
+        assert!(check("/f.wgsl") && check("http_only"));
+        assert!(!check("f.wgsl") && !check("./http_only") && !check(""));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn paths_of_any_bytes_are_sent() {
+        use std::ffi::OsStr;
+        use std::os::unix::ffi::OsStrExt;
+        for (bytes, json) in [(&b"/a.wgsl"[..], r#""/a.wgsl""#), (b"/\xe9", "[47,233]")] {
+            let reload = Reload { filter: Some(OsStr::from_bytes(bytes).into()), ..Reload::default() };
+            let line = serde_json::to_string(&reload).unwrap();
+            assert!(line.starts_with(&format!(r#"{{"filter":{json},"#)), "{line}");
+            assert_eq!(serde_json::from_str::<Reload>(&line).unwrap(), reload);
+        }
+        assert_eq!(serde_json::from_str::<Reload>(r#"{"expr":"tcp"}"#).unwrap().filter, None);
+    }
+}

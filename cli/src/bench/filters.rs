@@ -151,7 +151,11 @@ mod tests {
             filter: vec![path("f.wgsl").into()],
             expr: Vec::new(),
             set: vec![("most".into(), set.into())],
-            map: vec![MapFile { map: "limits".into(), file: path("limits.csv").into(), format: portcullis::map::Format::Csv }],
+            map: vec![MapFile {
+                map: "limits".into(),
+                file: path("limits.csv").into(),
+                format: portcullis::map::Format::Csv,
+            }],
             #[cfg(target_os = "linux")]
             from_pin: Vec::new(),
             kernel_routes: None,

@@ -294,18 +294,18 @@ impl FilterArgs {
                 let hint = "standard input is taken for WGSL; of what `tcpdump -ddd` prints say --language bpf";
                 diagnostics.errors.iter_mut().take(1).for_each(|error| error.notes.push(hint.into()));
             }
-            of_arguments(diagnostics)
+            name_options(diagnostics)
         })?;
         Ok((program, instructions))
     }
 
-    /// A program of an object.
+    /// Compiles a program of an object.
     fn load_object(&self, options: &ProgramOptions) -> Result<Program, Failure> {
         let (shown, bytes, program) = self.object_file()?;
         let compiled = xdp::compile(&shown, &bytes, program, options);
         Ok(compiled.map_err(|mut diagnostics| {
             if self.is_stdin() {
-                // A program there is named as an argument names it.
+                // Name programs the way the argument must: /dev/stdin:PROGRAM.
                 let as_named = |text: &mut String| {
                     *text = text.replace(&format!(" {STDIN}:"), &format!(" {STDIN_FILE}:"));
                 };
@@ -314,7 +314,7 @@ impl FilterArgs {
                     error.notes.iter_mut().for_each(as_named);
                 }
             }
-            of_arguments(diagnostics)
+            name_options(diagnostics)
         })?)
     }
 
@@ -324,14 +324,14 @@ impl FilterArgs {
             return Ok(None);
         }
         let (shown, bytes, _) = self.object_file()?;
-        Ok(Some(xdp::inspect(&shown, &bytes, &self.options()).map_err(of_arguments)?))
+        Ok(Some(xdp::inspect(&shown, &bytes, &self.options()).map_err(name_options)?))
     }
 
     fn options(&self) -> ProgramOptions {
         ProgramOptions { parameters: self.set.clone(), fuel: self.fuel, ..ProgramOptions::default() }
     }
 
-    /// An object's name, what is in the file, and the program that is named.
+    /// Reads an object: its name for messages, its bytes, and the program named.
     fn object_file(&self) -> Result<(String, Vec<u8>, Option<&str>), Failure> {
         let (file, program) = self.object().unwrap_or((Path::new(""), None));
         let shown = if self.is_stdin() { STDIN.into() } else { file.display().to_string() };
@@ -357,8 +357,8 @@ impl FilterArgs {
             });
         }
         let bytes = match self.file() {
-            Some(file) if !self.is_stdin() => File::open(file).and_then(beginning),
-            _ => beginning(io::stdin().lock()),
+            Some(file) if !self.is_stdin() => File::open(file).and_then(read_limited),
+            _ => read_limited(io::stdin().lock()),
         }
         .map_err(|error| Failure::Wrong(format!("{}: {}", self.name(), reason(&error))))?;
         if is_capture(&bytes) {
@@ -374,8 +374,8 @@ impl FilterArgs {
     }
 }
 
-/// Has errors of parameters tell of the arguments that those are.
-pub fn of_arguments(mut diagnostics: Diagnostics) -> Diagnostics {
+/// Prefixes errors about parameters with the option that set them.
+pub fn name_options(mut diagnostics: Diagnostics) -> Diagnostics {
     for error in &mut diagnostics.errors {
         if let Some(name) = &error.parameter {
             error.message = format!("--set {name}: {}", error.message);
@@ -384,9 +384,9 @@ pub fn of_arguments(mut diagnostics: Diagnostics) -> Diagnostics {
     diagnostics
 }
 
-/// An object's file, and the program of it that is meant, if one is: `FILE.o` or `FILE.o:PROGRAM`,
-/// and where the language is told `FILE` or `FILE:PROGRAM`, unless there is a file of the whole
-/// name. `None` of what is no object.
+/// Splits the name of an object into its file and the program named, if one is: `FILE.o` or
+/// `FILE.o:PROGRAM`; with `--language xdp` also `FILE` or `FILE:PROGRAM`, unless the whole name is a
+/// file's. Returns `None` for other filters.
 fn object(path: &Path, language: Option<Language>) -> Option<(&Path, Option<&str>)> {
     let has_ending = |path: &Path| path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("o"));
     let split = || path.to_str()?.rsplit_once(':').map(|(file, program)| (Path::new(file), Some(program)));
@@ -399,22 +399,22 @@ fn object(path: &Path, language: Option<Language>) -> Option<(&Path, Option<&str
     }
 }
 
-/// Reads at most one byte more than a filter may have: enough to refuse a longer input, which may
+/// Reads up to one byte more than the limit on sources: enough to refuse a longer input, which may
 /// be endless.
-fn beginning(from: impl Read) -> io::Result<Vec<u8>> {
+fn read_limited(from: impl Read) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     from.take(MAX_SOURCE_BYTES as u64 + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
-/// The folder that a filter includes files from.
+/// The folder that an OpenCL C filter may include files from.
 struct Folder<'a>(&'a Path);
 
 impl Includes for Folder<'_> {
     fn read(&mut self, path: &Path) -> Result<Vec<u8>, String> {
         let folder = if self.0.as_os_str().is_empty() { Path::new(".") } else { self.0 };
         let path = folder.join(path);
-        // A pipe might never be opened from its other end.
+        // Opening a pipe could wait for ever.
         let is_file = path.metadata().map_err(|error| reason(&error))?.is_file();
         if !is_file {
             return Err("this is no file".into());
@@ -423,7 +423,7 @@ impl Includes for Folder<'_> {
         if !real(&path)?.starts_with(real(folder)?) {
             return Err("a symbolic link leads out of the filter's folder".into());
         }
-        File::open(&path).and_then(beginning).map_err(|error| reason(&error))
+        File::open(&path).and_then(read_limited).map_err(|error| reason(&error))
     }
 }
 

@@ -261,8 +261,7 @@ fn open_outputs(args: &Args, program: &Program, source: &dyn Source) -> Result<O
     };
     let pass = create(&args.write)?;
     let tx = create(&args.write_tx)?;
-    let redirect =
-        args.write_redirect.as_deref().map(|dir| RedirectSink::create(dir, source.format())).transpose()?;
+    let redirect = args.write_redirect.as_deref().map(|dir| RedirectSink::create(dir, source.format())).transpose()?;
     let mut outputs = Outputs::new(pass, tx, redirect);
     outputs.broadcasts = Broadcasts::from_program(program);
     Ok(outputs)

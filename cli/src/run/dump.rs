@@ -28,7 +28,8 @@ impl Dumps {
     /// Sees whether the files can be written.
     pub fn open(dumps: &[MapFile]) -> Result<Dumps, SinkError> {
         let one = |dump: &MapFile| {
-            let to = if dump.file == Path::new("-") { Ok(To::Stdout) } else { Replacement::new(&dump.file).map(To::File) };
+            let to =
+                if dump.file == Path::new("-") { Ok(To::Stdout) } else { Replacement::new(&dump.file).map(To::File) };
             to.map(|to| (dump.clone(), to))
         };
         Ok(Dumps { all: dumps.iter().map(one).collect::<Result<_, _>>()? })

@@ -18,11 +18,11 @@ use portcullis::program::Program;
 use super::dump::Dumps;
 use super::events::{Events, Log};
 use super::kernel_routes::KernelRoutes;
+use super::normalize_stdout;
 #[cfg(target_os = "linux")]
 use super::pin;
 use super::rows;
 use super::state::State;
-use super::normalize_stdout;
 use super::traps::Traps;
 use super::watch::Follower;
 use crate::failure::Failure;
@@ -112,8 +112,7 @@ impl MapFile {
     /// An input, out of an argument of this option.
     fn input(text: &OsStr, option: &str) -> Result<MapFile, String> {
         let (map, file) = parts(text, &format!("{option} blocked=blocked.csv"))?;
-        let format =
-            Format::of(file).ok_or("files' names end in .csv or .json, which says what is in them")?;
+        let format = Format::of(file).ok_or("files' names end in .csv or .json, which says what is in them")?;
         Ok(MapFile { map: map.into(), file: file.into(), format })
     }
 

@@ -31,12 +31,17 @@ pub fn check(args: &Args) -> Result<(), Failure> {
         let given = given.as_ref()?;
         Some((given.display().to_string(), given, option, meaning))
     });
-    let state = args.maps.state.iter().map(|file| (file.display().to_string(), file, "--state", "what --state carries maps in"));
+    let state = args
+        .maps
+        .state
+        .iter()
+        .map(|file| (file.display().to_string(), file, "--state", "what --state carries maps in"));
     let dumps = args.maps.dump_map.iter().map(|dump| {
         let given = dump.to_string();
         (given, &dump.file, "--dump-map", "what --dump-map writes to")
     });
-    let events = args.maps.events.iter().map(|file| (file.display().to_string(), file, "--events", "what --events writes to"));
+    let events =
+        args.maps.events.iter().map(|file| (file.display().to_string(), file, "--events", "what --events writes to"));
     for (given, file, option, meaning) in captures.chain(state).chain(dumps).chain(events) {
         let path = named(file, "/dev/stdout");
         let input = inputs.iter().find(|(input, _)| same_file(input, &path));

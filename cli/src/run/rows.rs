@@ -12,7 +12,8 @@ use crate::failure::Failure;
 /// The rows of a file.
 pub fn read(from: &MapFile, map: &Declaration) -> Result<ParsedRows, Failure> {
     let bytes = text::read_file(&from.file, map).map_err(|error| wrong(from, &reason(&error)))?;
-    text::parse(map, from.format, &bytes).map_err(|problems| Failure::Wrong(problems.with_file_name(&from.file.display().to_string())))
+    text::parse(map, from.format, &bytes)
+        .map_err(|problems| Failure::Wrong(problems.with_file_name(&from.file.display().to_string())))
 }
 
 /// Sets what is in them in the session's map, over what is there.

@@ -36,8 +36,24 @@ fn every_file_of_a_run_may_have_any_name() {
     write(&place, "café.pcap", pcap(&[&[2; 60], &[3; 61], &[4; 62]]));
     write(&place, "ré.csv", "9,8\n");
     let args = [
-        "run", "café.wgsl", "--read", "café.pcap", "--device", "cpu", "--write", "wé.pcap", "--write-tx", "té.pcap",
-        "--write-redirect", "dé", "--state", "sé", "--map", "seen=ré.csv", "--dump-map", "seen=oé.csv",
+        "run",
+        "café.wgsl",
+        "--read",
+        "café.pcap",
+        "--device",
+        "cpu",
+        "--write",
+        "wé.pcap",
+        "--write-tx",
+        "té.pcap",
+        "--write-redirect",
+        "dé",
+        "--state",
+        "sé",
+        "--map",
+        "seen=ré.csv",
+        "--dump-map",
+        "seen=oé.csv",
     ];
     let ran = run(&place, &args).done();
     assert!(ran.out.starts_with("caf\u{fffd}.wgsl, on cpu"), "{}", ran.out);
@@ -48,12 +64,17 @@ fn every_file_of_a_run_may_have_any_name() {
     assert_eq!(std::fs::read_to_string(path(&place, "oé.csv")).unwrap(), "key0,value0\n9,8\n");
     assert!(path(&place, "sé").exists());
     // The state comes back from that file.
-    let ran = run(&place, &["run", "café.wgsl", "--read", "café.pcap", "--state", "sé", "--dump-map", "seen=-", "--write", "té.pcap"]);
+    let ran = run(
+        &place,
+        &["run", "café.wgsl", "--read", "café.pcap", "--state", "sé", "--dump-map", "seen=-", "--write", "té.pcap"],
+    );
     assert_eq!(ran.done().out, "key0,value0\n9,8\n");
-    let ran = run(&place, &["run", "café.wgsl", "-r", "café.pcap", "--watch-map", "seen=ré.csv", "--dump-map", "seen=-"]);
+    let ran =
+        run(&place, &["run", "café.wgsl", "-r", "café.pcap", "--watch-map", "seen=ré.csv", "--dump-map", "seen=-"]);
     assert_eq!(ran.done().out, "key0,value0\n9,8\n");
     // An output that is the input is seen, whatever it is called.
-    run(&place, &["run", "café.wgsl", "-r", "café.pcap", "-w", "café.pcap"]).failed(2, &["--write caf", "choose another"]);
+    run(&place, &["run", "café.wgsl", "-r", "café.pcap", "-w", "café.pcap"])
+        .failed(2, &["--write caf", "choose another"]);
 }
 
 #[test]
@@ -67,7 +88,8 @@ fn what_is_not_there_is_named() {
     run(&place, &["run", "é.wgsl", "-r", "é.pcap", "--events", "é"]).failed(2, &["--events \u{fffd}: the filter"]);
     run(&place, &["run", "é.wgsl", "-r", "é.pcap", "--map", "é=é.csv"]).failed(2, &["NAME=FILE"]);
     if cfg!(all(target_os = "linux", any(feature = "af-xdp", feature = "nfqueue", feature = "dpdk"))) {
-        run(&place, &["ctl", "--control", "é.sock", "stats"]).failed(1, &["--control \u{fffd}.sock: there is no socket"]);
+        run(&place, &["ctl", "--control", "é.sock", "stats"])
+            .failed(1, &["--control \u{fffd}.sock: there is no socket"]);
         run(&place, &["ctl", "--control", "é.sock", "reload", "é.wgsl"]).failed(1, &["--control \u{fffd}.sock: "]);
     }
 }

@@ -25,7 +25,7 @@ fn a_stock_filter_runs_by_its_name() {
     assert!(place.run(&["check", "router_v4"]).done().out.starts_with("router_v4: no errors\n"));
     place
         .run(&["check", "http_only", "--set", "htp=1"])
-        .failed(2, &["http_only.wgsl: --set htp", "did you mean `http`"]);
+        .failed(2, &["http_only.wgsl: --set htp", "no parameter `htp`"]);
 }
 
 #[test]

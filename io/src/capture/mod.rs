@@ -38,7 +38,8 @@ const DETECTION_BYTES: usize = 24;
 ///
 /// # Errors
 /// Those of [`read`], and [`SourceError::Open`].
-pub fn open(path: &Path, options: &SourceOptions) -> Result<Box<dyn Source>, SourceError> {
+pub fn open(path: impl AsRef<Path>, options: &SourceOptions) -> Result<Box<dyn Source>, SourceError> {
+    let path = path.as_ref();
     let name = path.display().to_string();
     let failed = |error| SourceError::Open { name: name.clone(), error };
     let file = File::open(path).map_err(failed)?;

@@ -6,8 +6,8 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use portcullis::pipeline::live::metrics::server::Address;
 use portcullis::io::resolved_path;
+use portcullis::pipeline::live::metrics::server::Address;
 use portcullis::reason;
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_no_new_privs};

@@ -70,7 +70,7 @@ impl Service for Live {
     }
 
     fn reload(&mut self, filter: &Reload) -> Result<ReloadReport, Refusal> {
-        let name = out::printable(filter.name());
+        let name = out::printable(&filter.name());
         let span = tracing::error_span!(target: "portcullis", "reload", filter = %name);
         let _reload = span.enter();
         let reloaded = self.take_over(filter);
