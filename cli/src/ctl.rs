@@ -1,4 +1,4 @@
-//! `portcullis ctl`
+//! `portcullis ctl`: the client of a run's control socket.
 
 use std::path::PathBuf;
 
@@ -127,7 +127,7 @@ mod client {
                 _ => {
                     let summary: RunSummary = serde_json::from_str(stats.get())
                         .map_err(|error| Failure::Wrong(format!("the run's numbers make no sense here: {error}")))?;
-                    // Instances of another release may not send these.
+                    // Instances of other releases may not send these.
                     let besides: ExtraReport = serde_json::from_str(stats.get()).unwrap_or_default();
                     out::print(report::table(&summary, "so far", None, &besides))
                 }

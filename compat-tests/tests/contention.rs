@@ -231,7 +231,7 @@ fn a_million_keys_are_made_at_once() {
         let (words, layout) = (session.map_words(0).unwrap(), Layout::of(&program.maps()[0]));
         let mut is_there = vec![false; count as usize];
         for place in words[layout.slot_offset(0)..].chunks_exact(layout.stride as usize).filter(|place| place[0] != 0) {
-            // 31 bits a word, the lowest first (docs/guide/maps.md, "Memory").
+            // 31 bits a word, the lowest first (docs/reference/map-memory.md).
             let bits = |index: usize| place[index] & !KEY_WORD_WRITTEN;
             let (first, number) = (bits(0) | bits(1) << 31, bits(1) >> 1 | bits(2) << 30);
             let whole = first == FIRST && place[..3].iter().all(|word| word & KEY_WORD_WRITTEN != 0);

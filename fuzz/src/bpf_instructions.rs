@@ -105,12 +105,12 @@ mod tests {
     use crate::mutate::{A_SECOND, mutation, run_for};
 
     #[test]
-    fn for_a_second() {
+    fn mutated_seeds_never_panic() {
         println!("{} programs", run_for(A_SECOND, "bpf_instructions", CORPUS, 0, run));
     }
 
     #[test]
-    fn the_seeds_are_programs_and_their_mutations_sometimes() {
+    fn seeds_and_some_mutations_are_valid_programs() {
         let compiles = |data: Vec<u8>| {
             let (_, program) = parts(&data);
             bpf::compile_program(&Source::new("f", ""), &program, &ProgramOptions::default()).is_ok()
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_of_no_kind() {
+    fn malformed_bytes_never_panic() {
         for data in [&b""[..], b"\0", b"\xff\xfe", &[6; 100], &[0; 100], &[0xff; 64]] {
             run(data);
         }

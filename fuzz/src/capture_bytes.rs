@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn for_a_second() {
+    fn mutated_seeds_never_panic() {
         let good = good();
         let seeds: Vec<&[u8]> = good.iter().map(Vec::as_slice).collect();
         // Lengths at their limits in both byte orders, and starts of pcapng blocks.

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn for_a_second() {
+    fn mutated_seeds_never_panic() {
         let pieces: [&[u8]; 16] = [
             b"\n",
             b"\"",

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn for_a_second() {
+    fn mutated_seeds_never_panic() {
         let good = good();
         let seeds: Vec<&[u8]> = good.iter().map(Vec::as_slice).collect();
         let pieces: &[&[u8]] = &[&[0; 4], &[0xff; 4], &[0, 4, 0, 0], &[0xff, 3, 0, 0], &[128, 0, 0, 0], &[4, 0, 0, 0]];

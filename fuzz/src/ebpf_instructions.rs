@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn for_a_second() {
+    fn mutated_seeds_never_panic() {
         let seeds = seeds();
         let seeds: Vec<&[u8]> = seeds.iter().map(Vec::as_slice).collect();
         let pieces: &[&[u8]] = &[
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn the_seeds_are_programs_and_their_mutations_sometimes() {
+    fn seeds_and_some_mutations_are_valid_programs() {
         let seeds = seeds();
         let is_accepted = |data: &[u8]| !matches!(compare_with_model(data), Comparison::Refused(_));
         let accepted = seeds.iter().filter(|seed| is_accepted(seed)).count();
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_of_no_kind() {
+    fn malformed_bytes_never_panic() {
         for data in [&b""[..], b"\0", b"\xff\xfe", &[6; 100], &[0; 100], &[0xff; 64], &[0x95; 65]] {
             run(data);
         }

@@ -100,7 +100,7 @@ fn is_printable(text: &str) -> bool {
     !text.is_empty() && !text.chars().any(char::is_control)
 }
 
-/// Replaces the last 8 bytes with the checksum that `docs/guide/maps.md` specifies.
+/// Replaces the last 8 bytes with the checksum that `docs/reference/map-memory.md` specifies.
 fn with_checksum(bytes: &[u8]) -> Vec<u8> {
     let end = bytes.len().saturating_sub(8) / 4 * 4;
     let words = bytes[..end].chunks_exact(4).map(|word| word.iter().rev().fold(0, |n, b| n << 8 | u64::from(*b)));
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn for_a_second() {
+    fn mutated_seeds_never_panic() {
         let state = [&[STATE + 8][..], &some_state()].concat();
         let intact = [&[STATE][..], &some_state()].concat();
         let seeds: [&[u8]; 12] = [

@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn for_a_second() {
+    fn mutated_seeds_never_panic() {
         let pieces: &[&[u8]] = &[
             b"\r\n",
             b"\n",

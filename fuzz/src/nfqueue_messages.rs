@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn for_a_second() {
+    fn mutated_seeds_never_panic() {
         let good = good();
         let seeds: Vec<&[u8]> = good.iter().map(Vec::as_slice).collect();
         // Truncated attributes, and lengths at their limits.

@@ -1,4 +1,4 @@
-//! Runs over a capture.
+//! `run --read`: runs over a capture.
 
 use std::io::{IsTerminal, stdin, stdout};
 use std::num::NonZeroUsize;
@@ -21,7 +21,7 @@ use crate::chosen::Chosen;
 use crate::failure::{Failure, INTERRUPTED, WRONG};
 use crate::{explain, out};
 
-/// Runs over a capture.
+/// Runs the filter over the capture `read`.
 pub fn run(args: &Args, read: &Path) -> Result<(), Failure> {
     usable(args, read)?;
     let program = Arc::new(args.filter.load()?);
@@ -31,8 +31,8 @@ pub fn run(args: &Args, read: &Path) -> Result<(), Failure> {
     let device = chosen.device.clone();
     args.maps.check(&program, device.info())?;
     let options = LoadOptions {
-        // Nobody asked for this very GPU, so that it need not have batches which the CPU is better
-        // at.
+        // Unless the user asked for this GPU, leave it those batches at which the CPU is not
+        // better.
         elephant_flow_device: chosen.elephant_flow_device(),
         threads: args.threads.and_then(|n| NonZeroUsize::new(n.into())),
         dispatch: args.dispatch,
@@ -50,15 +50,15 @@ pub fn run(args: &Args, read: &Path) -> Result<(), Failure> {
     let mut maps = Maps::load(&args.maps, &program, &mut *session)?;
     let begun = Instant::now();
     let source = open_source(args, read, &program, chosen.kind())?;
-    // It has read its first block by now.
+    // Opening the source reads its first block.
     let opened = begun.elapsed();
     places::check(args)?;
     maps.open_outputs(&interrupt.stop)?;
-    // The first output that is there is to be finished; the wait for a first packet was none of
-    // that.
+    // From here on there are output files to finish on an interrupt. The wait for a first packet
+    // before left none.
     interrupt.listen();
     let outputs = open_outputs(args, &program, &*source)?;
-    // Opening one may have waited too, for whoever reads a pipe.
+    // Opening an output waits too, if it is a pipe without a reader.
     interrupt.begin();
 
     let mut progress = Progress::new(args.progress);
@@ -68,14 +68,14 @@ pub fn run(args: &Args, read: &Path) -> Result<(), Failure> {
     finished.totals.times.read += opened;
     finished.totals.elapsed = begun.elapsed();
 
-    // What cannot be written any more ends a run, too, and that is no interrupt.
+    // Events that cannot be written stop the run as well, but that is no interrupt.
     let stopped = finished.stopped && !maps.events_failed();
     let (saved, told) = match &finished.error {
         None | Some(PipelineError::Source(_)) => {
             let told = maps.last_events(Some(&mut *session));
             (maps.write(&mut *session), told)
         }
-        // Batches may be in flight, and of what was given up nobody knows how far it has come.
+        // Batches may be in flight, and the state of the maps after an abandoned batch is unknown.
         Some(_) => (Ok(()), maps.last_events(None)),
     };
     let end = End { stopped, packets: finished.totals.packets, writes_maps: maps.writes() };
@@ -93,7 +93,7 @@ pub fn run(args: &Args, read: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What can be known to be wrong before anything is read.
+/// Refuses arguments that contradict each other or standard input and output.
 fn usable(args: &Args, read: &Path) -> Result<(), Failure> {
     let wrong = |what: &str| Err(Failure::Usage(what.into()));
     if args.filter.is_stdin() && read == Path::new("-") {
@@ -114,21 +114,21 @@ fn usable(args: &Args, read: &Path) -> Result<(), Failure> {
 
 /// How a run ended.
 struct End {
-    /// Whether somebody stopped it.
+    /// Whether it was interrupted.
     stopped: bool,
-    /// Packets that came through.
+    /// Packets with a verdict.
     packets: u64,
-    /// Whether maps are to be written.
+    /// Whether the run has maps to write.
     writes_maps: bool,
 }
 
 impl End {
-    /// What has been said is all; this is left.
+    /// The failure after all errors have been reported.
     fn silent(&self) -> Failure {
         Failure::Silent(if self.stopped { INTERRUPTED } else { WRONG })
     }
 
-    /// A run that was stopped in the middle of a batch.
+    /// Reports that a batch in flight was abandoned.
     fn given_up(&self) {
         out::warn("what was under way took too long and was given up; the packets before it are counted and written");
         if self.writes_maps {
@@ -136,10 +136,10 @@ impl End {
         }
     }
 
-    /// A run that ended by an error, with what became of its maps and of the last events.
+    /// Reports an error that ended the run, and what became of its maps and of the last events.
     fn failed(&self, error: &PipelineError, saved: Result<(), Failure>, told: Result<(), Failure>) -> Failure {
         if error.is_broken_pipe() {
-            // A quiet end, but for what was to be kept.
+            // Silent, except about what the user wanted to keep.
             if self.writes_maps {
                 out::note("no map is written");
             }
@@ -166,7 +166,7 @@ impl End {
         self.silent()
     }
 
-    /// Maps could not be written.
+    /// Reports that maps could not be written.
     fn not_saved(&self, failure: Failure) -> Failure {
         if let Failure::Wrong(text) = &failure {
             out::error(text);
@@ -183,7 +183,7 @@ impl End {
     }
 }
 
-/// Tells how it went, where there is room for it.
+/// Prints the results, to standard error if standard output is in use.
 fn tell(
     args: &Args,
     device: &dyn Device,
@@ -210,7 +210,7 @@ fn tell(
     Ok(())
 }
 
-/// Shows how far a run is, and has maps follow their files.
+/// Shows progress, and updates maps that follow files.
 struct RunObserver<'a> {
     progress: &'a mut Progress,
     maps: &'a mut Maps,
@@ -240,8 +240,8 @@ fn open_source(args: &Args, read: &Path, program: &Program, kind: DeviceKind) ->
     let mut options = pipeline::source_options(program, kind, writes);
     if let Some(BatchSize::Packets(batch)) = args.batch {
         options.max_packets = options.max_packets.min(batch as usize);
-        // Room for packets of 512 bytes; of longer ones a batch has fewer, so that memory is
-        // bounded.
+        // Sized for packets of 512 bytes. With longer packets a batch has fewer, which bounds
+        // memory.
         options.block_size =
             (batch as usize).saturating_mul(512).clamp(SourceOptions::BLOCK_SIZE, 8 * SourceOptions::BLOCK_SIZE);
     }

@@ -1,4 +1,4 @@
-//! What a run's maps begin with and where they go.
+//! Maps of a run: their initial entries, the files they follow, and where they are written.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -27,7 +27,7 @@ use super::traps::Traps;
 use super::watch::Follower;
 use crate::failure::Failure;
 
-/// The arguments about maps.
+/// Arguments about maps.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct MapArgs {
     /// Load all maps from this file if it exists; save them to it after the run
@@ -75,7 +75,7 @@ pub struct MapArgs {
 /// A map and a file: `NAME=FILE`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MapFile {
-    /// The map.
+    /// Name of the map.
     pub map: String,
     /// The file; `-` is standard output.
     pub file: PathBuf,
@@ -100,7 +100,7 @@ pub fn pinned() -> impl TypedValueParser<Value = MapFile> {
 }
 
 impl MapFile {
-    /// An output, out of an argument.
+    /// Parses the argument of `--dump-map`.
     fn output(text: &OsStr) -> Result<MapFile, String> {
         let (map, file) = parts(text, "--dump-map flows=flows.csv")?;
         let file = normalize_stdout(file);
@@ -109,14 +109,14 @@ impl MapFile {
         Ok(MapFile { map: map.into(), file, format })
     }
 
-    /// An input, out of an argument of this option.
+    /// Parses the argument of `option`, which reads a file.
     fn input(text: &OsStr, option: &str) -> Result<MapFile, String> {
         let (map, file) = parts(text, &format!("{option} blocked=blocked.csv"))?;
         let format = Format::of(file).ok_or("files' names end in .csv or .json, which says what is in them")?;
         Ok(MapFile { map: map.into(), file: file.into(), format })
     }
 
-    /// The map's number; the filter has it ([`MapArgs::check`]).
+    /// Returns the map's number. [`MapArgs::check`] ensures that the filter has the map.
     pub fn number(&self, program: &Program) -> Option<usize> {
         find_map(program.maps(), &self.map).ok()
     }
@@ -155,7 +155,7 @@ impl MapArgs {
         self.state.is_some() || from_files || self.kernel_routes.is_some()
     }
 
-    /// Maps that begin with what is in one of the kernel's.
+    /// Maps that are initialised from pinned kernel maps.
     fn pinned(&self) -> &[MapFile] {
         #[cfg(target_os = "linux")]
         return &self.from_pin;
@@ -169,18 +169,18 @@ impl MapArgs {
         MapArgs { map: Vec::new(), from_pin: Vec::new(), ..self.clone() }
     }
 
-    /// Whether something is to be done between two batches.
+    /// Whether maps are updated or saved between batches.
     #[cfg(all(target_os = "linux", feature = "live"))]
     pub fn follows(&self) -> bool {
         self.state_every.is_some() || !self.watch_map.is_empty() || self.kernel_routes.is_some()
     }
 
-    /// Whether standard output is taken.
+    /// Whether a dump or the events go to standard output.
     pub fn takes_stdout(&self) -> bool {
         self.dump_map.iter().any(|dump| dump.file == Path::new("-")) || self.events.as_deref() == Some(Path::new("-"))
     }
 
-    /// Refuses maps that the filter does not have, and devices that have none.
+    /// Refuses maps that the filter does not have, and devices without maps.
     pub fn check(&self, program: &Program, device: &DeviceInfo) -> Result<(), Failure> {
         let state = self.state.iter().map(|file| (format!("--state {}", file.display()), None));
         let (map, watched, dumped) = (&self.map[..], &self.watch_map[..], &self.dump_map[..]);
@@ -229,11 +229,11 @@ impl MapArgs {
     }
 }
 
-/// Progress to report while packets flow.
+/// A message about maps during a run.
 pub enum MapNotice {
-    /// Something that could not be done.
+    /// An operation failed.
     Warning(String),
-    /// Something that is good to know.
+    /// An operation that had failed succeeds again.
     Note(String),
 }
 
@@ -246,24 +246,24 @@ pub struct Maps {
     pub(super) routes: Option<KernelRoutes>,
     dumps: Option<Dumps>,
     pub(super) events: Events,
-    /// Where packets were aborted.
+    /// Counters of aborted packets, by instruction.
     pub traps: Traps,
 }
 
-/// A map and its number.
+/// Number and declaration of a map.
 type Numbered<'a> = (usize, &'a Declaration);
 
-/// A file's map.
+/// Returns the map that a file is for.
 fn numbered<'a>(file: &MapFile, program: &'a Program) -> Option<Numbered<'a>> {
     file.number(program).map(|number| (number, &program.maps()[number]))
 }
 
 impl Maps {
-    /// Brings what they begin with to the session.
+    /// Loads the initial entries into the session's maps.
     pub fn load(args: &MapArgs, program: &Arc<Program>, session: &mut dyn Session) -> Result<Maps, Failure> {
         let every = args.state_every.map(|seconds| Duration::from_secs(seconds.into()));
         let mut state = args.state.as_deref().map(|name| State::open(name, every)).transpose()?;
-        // What is wrong with any of the files comes before the first is taken.
+        // Check all files before any map is changed.
         let given = args.map.iter().filter_map(|file| Some((file, numbered(file, program)?)));
         let given = given.map(|(file, map)| Ok((file, map, rows::read(file, map.1)?)));
         let given: Vec<_> = given.collect::<Result<_, Failure>>()?;
@@ -294,8 +294,8 @@ impl Maps {
         Ok(Maps { args: args.clone(), program: program.clone(), state, followers, routes, dumps: None, events, traps })
     }
 
-    /// Sees whether what is written after the run can be; what is written while packets flow is
-    /// made, and stops the run where that cannot go on.
+    /// Checks that the files written after the run can be written, and creates the event file,
+    /// whose write errors cancel `stop`.
     pub fn open_outputs(&mut self, stop: &CancelToken) -> Result<(), SinkError> {
         self.dumps = Some(Dumps::open(&self.args.dump_map)?);
         if let Some(file) = &self.args.events {
@@ -304,9 +304,9 @@ impl Maps {
         Ok(())
     }
 
-    /// Between two batches: writes state where that is due, and makes maps follow their files. What
-    /// could not be done, and what can be again, is to be told. Also reads events, where a batch of
-    /// so many packets needs room for its own.
+    /// Does the work between two batches: saves state if it is due, updates maps that follow files
+    /// or routes, and reads events so that the next batch, of `coming` packets, has room for its
+    /// own. Returns messages for the user.
     pub fn follow(&mut self, session: &mut dyn Session, coming: usize) -> Result<Vec<MapNotice>, DeviceError> {
         let mut told = Vec::new();
         self.events.boundary(session, coming)?;
@@ -322,28 +322,27 @@ impl Maps {
         Ok(told)
     }
 
-    /// Whether any is written after the run.
+    /// Whether maps are written after the run.
     pub fn writes(&self) -> bool {
         self.args.state.is_some() || !self.args.dump_map.is_empty()
     }
 
-    /// Reads the last events; where there is no session any more, what was read before is all that
-    /// there is.
+    /// Reads the last events. Without a session, only those read before are written.
     pub fn last_events(&mut self, session: Option<&mut dyn Session>) -> Result<(), Failure> {
         self.events.finish(session)
     }
 
-    /// Whether the run was ended since events cannot be written any more.
+    /// Whether a write error of the event file has stopped the run.
     pub fn events_failed(&self) -> bool {
         self.events.failed()
     }
 
-    /// How many events there were, where the filter has any.
+    /// Counts of events, if the filter has any.
     pub fn events(&self) -> Option<EventCounts> {
         self.events.counts()
     }
 
-    /// Writes what is there now to all files, also where one fails; the first error is given.
+    /// Writes all files, even if one fails. Returns the first error.
     pub fn write(&mut self, session: &mut dyn Session) -> Result<(), Failure> {
         let saved =
             self.state.as_mut().map_or(Ok(()), |state| state.save(&self.program, session).map_err(Failure::from));
@@ -351,7 +350,7 @@ impl Maps {
     }
 }
 
-/// Reads the files that maps follow, and watches them from now on.
+/// Reads the files that maps follow, and starts to watch them.
 pub(super) fn watched(args: &MapArgs, program: &Program) -> Result<Vec<(Follower, ParsedRows)>, Failure> {
     let watched = args.watch_map.iter().filter_map(|file| Some((file, numbered(file, program)?)));
     watched.map(|(file, map)| Follower::new(file, map)).collect()

@@ -122,12 +122,12 @@ pub struct Args {
     progress: bool,
 }
 
-/// What `--batch` takes.
+/// Value of `--batch`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum BatchSize {
-    /// As large as the device needs it, for live packets.
+    /// Sizes that adapt to the device and the load, for live packets.
     Auto,
-    /// So many packets, at most.
+    /// Maximum number of packets in a batch.
     Packets(u32),
 }
 
@@ -139,8 +139,8 @@ fn batch(text: &str) -> Result<BatchSize, String> {
     }
 }
 
-/// Parses an output's path. Standard output under another name becomes `-`: opened as a file it
-/// would be truncated, and mixed with the table.
+/// Parser of output paths. Maps other names of standard output to `-`: opened as a file, it would
+/// be truncated, and the results would end up in it too.
 fn output() -> impl TypedValueParser<Value = PathBuf> {
     PathBufValueParser::new().map(|path| normalize_stdout(&path))
 }
@@ -164,7 +164,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 }
 
 impl Args {
-    /// Packets of a batch, about; `most` where nobody says how many.
+    /// Expected number of packets in a batch, at most `most`.
     fn expected(&self, most: usize) -> usize {
         match self.batch {
             Some(BatchSize::Packets(packets)) => (packets as usize).min(most),
@@ -172,7 +172,7 @@ impl Args {
         }
     }
 
-    /// Whether standard output is taken, so that the totals cannot go there.
+    /// Whether standard output is in use, so that the totals go to standard error.
     fn takes_stdout(&self) -> bool {
         self.captures_to_stdout() || self.maps.takes_stdout()
     }

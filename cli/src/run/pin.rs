@@ -1,4 +1,4 @@
-//! `--from-pin`: a map's entries out of one of the kernel's.
+//! `--from-pin`: initialises a map from a pinned kernel map.
 
 use portcullis::device::Session;
 use portcullis::frontend::xdp::object::MapType;
@@ -18,7 +18,7 @@ pub fn read(from: &MapFile, map: &Declaration) -> Result<Vec<Row>, Failure> {
     Ok(words(map, entries))
 }
 
-/// Brings it to the session's map, over what is there.
+/// Sets the entries in the session's map, replacing those with the same keys.
 pub fn set(
     entries: &[Row],
     from: &MapFile,
@@ -46,7 +46,7 @@ pub fn set(
 fn check(pinned: &PinnedMap, map: &Declaration) -> Result<(), String> {
     let ty = MapType(pinned.ty);
     let fits = match &map.typed {
-        // What these hold are numbers of the kernel's own, which mean nothing here.
+        // Values of these types are kernel-internal numbers, which mean nothing here.
         Some(_)
             if ty.has_no_readable_values()
                 || ty.is_map_of_maps()
@@ -81,12 +81,12 @@ fn check(pinned: &PinnedMap, map: &Declaration) -> Result<(), String> {
     Ok(())
 }
 
-/// The entries in words. Of values for each processor there is one here. Entries by number that are
-/// beyond the map's are left out where there is nothing in them.
+/// Converts the entries to words. Per-CPU values are summed. Entries of an array beyond the map's
+/// size are left out if they are zero.
 fn words(map: &Declaration, entries: Entries) -> Vec<Row> {
     let value = match &map.typed {
         Some(typed) => typed.value.clone(),
-        // A sum has 64 bits.
+        // A counter has 64 bits.
         None if map.kind == MapKind::Counter => CType::unknown(8),
         None => CType::unknown(map.sizes().1),
     };

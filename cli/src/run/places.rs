@@ -1,4 +1,4 @@
-//! Whether a run's files get in each other's way.
+//! Checks that the files of a run do not overwrite each other.
 
 use std::path::{Path, PathBuf};
 
@@ -7,10 +7,11 @@ use portcullis::io::{resolved_path, same_destination, same_file};
 use super::Args;
 use crate::failure::Failure;
 
-/// Refuses outputs that would wipe out an input or each other. The inputs are open by now, and the
-/// outputs not yet.
+/// Refuses outputs that would overwrite an input or each other. To be called when the inputs are
+/// open and the outputs are not.
 pub fn check(args: &Args) -> Result<(), Failure> {
-    // What a shell opened has a name as well, on Unix; elsewhere there is nothing of these names.
+    // On Unix, a file opened by the shell is found through these names; elsewhere they name
+    // nothing.
     let named = |path: &Path, stream| if path == Path::new("-") { PathBuf::from(stream) } else { path.to_owned() };
     let mut inputs: Vec<_> =
         args.filter.file().map(|file| (named(file, "/dev/stdin"), "the filter")).into_iter().collect();

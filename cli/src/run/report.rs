@@ -12,28 +12,28 @@ use serde::{Deserialize, Serialize};
 use super::traps::{self, OutOfFuel, Trapped};
 use crate::out;
 
-/// Redirect targets in the table; the JSON line has all that are counted.
+/// Maximum number of redirect targets in the table; the JSON line has all that are counted.
 const SHOWN_TARGETS: usize = 16;
 
-/// A run that is over.
+/// Results of a finished run.
 pub struct Run<'a> {
-    /// The filter's name.
+    /// Name of the filter.
     pub filter: String,
-    /// The device.
+    /// The device that ran it.
     pub device: &'a DeviceInfo,
     /// Totals of the run.
     pub totals: &'a Totals,
-    /// What the filter told of, if it can.
+    /// Counts of events, if the filter has any.
     pub events: Option<EventCounts>,
-    /// Where a program of XDP was aborted.
+    /// Where an XDP program aborted packets.
     pub traps: Vec<Trapped>,
-    /// How many packets were out of fuel, if any were.
+    /// How many packets ran out of fuel, if any may have.
     pub out_of_fuel: Option<OutOfFuel>,
     /// Whether the run was interrupted before the end of its input.
     pub interrupted: bool,
 }
 
-/// The line of JSON. Every key is always there, but for what only some filters have.
+/// The line of JSON. Keys are always present, except those that only some filters have.
 #[derive(Serialize)]
 struct Line<'a> {
     filter: &'a str,
@@ -41,7 +41,7 @@ struct Line<'a> {
     packets: u64,
     bytes: u64,
     verdicts: Verdicts,
-    /// By target; `other` are those beyond what is counted one by one.
+    /// By target; `other` is the sum of targets that are not counted individually.
     redirect_targets: BTreeMap<Target, u64>,
     elapsed_s: f64,
     mpps: f64,
@@ -54,12 +54,12 @@ struct Line<'a> {
     out_of_fuel: Option<OutOfFuel>,
 }
 
-/// Events of a run.
+/// Counts of events.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct EventTotals {
     /// Events that were read, and written if a file was given.
     count: u64,
-    /// Events lost for lack of room, or because writing failed.
+    /// Events lost because a ring was full or because writing failed.
     lost: u64,
 }
 
@@ -75,7 +75,7 @@ impl From<EventTotals> for EventCounts {
     }
 }
 
-/// The row of events, for tables.
+/// Formats the counts of events as a table row.
 pub fn events_row(EventCounts { events, lost }: EventCounts) -> Vec<String> {
     vec!["events".into(), out::grouped(events), format!("{} lost", out::grouped(lost))]
 }
@@ -105,7 +105,7 @@ impl Serialize for Target {
 }
 
 impl Run<'_> {
-    /// One line, the end of the line included.
+    /// Formats the results as one line of JSON, with its line end.
     pub fn json(&self) -> String {
         let totals = self.totals;
         let VerdictCounts { aborted, drop, pass, tx, redirect } = totals.verdicts;
@@ -131,7 +131,7 @@ impl Run<'_> {
         serde_json::to_string(&line).expect("numbers and texts, with texts for keys") + "\n"
     }
 
-    /// A small table.
+    /// Formats the results as a table.
     pub fn table(&self) -> String {
         let totals = self.totals;
         let share = |count: u64| match totals.packets {
@@ -161,7 +161,7 @@ impl Run<'_> {
         )
     }
 
-    /// The time that each stage took. Stages run at the same time.
+    /// Rows with the busy time of each stage, marked if stages overlapped.
     fn stage_rows(&self) -> Vec<Vec<String>> {
         let times = &self.totals.times;
         let stages = [
@@ -178,7 +178,7 @@ impl Run<'_> {
         taken.map(|(name, time)| vec![name.into(), seconds(time), remark.into()]).collect()
     }
 
-    /// The targets with the most packets, then all others together.
+    /// The targets with the most packets, followed by the sum of all others.
     fn targets(&self) -> Vec<(String, u64)> {
         let mut counts: Vec<_> = self.totals.targets.iter().collect();
         if counts.len() > SHOWN_TARGETS {
@@ -206,7 +206,7 @@ mod tests {
 
     use super::*;
 
-    /// The sum of the stages' times and the time of the run are the reader's to compare.
+    /// Without the mark, a reader would wonder why stages take longer than the run.
     #[test]
     fn stages_that_overlap_say_so() {
         let device = DeviceInfo {

@@ -1,4 +1,4 @@
-//! `--map`: a map's entries out of a file.
+//! `--map`: sets a map's entries from a file.
 
 use portcullis::device::Session;
 use portcullis::map::{Declaration, Table};
@@ -9,14 +9,14 @@ use portcullis::reason;
 use super::maps::MapFile;
 use crate::failure::Failure;
 
-/// The rows of a file.
+/// Reads the rows of a file.
 pub fn read(from: &MapFile, map: &Declaration) -> Result<ParsedRows, Failure> {
     let bytes = text::read_file(&from.file, map).map_err(|error| wrong(from, &reason(&error)))?;
     text::parse(map, from.format, &bytes)
         .map_err(|problems| Failure::Wrong(problems.with_file_name(&from.file.display().to_string())))
 }
 
-/// Sets what is in them in the session's map, over what is there.
+/// Sets the rows in the session's map, replacing entries with the same keys.
 pub fn set(
     rows: &ParsedRows,
     from: &MapFile,

@@ -38,8 +38,8 @@ fn check_explains_what_would_be_chosen() {
     assert!(!place.run(&["check", &filter]).done().out.contains("device"));
     let ran = place.run(&["check", &filter, "--explain"]).done();
     // On a machine with one device, and on one with several and no stored calibration.
-    let said = ["nothing to choose from", "calibration: none (`portcullis calibrate FILTER` makes one)"];
-    assert!(said.iter().any(|said| ran.out.contains(said)), "{}", ran.out);
+    let expected = ["nothing to choose from", "calibration: none (`portcullis calibrate FILTER` makes one)"];
+    assert!(expected.iter().any(|expected| ran.out.contains(expected)), "{}", ran.out);
     assert!(ran.out.contains("transfer:"), "{}", ran.out);
 }
 

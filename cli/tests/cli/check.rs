@@ -164,8 +164,8 @@ fn maps_are_listed() {
          //! map seen: hash key=1 value=0 entries=5 fields=source:ipv4\n{PASS}"
     );
     let filter = place.file("f.wgsl", filter);
-    // By docs/guide/maps.md: a header of 16 words; 1024 slots of 5 words for key and state and 6
-    // for the value; 65536 words; 2 words; 8 slots of 2 + 1 words.
+    // By docs/reference/map-memory.md: a header of 16 words; 1024 slots of 5 words for key and
+    // state and 6 for the value; 65536 words; 2 words; 8 slots of 2 + 1 words.
     let bytes = [4 * (16 + 1024 * 12), 4 * (16 + 65536), 4 * (16 + 2), 4 * (16 + 8 * 3)];
     let fields = |fields: &[&str]| -> Vec<_> {
         let field = |field: &&str| {

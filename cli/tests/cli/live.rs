@@ -28,7 +28,7 @@ pub struct Live {
     child: Child,
     to: ChildStdin,
     from: ChildStdout,
-    said: Arc<Mutex<String>>,
+    log: Arc<Mutex<String>>,
     listener: JoinHandle<()>,
     /// Number of packets that came back.
     pub packets: u64,
@@ -42,17 +42,17 @@ impl Live {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let (mut to, from) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
         to.write_all(&pcap(&[])).unwrap();
-        let (mut err, said) = (child.stderr.take().unwrap(), Arc::<Mutex<String>>::default());
+        let (mut err, log) = (child.stderr.take().unwrap(), Arc::<Mutex<String>>::default());
         let listener = {
-            let said = said.clone();
+            let log = log.clone();
             std::thread::spawn(move || {
                 let mut some = [0; 4096];
                 while let Ok(length @ 1..) = err.read(&mut some) {
-                    said.lock().unwrap().push_str(&String::from_utf8_lossy(&some[..length]));
+                    log.lock().unwrap().push_str(&String::from_utf8_lossy(&some[..length]));
                 }
             })
         };
-        Live { child, to, from, said, listener, packets: 0 }
+        Live { child, to, from, log, listener, packets: 0 }
     }
 
     /// Sends a packet of a source, and returns its number and count.
@@ -77,14 +77,14 @@ impl Live {
             if condition(self, answer) {
                 return;
             }
-            assert!(begun.elapsed() < TIMEOUT, "timeout: {answer:?}, {}", self.said());
+            assert!(begun.elapsed() < TIMEOUT, "timeout: {answer:?}, {}", self.log());
             std::thread::sleep(Duration::from_millis(10));
         }
     }
 
     /// Returns standard error so far.
-    pub fn said(&self) -> String {
-        self.said.lock().unwrap().clone()
+    pub fn log(&self) -> String {
+        self.log.lock().unwrap().clone()
     }
 
     /// Closes the input, and returns standard error up to the totals.
@@ -93,11 +93,11 @@ impl Live {
         let mut rest = Vec::new();
         self.from.read_to_end(&mut rest).unwrap();
         assert!(rest.is_empty(), "all packets came back before");
-        assert_eq!(self.child.wait().unwrap().code(), Some(0), "{}", self.said.lock().unwrap());
+        assert_eq!(self.child.wait().unwrap().code(), Some(0), "{}", self.log.lock().unwrap());
         self.listener.join().unwrap();
-        let said = self.said.lock().unwrap().clone();
-        let (before, totals) = said.trim_end().rsplit_once('\n').unwrap_or(("", said.trim_end()));
-        let totals: serde_json::Value = serde_json::from_str(totals).unwrap_or_else(|e| panic!("{e}: {said}"));
+        let log = self.log.lock().unwrap().clone();
+        let (before, totals) = log.trim_end().rsplit_once('\n').unwrap_or(("", log.trim_end()));
+        let totals: serde_json::Value = serde_json::from_str(totals).unwrap_or_else(|e| panic!("{e}: {log}"));
         assert_eq!(totals["packets"], self.packets, "no packet was lost");
         before.to_owned()
     }

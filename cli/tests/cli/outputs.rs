@@ -172,7 +172,7 @@ fn outputs_that_cannot_be_written_are_named() {
     );
 }
 
-/// If writing fails, the file ends with a whole packet, and the error states how many packets it has.
+/// If writing fails, the file ends with a whole packet, and the error states how many it has.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_file_whose_writing_fails_ends_with_a_whole_packet() {
@@ -189,8 +189,8 @@ fn a_file_whose_writing_fails_ends_with_a_whole_packet() {
     let check = |ran: RunOutput, name: &str, got: Vec<Vec<u8>>, wanted: &[Vec<u8>]| {
         let count = got.len();
         assert!((10..wanted.len()).contains(&count) && wanted.starts_with(&got), "{name}: {count} packets");
-        let said = format!("error: {name}: writing failed: {why}; packets in the file: {count}\n");
-        assert_eq!((ran.code, ran.err), (1, format!("{said}4 000 packets were judged, and not all are written\n")));
+        let message = format!("error: {name}: writing failed: {why}; packets in the file: {count}\n");
+        assert_eq!((ran.code, ran.err), (1, format!("{message}4 000 packets were judged, and not all are written\n")));
     };
     // The unit of the limits is 512 bytes. Some of them fall inside a packet.
     for limit in [8, 9, 100, 601] {

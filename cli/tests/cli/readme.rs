@@ -69,7 +69,7 @@ fn the_dumps_of_the_maps_page_are_as_shown() {
 #[test]
 fn the_csv_and_json_rows_of_the_maps_page_are_equal() {
     let page = include_str!("../../../docs/guide/maps.md");
-    let (_, section) = page.split_once("\n### Rows that people write\n").unwrap();
+    let (_, section) = page.split_once("\n### Map files\n").unwrap();
     let (section, _) = section.split_once("\n### ").unwrap();
     let indented: String = section.lines().filter_map(|l| l.strip_prefix("    ")).map(|l| format!("{l}\n")).collect();
     let (csv, json) = indented.split_at(indented.find('[').unwrap());

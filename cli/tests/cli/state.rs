@@ -229,9 +229,9 @@ fn a_long_run_writes_its_state_periodically() {
     place.run(&other).failed(1, &["error: s: another run carries its state in it"]);
     // The state is written again.
     live.until(1, |_, _| std::fs::read(place.path("s")).unwrap() != first);
-    let (most, said) = (live.packets, live.said());
+    let (most, log) = (live.packets, live.log());
     live.kill();
-    assert_eq!(said, "");
+    assert_eq!(log, "");
     place.run(&[&other[..], &["--dump-map", "hosts=o.csv"]].concat()).done();
     let text = String::from_utf8(place.read("o.csv")).unwrap();
     let count: u64 = text.strip_prefix("key0,value0,value1\n167772161,7,").unwrap().trim_end().parse().unwrap();

@@ -30,7 +30,7 @@ fn a_map_follows_its_file_and_keeps_what_the_filter_counted() {
         assert_eq!([live.ask(1), live.ask(9)], [[5, 101], [9, 3]], "counts of the filter are kept");
         // Written in place with an error: the map does not change, and one warning is printed.
         place.file("h.csv", "10.0.0.1,6,0\n10.0.0.2,x,0\n");
-        live.until(9, |live, _| live.said().contains("until h.csv is right again"));
+        live.until(9, |live, _| live.log().contains("until h.csv is right again"));
         for _ in 0..100 {
             live.ask(9);
             std::thread::sleep(Duration::from_millis(10));
@@ -39,10 +39,10 @@ fn a_map_follows_its_file_and_keeps_what_the_filter_counted() {
         // More rows than the map has room for.
         let rows: String = (0..2000).map(|n| format!("10.1.{}.{},0,0\n", n / 256, n % 256)).collect();
         place.file("h.csv", rows);
-        live.until(9, |live, _| live.said().contains("there is no room in the map"));
+        live.until(9, |live, _| live.log().contains("there is no room in the map"));
         assert_eq!(live.ask(1), [5, 103]);
         fs::remove_file(place.path("h.csv")).unwrap();
-        live.until(9, |live, _| live.said().contains("No such file or directory"));
+        live.until(9, |live, _| live.log().contains("No such file or directory"));
         assert_eq!([live.ask(1), live.ask(2)], [[5, 104], [2, 2]]);
         // Valid again, with one row less.
         place.file("h.csv", "10.0.0.9,9,0\n10.0.0.2,3,0\n");
@@ -50,7 +50,7 @@ fn a_map_follows_its_file_and_keeps_what_the_filter_counted() {
         assert_eq!(live.ask(1), [0, 0]);
         let nines = live.ask(9)[1];
         assert!(nines > 100, "counting continued throughout: {nines}");
-        let said = live.end();
+        let log = live.end();
         let stays = "the map `hosts` stays as it is until h.csv is right again";
         let wanted = [
             "warning: h.csv:2: column 2: `x` is neither a number nor an address; expected a number (80, 0x50) or an IPv4 address, a MAC",
@@ -62,7 +62,7 @@ fn a_map_follows_its_file_and_keeps_what_the_filter_counted() {
             stays,
             "h.csv is right again, and the map `hosts` follows it",
         ];
-        assert_eq!(said.lines().collect::<Vec<_>>(), wanted, "{device}");
+        assert_eq!(log.lines().collect::<Vec<_>>(), wanted, "{device}");
     }
 }
 
@@ -122,9 +122,9 @@ fn lpm_maps_follow_a_file_too() {
     live.until(1, |_, answer| answer == [4, 1]);
     assert_eq!([live.ask(2), live.ask(99), live.ask(202)], [[3, 1], [0, 0], [2, 3]]);
     place.file("p.csv", "10.0.0.1/8,1,0\n");
-    live.until(1, |live, _| live.said().contains("stays as it is"));
+    live.until(1, |live, _| live.log().contains("stays as it is"));
     assert_eq!(live.ask(2), [3, 2]);
-    let said = live.end();
+    let log = live.end();
     let why = "warning: p.csv:1: column 1: `10.0.0.1/8` has bits set beyond its length: did you mean `10.0.0.0/8`?\n";
-    assert!(said.starts_with(why), "{said}");
+    assert!(log.starts_with(why), "{log}");
 }

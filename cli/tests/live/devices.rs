@@ -160,9 +160,9 @@ fn verdicts_of_every_device_reach_the_peers_byte_for_byte() {
             let numbers = first..first + FRAMES_IN_FLIGHT;
             numbers.clone().for_each(|number| peer.send(&frame(&veth, number)));
             for number in numbers.filter(|number| number % 6 < 3) {
-                let came = [&mut peer, &mut stack, &mut far][number as usize % 6].receive(TIMEOUT);
-                let came = came.unwrap_or_else(|| panic!("{id} {dispatch}: {number} does not arrive")).bytes;
-                assert_eq!(came, summed(frame(&veth, number)), "{id} {dispatch}: {number}");
+                let received = [&mut peer, &mut stack, &mut far][number as usize % 6].receive(TIMEOUT);
+                let received = received.unwrap_or_else(|| panic!("{id} {dispatch}: {number} does not arrive")).bytes;
+                assert_eq!(received, summed(frame(&veth, number)), "{id} {dispatch}: {number}");
             }
         }
         running.signal("INT");
@@ -182,9 +182,9 @@ fn verdicts_of_every_device_reach_the_peers_byte_for_byte() {
             let numbers = first..first + FRAMES_IN_FLIGHT;
             numbers.clone().for_each(|number| peer.send(&frame(&veth, number)));
             for number in numbers {
-                let came =
+                let received =
                     peer.receive(TIMEOUT).unwrap_or_else(|| panic!("{id} {dispatch}: {number} does not arrive")).bytes;
-                assert_eq!(came, resized(&frame(&veth, number), number), "{id} {dispatch}: {number}");
+                assert_eq!(received, resized(&frame(&veth, number), number), "{id} {dispatch}: {number}");
             }
         }
         running.signal("TERM");

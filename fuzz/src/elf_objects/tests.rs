@@ -50,7 +50,7 @@ fn input(objects: &[Vec<u8>], number: u64) -> Vec<u8> {
 }
 
 #[test]
-fn for_a_second() {
+fn mutated_seeds_never_panic() {
     let objects = objects(SEED_PROGRAMS.map(|name| folder().join(format!("{name}.c"))));
     if objects.is_empty() {
         return;
@@ -61,7 +61,7 @@ fn for_a_second() {
 /// Runs every object with several mutations; `PORTCULLIS_DAMAGED_OBJECTS` sets the number per
 /// object.
 #[test]
-fn mutations_of_each_object() {
+fn each_mutated_object_is_read_or_refused() {
     let times = std::env::var("PORTCULLIS_DAMAGED_OBJECTS").ok().and_then(|times| times.parse().ok()).unwrap_or(8);
     let first = std::env::var("PORTCULLIS_RANDOM_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0);
     let (mut read, mut all) = (0, 0);
@@ -90,7 +90,7 @@ fn an_object_survives_parsing_and_writing() {
 }
 
 #[test]
-fn bytes_of_no_kind() {
+fn malformed_bytes_never_panic() {
     let header = [&b"\x7fELF\x02\x01\x01"[..], &[0; 57]].concat();
     for data in [&b""[..], b"\0", b"\x7fELF", &header, &[0xff; 64]] {
         run(data);

@@ -1,7 +1,7 @@
-//! What this process may do that others may not: given up once what needs it is done.
+//! Capabilities of the process, dropped once they are no longer needed.
 //!
-//! Capabilities are a thread's, and those that it starts have what it has then. So this is done
-//! before there are threads that see a packet or a request.
+//! Capabilities belong to threads, and a new thread inherits those of its creator. So they are
+//! dropped before the threads start that handle packets or requests.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -16,27 +16,28 @@ use crate::failure::Failure;
 use crate::out;
 use crate::run::Args;
 
-/// What CAP_NET_ADMIN is needed for while packets flow.
+/// Why CAP_NET_ADMIN is needed during the run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Admin {
-    /// Nothing.
+    /// Not needed.
     No,
-    /// Interfaces that were made are to be removed in the end.
+    /// To remove interfaces at the end that the run has created.
     AtEnd,
-    /// The kernel asks for it with every verdict.
+    /// The kernel checks it for each verdict.
     #[cfg_attr(not(feature = "nfqueue"), expect(dead_code, reason = "netfilter queues alone do"))]
     Always,
 }
 
-/// The capabilities that open files of others, of which those are kept that the run's files need.
+/// Capabilities to open other users' files. Those that the run's files need are kept.
 const FILES: CapabilitySet =
     CapabilitySet::DAC_OVERRIDE.union(CapabilitySet::DAC_READ_SEARCH).union(CapabilitySet::FOWNER);
 
-/// Gives up what this thread, and those that it starts from now on, needs no longer, for good.
+/// Drops for good all capabilities that this thread, and threads started from now on, no longer
+/// need.
 pub fn give_up(args: &Args, admin: Admin) -> Result<(), Failure> {
     let failed =
         |error: rustix::io::Errno| Failure::Wrong(format!("giving up capabilities: {}", reason(&error.into())));
-    // Whatever is executed from here on gets no more than there is.
+    // Also for programs that are executed from here on.
     set_no_new_privs(true).map_err(failed)?;
     let all = capabilities(None).map_err(failed)?.permitted;
     let without = CapabilitySets { effective: all - FILES, permitted: all, inheritable: CapabilitySet::empty() };
@@ -52,7 +53,7 @@ pub fn give_up(args: &Args, admin: Admin) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Gives up what is kept for the end only: the calling thread is not the one that sees to it.
+/// Drops CAP_NET_ADMIN on a thread that does not do the clean-up at the end.
 pub fn give_up_admin() -> Result<(), Failure> {
     let kept = capabilities(None).map(|it| it.permitted - CapabilitySet::NET_ADMIN).and_then(keep);
     kept.map_err(|error| Failure::Wrong(format!("giving up capabilities: {}", reason(&error.into()))))
@@ -82,7 +83,7 @@ fn told(kept: CapabilitySet, admin: Admin) -> String {
     format!("capabilities: all given up but {}", names.join(", "))
 }
 
-/// What a run's files need, as it shows without the capabilities that open files of others.
+/// Returns the capabilities that the run's files need. To be called without [`FILES`].
 fn needed(args: &Args) -> CapabilitySet {
     let mut needed = CapabilitySet::empty();
     let read = args.maps.map.iter().chain(&args.maps.watch_map).map(|it| &it.file).chain(&args.maps.state);
@@ -101,7 +102,7 @@ fn needed(args: &Args) -> CapabilitySet {
         needed |= to_replace(&path);
     }
     if needed.contains(CapabilitySet::DAC_OVERRIDE) {
-        // Who may write all may read all.
+        // DAC_OVERRIDE includes reading.
         needed -= CapabilitySet::DAC_READ_SEARCH;
     }
     needed
@@ -121,7 +122,7 @@ fn to_replace(path: &Path) -> CapabilitySet {
     }
     let user = rustix::process::geteuid().as_raw();
     if let (Ok(folder), Ok(there)) = (folder.metadata(), is_there) {
-        // Where the folder is for all to write in, files are their owners' to replace (S_ISVTX).
+        // In a sticky folder (S_ISVTX) only its owner may replace a file.
         let is_sticky = folder.mode() & 0o1000 != 0;
         if is_sticky && folder.uid() != user && there.uid() != user {
             needed |= CapabilitySet::FOWNER;

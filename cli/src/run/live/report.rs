@@ -13,15 +13,15 @@ use crate::out;
 use crate::run::report::{EventTotals, events_row};
 use crate::run::traps::{self, OutOfFuel, Trapped, Traps};
 
-/// Lanes whose batches the table has; the JSON line has all.
+/// Maximum number of lanes whose batch sizes are in the table; the JSON line has all.
 const SHOWN_LANES: usize = 16;
 
-/// Where the frames of a run's memory were in the end.
+/// Frames of a run's packet memory at the end, by location.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 pub struct Balance {
-    /// In all.
+    /// Total number.
     pub all: usize,
-    /// Frames in no use.
+    /// Frames in free lists.
     pub free: usize,
     /// Frames in the kernel's fill and RX rings.
     pub receiving: usize,
@@ -34,8 +34,7 @@ pub struct Balance {
 }
 
 impl Balance {
-    /// Where a device was given up that had so many packets at most: those of them that it has not
-    /// given back.
+    /// Attributes missing frames to an abandoned device that had at most this many packets.
     pub fn given_up(self, packets: u64) -> Balance {
         let with_device = self.missing.clamp(0, packets.try_into().unwrap_or(isize::MAX));
         Balance { with_device: with_device as usize, missing: self.missing - with_device, ..self }
@@ -63,29 +62,29 @@ impl fmt::Display for Balance {
     }
 }
 
-/// What only some filters have to say.
+/// Results that only some filters have.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct ExtraReport {
-    /// What the filter told of, if it can.
+    /// Counts of events, if the filter has any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub events: Option<EventTotals>,
-    /// Where a program of XDP was aborted.
+    /// Where an XDP program aborted packets.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub traps: Vec<Trapped>,
-    /// How many packets were out of fuel, if any were.
+    /// How many packets ran out of fuel, if any may have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub out_of_fuel: Option<OutOfFuel>,
 }
 
 impl ExtraReport {
-    /// Of a run with these numbers: its events, and what was read of where packets were aborted.
+    /// Collects them for a run: its events, and the trap counters that were read.
     pub fn of(run: &RunSummary, events: Option<EventCounts>, (traps, read): (&Traps, Vec<Trapped>)) -> ExtraReport {
         let out_of_fuel = traps.out_of_fuel(run.numbers.sum.verdicts(Action::Aborted), &read);
         ExtraReport { events: events.map(EventTotals::from), traps: read, out_of_fuel }
     }
 }
 
-/// One line of JSON, its end included.
+/// Formats the results as one line of JSON, with its line end.
 pub fn json(run: &RunSummary, frames: Option<Balance>, besides: &ExtraReport) -> String {
     #[derive(Serialize)]
     struct Line<'a> {
@@ -99,7 +98,7 @@ pub fn json(run: &RunSummary, frames: Option<Balance>, besides: &ExtraReport) ->
     serde_json::to_string(&Line { run, frames, besides }).expect("numbers and texts, with texts for keys") + "\n"
 }
 
-/// A small table. `device` is the device in words.
+/// Formats the results as a table. `device` describes the device.
 pub fn table(run: &RunSummary, device: &str, frames: Option<Balance>, besides: &ExtraReport) -> String {
     let sum = &run.numbers.sum;
     // Not of the packets received: a running lane publishes that count less often than verdicts.
@@ -133,8 +132,8 @@ pub fn table(run: &RunSummary, device: &str, frames: Option<Balance>, besides: &
             rows.push(row(name, out::grouped(count), remark.into()));
         }
     }
-    // As counts only grow, nobody takes them back: an interface went down, or is too slow for the
-    // time that an end has.
+    // Frames that remain in TX rings at the end: an interface went down, or it is too slow for the
+    // time that the end may take.
     let unsent = frames.map_or(0, |frames| frames.sending as u64);
     if unsent > 0 {
         let remark = "frames of packets carried out that had not left at the end; an interface may be down";
@@ -153,7 +152,7 @@ pub fn table(run: &RunSummary, device: &str, frames: Option<Balance>, besides: &
     format!("{filter}, on {id} ({device})\n{}{frames}{traps}", out::table(rows, &[1]))
 }
 
-/// What batches are now, of the lanes where they find their size.
+/// Rows with the current batch size of each lane that adapts it.
 fn sizes(lanes: &[LaneSummary]) -> Vec<Vec<String>> {
     let found = || lanes.iter().filter_map(|lane| Some((&lane.lane, lane.sizing?)));
     let row = |(lane, sizing): (&String, SizingSummary)| {

@@ -1,4 +1,4 @@
-//! `--stats`: how a live run is getting on, every so often.
+//! `--stats`: statistics of a live run at regular intervals.
 
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -16,30 +16,30 @@ use crate::failure::Failure;
 use crate::out;
 use crate::run::traps::{self, Aborted, Board};
 
-/// How it is shown.
+/// Output format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
-    /// A table on standard error, a terminal, which is drawn again and again.
+    /// A table on standard error, a terminal, redrawn in place.
     Table,
-    /// A line on standard error each time.
+    /// A line on standard error for each interval.
     Line,
-    /// A line of JSON each time, on standard output unless that is taken.
+    /// A line of JSON for each interval, on standard output unless that is in use.
     Json {
         /// Whether standard output is in use for captures or JSON.
         stdout_taken: bool,
     },
 }
 
-/// Places where packets are aborted that the table has.
+/// Maximum number of places of aborted packets in the table.
 const SHOWN_TRAPS: usize = 4;
 
-/// Where it comes from.
+/// Where the statistics come from.
 pub struct Source {
     pub run: Arc<RunStats>,
     pub aborted: Board,
 }
 
-/// Shows how a run is getting on, until it is dropped.
+/// The thread that prints statistics; it ends when this is dropped.
 pub struct Stats {
     /// Dropped to end the thread.
     wake: Option<Sender<()>>,
@@ -48,7 +48,7 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// Shows it from now on. Where nobody reads standard output any more, the run is told to stop.
+    /// Starts the thread. If standard output cannot be written, `stop` is cancelled.
     pub fn start(every: Duration, source: Source, form: Form, stop: CancelToken) -> Result<Stats, Failure> {
         let bar = (form == Form::Table).then(bar);
         out::live::redraw(bar.clone());
@@ -61,7 +61,7 @@ impl Stats {
             let mut before = run.read();
             let mut next = Instant::now() + every;
             while woken.recv_timeout(next.saturating_duration_since(Instant::now())) == Err(RecvTimeoutError::Timeout) {
-                // Whoever was kept waiting does not catch up.
+                // Do not catch up on intervals that were missed.
                 next = (next + every).max(Instant::now());
                 let now = run.read();
                 let (interval, total) = (now.since(&before).summary(), run.summary(&now));
@@ -69,6 +69,7 @@ impl Stats {
                 match (form, &shown) {
                     (Form::Table, Some(bar)) => {
                         bar.set_message(table(&interval, &total, &aborted.read(), out::live::terminal_size()));
+                        out::return_cursor();
                     }
                     (Form::Json { stdout_taken: false }, _) => {
                         if out::print(json(&interval, &total, &aborted.read())).is_err() {
@@ -91,7 +92,7 @@ impl Drop for Stats {
     fn drop(&mut self) {
         drop(self.wake.take());
         if let Some(thread) = self.thread.take() {
-            // If it died, its last words have been printed.
+            // If the thread panicked, the panic has been reported.
             let _ = thread.join();
         }
         if let Some(bar) = self.bar.take() {
@@ -103,14 +104,14 @@ impl Drop for Stats {
 
 fn bar() -> ProgressBar {
     let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
-    // A template that does not parse would be our mistake; the bar has a look of its own.
+    // If the template did not parse, the bar would keep its default style.
     if let Ok(style) = ProgressStyle::with_template("{msg}") {
         bar.set_style(style);
     }
     bar
 }
 
-/// One line of JSON, its end included.
+/// Formats a line of JSON, with its line end.
 fn json(interval: &LanesSummary, total: &RunSummary, aborted: &Aborted) -> String {
     #[derive(Serialize)]
     struct Line<'a> {
@@ -131,7 +132,7 @@ fn json(interval: &LanesSummary, total: &RunSummary, aborted: &Aborted) -> Strin
     serde_json::to_string(&line).expect("numbers and texts, with texts for keys") + "\n"
 }
 
-/// One line of text about all lanes together.
+/// Formats a line of text about all lanes together.
 fn line(interval: &LanesSummary) -> String {
     let sum = &interval.sum;
     let mut parts = vec![
@@ -147,7 +148,7 @@ fn line(interval: &LanesSummary) -> String {
     parts.join(", ")
 }
 
-/// What did not go where it should have, with names for people.
+/// Counts of packets that were dropped or lost, with names for people.
 fn lost(sum: &Summary) -> impl Iterator<Item = (&'static str, u64)> {
     let losses = Loss::ALL.map(|loss| (loss.text(), sum.lost(loss)));
     [("dropped by the kernel", sum.dropped_by_kernel), ("not received", sum.refused)].into_iter().chain(losses)
@@ -157,15 +158,11 @@ fn a_second(count: u64, sum: &Summary) -> u64 {
     if sum.elapsed_s > 0.0 { (count as f64 / sum.elapsed_s).round() as u64 } else { 0 }
 }
 
-/// Columns that are left free, for `^C`: the terminal echoes it behind the last line, which must not
-/// wrap.
-const MARGIN: usize = 3;
-
-/// Columns of the lanes' table in the order in which they are left out, if the terminal is narrow.
+/// Columns of the lanes' table, in the order in which they are dropped if the terminal is narrow.
 const DISPENSABLE: [&str; 7] = ["batch", "p50 µs", "p99.9", "bits out", "bits in", "p99", "packets out"];
 
-/// A table that fits a terminal of so many lines and columns: what the last interval brought and, of
-/// counts, the whole run.
+/// Formats a table that fits a terminal of `height` lines and `width` columns, with the rates of
+/// the last interval and the counts of the whole run.
 fn table(interval: &LanesSummary, total: &RunSummary, aborted: &Aborted, (height, width): (usize, usize)) -> String {
     let all = &total.numbers.sum;
     let row = |name: &str, count: u64, all: u64| {
@@ -175,7 +172,7 @@ fn table(interval: &LanesSummary, total: &RunSummary, aborted: &Aborted, (height
     let verdicts = Action::ALL.map(|action| (action, interval.sum.verdicts(action)));
     counts.extend(verdicts.map(|(action, count)| row(action.name(), count, all.verdicts(action))));
     let lost = lost(&interval.sum).zip(lost(all)).enumerate();
-    // What the kernel drops is always there to be seen.
+    // The kernel's drops are shown even if there are none.
     let lost = lost.filter(|(at, (_, (_, all)))| *at == 0 || *all > 0);
     counts.extend(lost.map(|(_, ((name, count), (_, all)))| row(name, count, all)));
 
@@ -189,7 +186,7 @@ fn table(interval: &LanesSummary, total: &RunSummary, aborted: &Aborted, (height
     };
     let mut lanes = vec![titles.map(str::to_owned).to_vec()];
     let traps = traps::lines(&aborted.traps, aborted.out_of_fuel, SHOWN_TRAPS);
-    // Two lines are between, and the cursor may need one.
+    // Two empty lines, two headings, and a line for the cursor.
     let room = height.saturating_sub(counts.len() + traps.lines().count() + lanes.len() + 5).max(1);
     let several = interval.lanes.len() > 1;
     lanes.extend(interval.lanes.iter().take(room).map(|lane| numbers(&lane.lane, &lane.sum)));
@@ -200,7 +197,6 @@ fn table(interval: &LanesSummary, total: &RunSummary, aborted: &Aborted, (height
     if several {
         lanes.push(numbers("all", &interval.sum));
     }
-    let width = width.saturating_sub(MARGIN);
     let lanes = fit_columns(lanes, width);
     let seconds = all.elapsed_s as u64;
     let time = format!("{}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60);
@@ -210,7 +206,7 @@ fn table(interval: &LanesSummary, total: &RunSummary, aborted: &Aborted, (height
     lines.join("\n")
 }
 
-/// Renders the lanes' table without the columns that do not fit.
+/// Formats the lanes' table, dropping columns until it fits.
 fn fit_columns(mut lanes: Vec<Vec<String>>, width: usize) -> String {
     let mut dispensable = DISPENSABLE.into_iter();
     loop {
@@ -221,16 +217,16 @@ fn fit_columns(mut lanes: Vec<Vec<String>>, width: usize) -> String {
         }
         let Some(title) = dispensable.next() else { return text };
         let Some(column) = lanes[0].iter().position(|it| it == title) else { continue };
-        // The row that counts lanes without room has one cell.
+        // The row with the number of lanes that are not shown has one cell.
         for row in lanes.iter_mut().filter(|row| row.len() > column) {
             row.remove(column);
         }
     }
 }
 
-/// The beginning of a line that takes at most `width` columns of a terminal.
+/// The longest beginning of a line that takes at most `width` columns of a terminal.
 fn truncate(line: &str, width: usize) -> &str {
-    // Some characters that are not ASCII take two columns; those of units do not.
+    // Some characters beyond ASCII take two columns; count all but the sign of microseconds so.
     let columns = |c: char| if c.is_ascii() || c == 'µ' { 1 } else { 2 };
     let mut used = 0;
     let end = line.char_indices().find(|(_, c)| {
@@ -248,7 +244,7 @@ mod tests {
 
     use super::*;
 
-    /// So many packets in two seconds, of which a part was dropped, and some were lost.
+    /// A summary of two seconds in which the kernel dropped a tenth and six packets were lost.
     fn sum(packets: u64) -> Summary {
         let counts = |pairs: &[(&str, u64)]| -> BTreeMap<String, u64> {
             pairs.iter().map(|(name, count)| (name.to_string(), *count)).collect()
@@ -341,7 +337,7 @@ no room to send them in time         3              6"
         }
     }
 
-    /// Lines that wrap would leave parts of the table behind when it is drawn again.
+    /// Lines that wrap would leave parts of the table behind when it is redrawn.
     #[test]
     fn a_table_is_as_wide_as_the_terminal_at_most() {
         let mut busy = lanes(3);
@@ -355,9 +351,9 @@ no room to send them in time         3              6"
         run.filter = "filters/名前.wgsl".repeat(9);
         for width in (0..=140).step_by(4) {
             let text = table(&busy, &run, &aborted, (24, width));
-            // `^C` has room behind each, and the last column stays free.
-            let longest = text.lines().map(|line| line.chars().count()).max().unwrap();
-            assert!(longest + 3 <= width.max(3), "{width}:\n{text}");
+            // No other character here takes more than one column.
+            let columns = |line: &str| line.chars().map(|c| if "名前".contains(c) { 2 } else { 1 }).sum::<usize>();
+            assert!(text.lines().all(|line| columns(line) <= width), "{width}:\n{text}");
         }
         let titles = |width| {
             let text = table(&busy, &run, &aborted, (24, width));

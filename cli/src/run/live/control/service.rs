@@ -1,4 +1,4 @@
-//! What a run does when it is asked.
+//! Requests of the control socket, carried out on the live run.
 
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex};
@@ -20,15 +20,15 @@ use crate::out;
 use crate::run::maps::{MapArgs, Maps};
 use crate::run::takeover::PreparedReload;
 
-/// A run that goes on.
+/// A live run, as the control socket sees it.
 pub struct Live {
     /// Map arguments of the run.
     pub args: MapArgs,
-    /// The filter that is in force.
+    /// The current filter.
     pub program: Arc<Program>,
-    /// Where it runs.
+    /// Device that runs the filter.
     pub device: WithFallback,
-    /// How filters are loaded there.
+    /// Options for loading filters.
     pub options: LoadOptions,
     /// Statistics of the run.
     pub stats: Arc<RunStats>,
@@ -42,11 +42,11 @@ pub struct Live {
 pub struct LaneStatus {
     /// Commands to the lane.
     pub commands: Arc<LaneCommands>,
-    /// The memory that its packets come into, where it is known.
+    /// Packet memory of the lane, if it is known.
     pub memory: Option<Arc<Span>>,
 }
 
-/// A session that is swapped, and what came of it.
+/// The result of a swap, and the session that is no longer needed.
 type SwappedSession<T> = (Result<T, Refusal>, FallbackSession);
 
 impl Service for Live {
@@ -59,7 +59,7 @@ impl Service for Live {
         let traps = match has_traps {
             true => {
                 let maps = self.maps.clone();
-                // All else is told of a run that is ending, too.
+                // If the run is ending, answer with everything else.
                 self.ask(move |session| lock(&maps).traps.read(session)).unwrap_or_default()
             }
             false => Vec::new(),
@@ -75,7 +75,7 @@ impl Service for Live {
         let _reload = span.enter();
         let reloaded = self.take_over(filter);
         if let Err(refused) = &reloaded {
-            // Whoever asked is told all of it.
+            // The client gets the complete message.
             let error = out::printable(refused.error.lines().next().unwrap_or_default());
             tracing::info!(target: "portcullis", %error, "{name} is refused");
         }
@@ -107,10 +107,10 @@ impl Service for Live {
 }
 
 impl Live {
-    /// Has another filter take over, or says why it does not.
+    /// Replaces the filter.
     fn take_over(&mut self, filter: &Reload) -> Result<ReloadReport, Refusal> {
         let args = FilterArgs::from_reload(filter)?;
-        // A pipe might never be opened from its other end.
+        // Opening a pipe could block for ever.
         let is_file = args.file().map(|file| file.metadata().map(|it| it.is_file()));
         match is_file {
             Some(Ok(true)) | None => {}
@@ -128,7 +128,7 @@ impl Live {
         let (sessions, copied) = self.load(&program).map_err(device_failed)?;
         let mut sessions = sessions.into_iter();
 
-        // The maps are the first lane's, and only they may be a reason to stay with the old filter.
+        // Only the first lane has maps, and only they can make the swap fail.
         let maps = self.maps.clone();
         let bring = move |old: &mut dyn Session, new: &mut dyn Session| {
             Ok(lock(&maps).take_over(takeover, old, new)?.map_err(refused))
@@ -147,8 +147,8 @@ impl Live {
         told.ok_or_else(ending)
     }
 
-    /// A session for each lane, as ready for packets as the first one was, and whether one of them
-    /// gets copies of packets.
+    /// Loads a session for each lane and warms it up. Also returns whether a session works on
+    /// copies of packets.
     fn load(&self, program: &Arc<Program>) -> Result<(Vec<FallbackSession>, bool), DeviceError> {
         let sessions = self.lanes.iter().map(|_| self.device.load(program, &self.options));
         let mut sessions = sessions.collect::<Result<Vec<_>, _>>()?;
@@ -157,8 +157,8 @@ impl Live {
         Ok((sessions, copied))
     }
 
-    /// Has something done with the maps between two batches, and waits for it. Filters with maps
-    /// have one lane.
+    /// Runs `work` on the session between two batches and waits for the result. Filters with maps
+    /// have a single lane.
     fn ask<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut dyn Session) -> Result<T, DeviceError> + Send + 'static,
@@ -167,7 +167,7 @@ impl Live {
         let order = LaneCommand::access_maps(move |session| {
             let done = work(session);
             let ends = done.as_ref().err().filter(|error| is_end(error)).cloned();
-            // Who asked may be gone.
+            // The client may have gone.
             let _ = to.send(done);
             ends.map_or(Ok(()), Err)
         });
@@ -176,9 +176,8 @@ impl Live {
     }
 }
 
-/// Has a lane go on with another session, once it has brought over what it needs of the old one.
-/// The one that is of no more use comes back, so that packets need not wait until it is taken
-/// apart.
+/// Replaces a lane's session after transferring what the new one needs. Returns the old one, so
+/// that packets do not wait until it is dropped.
 fn swap<T: Send + 'static>(
     lane: &LaneStatus,
     mut session: FallbackSession,
@@ -200,7 +199,7 @@ fn result<T>(swapped: &Receiver<SwappedSession<T>>) -> Result<T, Refusal> {
     swapped.recv().map_err(|_| ending())?.0
 }
 
-/// Whether a session is of no more use.
+/// Whether the error ends the session.
 fn is_end(error: &DeviceError) -> bool {
     matches!(error, DeviceError::Failed { .. } | DeviceError::InvalidResult { .. } | DeviceError::Cancelled)
 }
@@ -213,7 +212,7 @@ fn device_failed(error: DeviceError) -> Refusal {
     Refusal::failed(error.to_string())
 }
 
-/// What a command line would have ended with.
+/// Converts a failure to what a command line would have printed.
 fn refused(failure: Failure) -> Refusal {
     match failure {
         Failure::Wrong(text) => Refusal::failed(text),
