@@ -74,7 +74,9 @@ impl Input {
             return Ok(input);
         }
         match name.to_str() {
-            Some(text) if !text.contains(['/', '.']) => Err(unknown(text, Some(" and no such file"))),
+            Some(text) if !text.contains(['/', '.', ':']) && !Path::new(name).exists() => {
+                Err(unknown(text, Some(" and no such file")))
+            }
             _ => Ok(Input::File(name.into())),
         }
     }

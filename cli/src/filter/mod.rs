@@ -88,7 +88,13 @@ impl Args for FilterArgs {
 impl FromArgMatches for FilterArgs {
     fn from_arg_matches(matches: &ArgMatches) -> Result<FilterArgs, clap::Error> {
         let Words { filter, expr, language, set, fuel } = Words::from_arg_matches(matches)?;
-        let usage = |what: String| clap::Error::raw(ErrorKind::ValueValidation, what);
+        let usage = |what: String| {
+            // clap would show the usage of `portcullis` alone.
+            let command = std::env::args_os().nth(1).unwrap_or_default();
+            let usage = format!("portcullis {} [OPTIONS] [FILTER]...", command.display());
+            let error = clap::Error::raw(ErrorKind::ValueValidation, what + "\n");
+            error.format(&mut clap::Command::new("portcullis").override_usage(usage))
+        };
         let input = match expr {
             Some(text) => Input::Expression(Expression { text, is_bare: false }),
             None => Input::from_words(&filter, language).map_err(usage)?,

@@ -65,6 +65,9 @@ fn a_typo_is_told_the_nearest_name() {
     }
     place.run(&["check", "http_only.wgsl"]).failed(1, &["http_only.wgsl: "]);
     place.run(&["check", "some/http_only"]).failed(1, &["some/http_only: "]);
+    // Nothing hints at a stock filter here.
+    std::fs::create_dir(place.path("http_onyl")).unwrap();
+    place.run(&["check", "http_onyl"]).failed(1, &["http_onyl: Is a directory"]);
     place.run(&["check", "http_only", "more"]).failed(2, &["unexpected argument `more`"]);
 }
 
