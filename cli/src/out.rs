@@ -6,7 +6,7 @@ use std::path::Path;
 
 use codespan_reporting::term::termcolor::ColorChoice;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
-use portcullis::io::create_error_reason;
+use portcullis::packet_io::create_error_reason;
 use portcullis::reason;
 
 use super::failure::Failure;

@@ -334,7 +334,7 @@ impl FilterArgs {
     }
 
     fn options(&self) -> ProgramOptions {
-        ProgramOptions { parameters: self.set.clone(), fuel: self.fuel, ..ProgramOptions::default() }
+        ProgramOptions::default().with_parameters(self.set.clone()).with_fuel(self.fuel)
     }
 
     /// Reads an object: its name for messages, its bytes, and the program named.
