@@ -84,7 +84,7 @@ enum MapCommand {
 }
 
 #[cfg(all(target_os = "linux", feature = "live"))]
-pub use asking::run;
+pub use client::run;
 
 #[cfg(not(all(target_os = "linux", feature = "live")))]
 pub fn run(args: &Args) -> Result<(), Failure> {
@@ -92,12 +92,12 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     Err(Failure::Usage(if cfg!(target_os = "linux") {
         "this program was built without live packets; build it with `--features af-xdp`, `--features nfqueue` or `--features dpdk`".into()
     } else {
-        "live packets are Linux's, and so are runs that can be asked for something".into()
+        "live traffic, and with it --control, needs Linux".into()
     }))
 }
 
 #[cfg(all(target_os = "linux", feature = "live"))]
-mod asking {
+mod client {
     use std::io::{self, ErrorKind, Read, Write};
     use std::os::unix::fs::FileTypeExt;
     use std::os::unix::net::UnixStream;
@@ -113,16 +113,15 @@ mod asking {
     use crate::out;
     use crate::run::live::report::{self, ExtraReport};
 
-    /// How long to wait for an answer: a driver may compile for seconds, and a batch in flight
-    /// delays it too.
-    const PATIENCE: Duration = Duration::from_secs(60);
+    /// Time limit for an answer. A driver may compile for seconds; batches take less.
+    const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
     /// Sends the request and prints the answer.
     pub fn run(args: &Args) -> Result<(), Failure> {
         match ask(&args.control, &request(&args.command)?)? {
             Answer::Done => Ok(()),
             Answer::Text(text) => out::print(text),
-            Answer::Reloaded(reloaded) => out::print(out::printable(&told(&reloaded))),
+            Answer::Reloaded(reloaded) => out::print(out::printable(&describe_reload(&reloaded))),
             Answer::Stats(stats) => match args.command {
                 Command::Stats { json: true } => out::print(format!("{}\n", stats.get())),
                 _ => {
@@ -178,15 +177,17 @@ mod asking {
         };
         let mut stream = UnixStream::connect(path).map_err(|error| match error.kind() {
             ErrorKind::NotFound => wrong("there is no socket; name the one that the run was started with"),
-            ErrorKind::PermissionDenied => wrong("no permission: the socket is for who started the run, and for root"),
+            ErrorKind::PermissionDenied => {
+                wrong("Permission denied (os error 13): only the user who started the run and root may use the socket")
+            }
             ErrorKind::ConnectionRefused => {
                 let is_socket = path.metadata().is_ok_and(|it| it.file_type().is_socket());
                 wrong(if is_socket { "nobody listens there: the run has ended" } else { "this is no socket" })
             }
             _ => wrong(&reason(&error)),
         })?;
-        stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
-        stream.set_write_timeout(Some(PATIENCE)).map_err(failed)?;
+        stream.set_read_timeout(Some(ANSWER_TIMEOUT)).map_err(failed)?;
+        stream.set_write_timeout(Some(ANSWER_TIMEOUT)).map_err(failed)?;
         let line = control::encode(request);
         if line.len() > control::MAX_REQUEST_BYTES {
             return Err(Failure::Usage(format!("the request has more than {} bytes", control::MAX_REQUEST_BYTES)));
@@ -200,8 +201,8 @@ mod asking {
         control::decode_answer(&answer).map_err(|refused| wrong(&refused.error))
     }
 
-    /// Formats what a reload did to the maps.
-    fn told(reloaded: &ReloadReport) -> String {
+    /// Describes a reload and what became of the maps.
+    fn describe_reload(reloaded: &ReloadReport) -> String {
         let mut text = format!("{} has taken over\n", reloaded.filter);
         for (names, what) in [
             (&reloaded.carried, "maps carried over"),
