@@ -1,4 +1,4 @@
-//! Two runs beside each other.
+//! Comparison of two results.
 
 use std::path::Path;
 
@@ -10,8 +10,8 @@ use portcullis_bench::results::Results;
 use crate::failure::{Failure, WRONG};
 use crate::out;
 
-/// Compares, and fails where the second is worse.
-pub fn run(before: &str, after: &str) -> Result<(), Failure> {
+/// Compares two results; fails if the second is worse.
+pub fn run(before: &Path, after: &Path) -> Result<(), Failure> {
     let comparison = Comparison::of(&load(before)?, &load(after)?);
     for warning in &comparison.warnings {
         out::warn(warning);
@@ -20,11 +20,11 @@ pub fn run(before: &str, after: &str) -> Result<(), Failure> {
     if comparison.is_worse() { Err(Failure::Silent(WRONG)) } else { Ok(()) }
 }
 
-/// What --json has written.
-pub fn load(file: &str) -> Result<Results, Failure> {
-    let wrong = |what: String| Failure::Wrong(format!("{file}: {what}"));
-    let text = std::fs::read(file).map_err(|error| wrong(create_error_reason(Path::new(file), &error)))?;
-    let text = String::from_utf8(text).map_err(|_| wrong("this is no text".into()))?;
+/// Reads results that --json wrote.
+pub fn load(file: &Path) -> Result<Results, Failure> {
+    let wrong = |what: String| Failure::Wrong(format!("{}: {what}", file.display()));
+    let text = std::fs::read(file).map_err(|error| wrong(create_error_reason(file, &error)))?;
+    let text = String::from_utf8(text).map_err(|_| wrong("not UTF-8 text".into()))?;
     read(&text).map_err(|error| wrong(error.to_string()))
 }
 

@@ -6,129 +6,222 @@ use std::sync::Arc;
 
 use portcullis::device::LoadOptions;
 use portcullis::devices;
+use portcullis::diagnostics::{Diagnostic, Diagnostics};
+use portcullis::map_file::find_map;
 use portcullis::program::{InitialMapWords, Program};
 use portcullis_bench::run::Filter;
 
 use crate::failure::Failure;
 use crate::filter::{self, parameter};
+use crate::out;
 use crate::run::maps::{self, MapArgs, MapFile, Maps};
 
-/// The arguments about them.
+/// The arguments that choose filters and their settings.
 #[derive(Debug, clap::Args)]
 pub struct FilterArgs {
-    /// Measure this filter: the name of a stock filter, or a file (FILE.o:PROGRAM of an object with
-    /// several programs); may be given several times
-    #[arg(long, value_name = "FILTER", value_parser = filter::NameParser, hide_possible_values = true)]
+    /// Measure this filter: the name of a stock filter, or a file
+    ///
+    /// FILE.o:PROGRAM names a program of an object that has several. May be repeated.
+    #[arg(long, value_name = "FILTER", value_parser = filter::NameParser, hide_possible_values = true, help_heading = "Filters")]
     filter: Vec<OsString>,
-    /// Measure this expression of tcpdump's; may be given several times
-    #[arg(long, value_name = "EXPRESSION", allow_hyphen_values = true)]
+    /// Measure this tcpdump expression; may be repeated
+    #[arg(long, value_name = "EXPRESSION", allow_hyphen_values = true, help_heading = "Filters")]
     expr: Vec<String>,
-    /// Set a parameter of the filters that --filter names, of an object a global variable or how
-    /// many entries a map has, as `run` does; may be given several times
-    #[arg(long, value_name = "NAME=VALUE", value_parser = parameter, requires = "filter")]
+    /// Set a parameter of the filters that have it
+    ///
+    /// As `run` takes it: a WGSL `override`, an OpenCL C macro, or of an XDP object a global
+    /// variable or a map's size. It is an error if no filter has the parameter. May be repeated.
+    #[arg(long, value_name = "NAME=VALUE", value_parser = parameter, requires = "filter", help_heading = "Filters")]
     set: Vec<(String, String)>,
-    /// Have a map of theirs begin with these entries: a CSV or JSON file, as `run` takes it; may be
-    /// given several times
-    #[arg(long, value_name = "NAME=FILE", value_parser = maps::input("--map"), requires = "filter")]
+    /// Set initial entries of a map from a CSV or JSON file, in the filters that have the map
+    ///
+    /// The file is as `run` takes it. It is an error if no filter has the map. May be repeated.
+    #[arg(long, value_name = "NAME=FILE", value_parser = maps::input("--map"), requires = "filter", help_heading = "Filters")]
     map: Vec<MapFile>,
-    /// Have a map of theirs begin with what is in one of the kernel's, as `run` does; may be given
-    /// several times
+    /// Set initial entries of a map from a pinned kernel BPF map, in the filters that have the map
+    ///
+    /// As `run` does. May be repeated.
     #[cfg(target_os = "linux")]
-    #[arg(long, value_name = "NAME=PATH", value_parser = maps::pinned(), requires = "filter")]
+    #[arg(long, value_name = "NAME=PATH", value_parser = maps::pinned(), requires = "filter", help_heading = "Filters", hide_short_help = true)]
     from_pin: Vec<MapFile>,
-    /// Fill the maps by which a program of XDP looks for routes from the kernel's, as they are when
-    /// it begins; packets come in by IFACE
-    #[arg(long, value_name = "IFACE", num_args = 0..=1, require_equals = true, default_missing_value = "", requires = "filter")]
+    /// Fill the routing maps of an XDP program from the kernel's
+    ///
+    /// Packets count as received on IFACE.
+    #[arg(long, value_name = "IFACE", num_args = 0..=1, require_equals = true, default_missing_value = "", requires = "filter",
+          help_heading = "Filters", hide_short_help = true)]
     kernel_routes: Option<String>,
 }
 
+/// A loaded filter, and which of the settings apply to it.
+struct LoadedFilter {
+    name: String,
+    program: Program,
+    /// By the parameter's place in the arguments: the error if the filter lacks it.
+    parameters: Vec<Result<(), Box<Diagnostics>>>,
+}
+
+impl LoadedFilter {
+    fn has_map(&self, file: &MapFile) -> bool {
+        self.program.maps().iter().any(|map| map.is_called(&file.map))
+    }
+}
+
 impl FilterArgs {
-    /// Whether none is named.
-    pub fn is_usual(&self) -> bool {
+    /// Whether the arguments name no filter, so that the default ones are measured.
+    pub fn is_default(&self) -> bool {
         self.filter.is_empty() && self.expr.is_empty()
     }
 
-    /// The files that filters and their maps are read from, and what each is. What is no file has
-    /// the name of none.
+    /// Returns the files that filters and maps are read from, with a description of each. A name
+    /// that is no file's may be among them.
     pub fn files(&self) -> impl Iterator<Item = (PathBuf, &'static str)> {
         let of_filter = |name: &OsString| Some(filter::FilterArgs::from_name(name).ok()?.file()?.to_owned());
         let filters = self.filter.iter().filter_map(of_filter).map(|file| (file, "a filter to measure"));
         filters.chain(self.map.iter().map(|it| (it.file.clone(), "what --map reads")))
     }
 
-    /// The filters to measure; where none is named those that are measured `full`y or in short.
-    pub fn all(&self, full: bool) -> Result<Vec<Filter>, Failure> {
-        if self.is_usual() {
+    /// Loads the filters to measure; if the arguments name none, the default ones of a `full` or a
+    /// quick run. Settings apply to the filters that have the parameter or map, and a note says
+    /// which these are unless all have it.
+    ///
+    /// # Errors
+    /// A filter does not load, or no filter has the parameter or map of a setting.
+    pub fn load(&self, full: bool) -> Result<Vec<Filter>, Failure> {
+        if self.is_default() {
             let more: &[&str] = if full { &["mac_swap", "flow_stats"] } else { &[] };
-            let usual = ["simple_filter", "port_filter", "http_only", "hash_lb"];
-            return usual.iter().chain(more).map(|name| self.named(OsStr::new(name))).collect();
+            let default = ["simple_filter", "port_filter", "http_only", "hash_lb"];
+            let names = default.iter().chain(more).map(OsStr::new);
+            return names.map(|name| self.load_named(name).and_then(|loaded| self.with_initial_maps(loaded))).collect();
         }
-        let expression = |text: &String| -> Result<Filter, Failure> {
+        let loaded = self.filter.iter().map(|name| self.load_named(name)).collect::<Result<Vec<_>, _>>()?;
+        self.check_settings(&loaded)?;
+        let filters = loaded.into_iter().map(|loaded| self.with_initial_maps(loaded));
+        let expressions = self.expr.iter().map(|text| {
             let filter = filter::FilterArgs::from_expression(text);
             Ok(Filter { name: filter.name(), program: Arc::new(filter.load()?) })
-        };
-        self.filter.iter().map(|name| self.named(name)).chain(self.expr.iter().map(expression)).collect()
+        });
+        filters.chain(expressions).collect()
     }
 
-    /// Loads a file or a stock filter. In results it is called as it was asked for, so that those
-    /// of other settings are not compared with it.
-    fn named(&self, name: &OsStr) -> Result<Filter, Failure> {
-        let args = filter::FilterArgs::from_name(name)?.with_parameters(&self.set);
-        let name = args.name();
-        let program = self.begun(&name, args.load()?)?;
-        let set = self.set.iter().map(|(name, value)| format!(" --set {name}={value}"));
-        let set: String = set.chain(self.maps().1).collect();
-        Ok(Filter { name: name + &set, program: Arc::new(program) })
+    /// Loads a file or a stock filter, with the parameters that it has.
+    fn load_named(&self, name: &OsStr) -> Result<LoadedFilter, Failure> {
+        let mut parameters: Vec<Result<(), Box<Diagnostics>>> = self.set.iter().map(|_| Ok(())).collect();
+        loop {
+            let applied: Vec<_> = self.set.iter().zip(&parameters).filter(|(_, has)| has.is_ok()).collect();
+            let applied: Vec<_> = applied.into_iter().map(|(parameter, _)| parameter.clone()).collect();
+            let args = filter::FilterArgs::from_name(name)?.with_parameters(&applied);
+            let diagnostics = match args.load() {
+                Ok(program) => return Ok(LoadedFilter { name: args.name(), program, parameters }),
+                Err(Failure::Filter(diagnostics)) => diagnostics,
+                Err(other) => return Err(other),
+            };
+            let unknown: Vec<_> = diagnostics.errors.iter().filter_map(unknown_parameter).collect();
+            let before = applied.len();
+            for ((name, _), has) in self.set.iter().zip(&mut parameters) {
+                if has.is_ok() && unknown.contains(&name.as_str()) {
+                    *has = Err(diagnostics.clone());
+                }
+            }
+            if parameters.iter().filter(|has| has.is_ok()).count() == before {
+                return Err(Failure::Filter(diagnostics));
+            }
+        }
     }
 
-    /// Returns the map arguments and the options that gave them.
-    fn maps(&self) -> (MapArgs, Vec<String>) {
-        let args = MapArgs {
-            map: self.map.clone(),
-            #[cfg(target_os = "linux")]
-            from_pin: self.from_pin.clone(),
-            kernel_routes: self.kernel_routes.clone(),
-            ..MapArgs::default()
-        };
-        let file = |option: &'static str| move |it: &MapFile| format!(" {option} {it}");
-        let mut said: Vec<String> = self.map.iter().map(file("--map")).collect();
+    /// Refuses settings that apply to no filter, and notes which filters the others apply to.
+    fn check_settings(&self, loaded: &[LoadedFilter]) -> Result<(), Failure> {
+        for (place, (name, value)) in self.set.iter().enumerate() {
+            let has = loaded.iter().map(|filter| filter.parameters[place].is_ok()).collect::<Vec<_>>();
+            if let (false, Err(diagnostics)) = (has.contains(&true), &loaded[0].parameters[place]) {
+                return Err(Failure::Filter(diagnostics.clone()));
+            }
+            note_partial(&format!("--set {name}={value}"), loaded, &has);
+        }
+        for (option, file) in self.map_files() {
+            let has: Vec<_> = loaded.iter().map(|filter| filter.has_map(file)).collect();
+            if let (false, Err(why)) = (has.contains(&true), find_map(loaded[0].program.maps(), &file.map)) {
+                return Err(self.attribute(&loaded[0].name, Failure::Usage(format!("{option} {file}: {why}"))));
+            }
+            note_partial(&format!("{option} {file}"), loaded, &has);
+        }
+        Ok(())
+    }
+
+    /// Returns the files that maps are filled from, with their options.
+    fn map_files(&self) -> impl Iterator<Item = (&'static str, &MapFile)> {
         #[cfg(target_os = "linux")]
-        said.extend(self.from_pin.iter().map(file("--from-pin")));
-        said.extend(self.kernel_routes.iter().map(|by| match by.as_str() {
-            "" => " --kernel-routes".to_owned(),
-            by => format!(" --kernel-routes={by}"),
-        }));
-        (args, said)
+        let pinned = &self.from_pin[..];
+        #[cfg(not(target_os = "linux"))]
+        let pinned: &[MapFile] = &[];
+        self.map.iter().map(|file| ("--map", file)).chain(pinned.iter().map(|file| ("--from-pin", file)))
     }
 
-    /// Of several filters says which one it is that something is wrong with.
-    fn of(&self, name: &str, failure: Failure) -> Failure {
+    /// If there are several filters, names the one that a usage error is about.
+    fn attribute(&self, name: &str, failure: Failure) -> Failure {
         match failure {
             Failure::Usage(text) if self.filter.len() > 1 => Failure::Usage(format!("{name}: {text}")),
             other => other,
         }
     }
 
-    /// The program with maps that begin with what they are to begin with, in all sessions: they are
-    /// filled once, in one of the interpreter's.
-    fn begun(&self, name: &str, program: Program) -> Result<Program, Failure> {
-        let (args, said) = self.maps();
-        if said.is_empty() {
-            return Ok(program);
+    /// Gives the program's maps the initial entries that the arguments name for them. A session of
+    /// the interpreter is filled once; every session begins with its contents. The filter is named
+    /// with the settings that apply to it, so that comparisons tell other settings apart.
+    fn with_initial_maps(&self, loaded: LoadedFilter) -> Result<Filter, Failure> {
+        let set = self.set.iter().zip(&loaded.parameters).filter(|(_, has)| has.is_ok());
+        let set = set.map(|((name, value), _)| format!(" --set {name}={value}"));
+        let files = self.map_files().filter(|(_, file)| loaded.has_map(file));
+        let files = files.map(|(option, file)| format!(" {option} {file}"));
+        let routes = self.kernel_routes.iter().map(|by| match by.as_str() {
+            "" => " --kernel-routes".to_owned(),
+            by => format!(" --kernel-routes={by}"),
+        });
+        let name = loaded.name.clone() + &set.chain(files).chain(routes).collect::<String>();
+        let of_filter = |files: &[MapFile]| files.iter().filter(|file| loaded.has_map(file)).cloned().collect();
+        let args = MapArgs {
+            map: of_filter(&self.map),
+            #[cfg(target_os = "linux")]
+            from_pin: of_filter(&self.from_pin),
+            kernel_routes: self.kernel_routes.clone(),
+            ..MapArgs::default()
+        };
+        let is_filled = self.map_files().any(|(_, file)| loaded.has_map(file)) || args.kernel_routes.is_some();
+        if !is_filled {
+            return Ok(Filter { name, program: Arc::new(loaded.program) });
         }
         let device = devices::open("interp")?;
-        args.check(&program, device.info()).map_err(|failure| self.of(name, failure))?;
-        let program = Arc::new(program);
+        args.check(&loaded.program, device.info()).map_err(|failure| self.attribute(&loaded.name, failure))?;
+        let program = Arc::new(loaded.program);
         let mut session = device.load(&program, &LoadOptions::default())?;
         drop(Maps::load(&args, &program, &mut *session)?);
-        let mut begun = Vec::new();
+        let mut initial = Vec::new();
         for (map, _) in program.maps().iter().enumerate().filter(|(_, map)| map.is_persistent()) {
             let words = session.map_words(map)?;
             if words.iter().any(|word| *word != 0) {
-                begun.push(InitialMapWords { map, offset: 0, words: words.into() });
+                initial.push(InitialMapWords { map, offset: 0, words: words.into() });
             }
         }
-        Ok((*program).clone().with_initial_map_words(begun))
+        Ok(Filter { name, program: Arc::new((*program).clone().with_initial_map_words(initial)) })
+    }
+}
+
+/// Returns the parameter that the filter lacks, if that is what the error says. The front ends have
+/// these two messages for it.
+fn unknown_parameter(error: &Diagnostic) -> Option<&str> {
+    let name = error.parameter.as_deref()?;
+    let is_unknown = ["the filter has no parameter", "the object has no variable"];
+    is_unknown.iter().any(|message| error.message.contains(message)).then_some(name)
+}
+
+/// Notes which filters a setting applies to, unless it applies to all of them.
+fn note_partial(setting: &str, loaded: &[LoadedFilter], has: &[bool]) {
+    let names = |wanted: bool| {
+        let names = loaded.iter().zip(has).filter(|(_, has)| **has == wanted).map(|(filter, _)| filter.name.as_str());
+        names.collect::<Vec<_>>().join(", ")
+    };
+    if has.contains(&false) {
+        let (with, without) = (names(true), names(false));
+        out::note(&out::printable(&format!("{setting} applies to {with}, not to {without}")));
     }
 }
 
@@ -137,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn maps_begin_in_every_session_with_what_their_files_have() {
+    fn every_session_starts_with_the_maps_of_the_files() {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
         let text = "//! map limits: array value=1 entries=4\n\
@@ -161,7 +254,7 @@ mod tests {
             kernel_routes: None,
         };
         for (set, action) in [("8", "tx"), ("9", "drop")] {
-            let filters = args(set).all(false).unwrap();
+            let filters = args(set).load(false).unwrap();
             let name = format!("{} --set most={set} --map limits={}", path("f.wgsl"), path("limits.csv"));
             assert_eq!((filters.len(), &filters[0].name), (1, &name));
             for device in ["interp", "cpu"] {

@@ -6,12 +6,12 @@ mod progress;
 mod table;
 
 use std::num::{NonZeroU16, NonZeroUsize};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use clap::builder::NonEmptyStringValueParser;
+use clap::builder::PathBufValueParser;
 use portcullis::auto::calibration::CalibrationStore;
 use portcullis::auto::{AutoDevice, CalibrationMode, Settings};
 use portcullis::device::{Device, Dispatch};
@@ -43,72 +43,80 @@ use progress::Progress;
 #[derive(Debug, clap::Args)]
 #[command(
     after_long_help = "Exit codes: 0 done, 1 a device is wrong or something failed (with --compare: something is slower \
-beyond noise, or no longer measured), 2 wrong usage, 130 interrupted (what there is has been written), 141 nobody reads \
-the output any more."
+beyond noise, or no longer measured), 2 wrong usage, 130 interrupted (the results so far are written), 141 the reader \
+closed the pipe (SIGPIPE)."
 )]
 pub struct Args {
-    /// Measure the most important part, in less than two minutes (the default)
-    #[arg(long, conflicts_with = "full")]
-    quick: bool,
-    /// Measure everything with everything, and a stateful and a writing filter too; about an hour,
-    /// or as long as --time says
-    #[arg(long)]
-    full: bool,
-    /// Measure this device; may be given several times. `cpu@1` is the CPU with one thread. Without
-    /// it: every device found, cpu@1, and auto where it has a choice
-    #[arg(long, value_name = "DEVICE[@THREADS]")]
-    device: Vec<DeviceRequest>,
-    /// Fail when one of these is missing, for example cpu,wgpu,opencl
-    #[arg(long, value_name = "DEVICES", value_delimiter = ',')]
-    require: Vec<Selector>,
     #[command(flatten)]
     filters: FilterArgs,
-    /// Packets in a batch; may be given several times, or as a list
-    #[arg(long, value_name = "PACKETS", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
-    batch: Vec<u32>,
-    /// Bytes of a packet, or `imix`; may be given several times, or as a list
-    #[arg(long, value_name = "BYTES", value_delimiter = ',')]
-    packets: Vec<Packets>,
-    /// How packets come to devices: auto, whole, window or imported; or resident: they are there
-    /// already. May be given several times
-    #[arg(long, value_name = "TRANSFER")]
-    transfer: Vec<Start>,
-    /// How batches are handed to devices; may be given several times
-    #[arg(long, value_name = "METHOD")]
-    dispatch: Vec<Dispatch>,
-    /// Measure XDP-on-GPU's workloads as well, its way and ours, beside what it publishes; --full
-    /// does so in any case
-    #[arg(long = "seeds")]
-    xdp_on_gpu: bool,
-    /// How long all of it may take, about
-    #[arg(long, value_name = "TIME", value_parser = duration)]
+    /// Measure this device; `cpu@1` is the CPU with one thread
+    ///
+    /// Default: every device found, `cpu@1`, and `auto` if it has a choice. May be repeated.
+    #[arg(long, value_name = "DEVICE[@THREADS]", help_heading = "Devices")]
+    device: Vec<DeviceRequest>,
+    /// Fail if one of these devices is missing, for example cpu,wgpu,opencl
+    #[arg(long, value_name = "DEVICES", value_delimiter = ',', help_heading = "Devices", hide_short_help = true)]
+    require: Vec<Selector>,
+    /// Measure the most important combinations, in less than two minutes (the default)
+    #[arg(long, conflicts_with = "full", help_heading = "Matrix", hide_short_help = true)]
+    quick: bool,
+    /// Measure every combination, and two more filters; takes an hour, or --time
+    ///
+    /// The additional filters are a stateful one and one that writes packets.
+    #[arg(long, help_heading = "Matrix")]
+    full: bool,
+    /// Time budget for the whole run, for example 60s or 4m
+    ///
+    /// Includes compiling filters and probing devices. If it is too short for the measurements, a
+    /// note at the start says how long the run takes. Default: 75s, with --full 1h.
+    #[arg(long, value_name = "TIME", value_parser = duration, help_heading = "Matrix")]
     time: Option<Duration>,
-    /// Write everything to this file as JSON; `-` is standard output
-    #[arg(long, value_name = "FILE", value_parser = NonEmptyStringValueParser::new())]
-    json: Option<String>,
-    /// Write a line a measurement to this file as CSV; `-` is standard output
-    #[arg(long, value_name = "FILE", value_parser = NonEmptyStringValueParser::new())]
-    csv: Option<String>,
-    /// Write a report with plots to this file, as one HTML page; `-` is standard output
-    #[arg(long, value_name = "FILE", value_parser = NonEmptyStringValueParser::new())]
-    report: Option<String>,
-    /// Put what other benchmarks have measured among the bars: what they write to the file that
-    /// PORTCULLIS_BARS names, or a JSON list like `bars` in a file that --json has written
-    #[arg(long, value_name = "FILE", value_parser = NonEmptyStringValueParser::new())]
-    bars: Option<String>,
-    /// Measure nothing: make the table and the other files of a file that --json has written
-    #[arg(long, value_name = "FILE", value_parser = NonEmptyStringValueParser::new(),
+    /// Packets per batch; a list, may be repeated
+    #[arg(long, value_name = "PACKETS", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=100_000_000), help_heading = "Matrix")]
+    batch: Vec<u32>,
+    /// Packet size in bytes, or `imix`; a list, may be repeated
+    #[arg(long, value_name = "BYTES", value_delimiter = ',', help_heading = "Matrix")]
+    packets: Vec<Packets>,
+    /// How packets reach the device: auto, whole, window, imported or resident
+    ///
+    /// `resident` measures packets that are in the device's memory already. May be repeated.
+    #[arg(long, value_name = "TRANSFER", help_heading = "Matrix", hide_short_help = true)]
+    transfer: Vec<Start>,
+    /// Dispatch method: inline, pipelined, persistent, waitvalue or graph; may be repeated
+    #[arg(long, value_name = "METHOD", help_heading = "Matrix", hide_short_help = true)]
+    dispatch: Vec<Dispatch>,
+    /// Also measure XDP-on-GPU's workloads, by its method and by Portcullis
+    ///
+    /// Its published figures are shown beside them. --full includes this.
+    #[arg(long = "seeds", visible_alias = "xdp-on-gpu", help_heading = "Matrix", hide_short_help = true)]
+    xdp_on_gpu: bool,
+    /// Write the report with plots to this file, as one HTML page; `-` is standard output
+    #[arg(long, value_name = "FILE", value_parser = PathBufValueParser::new(), help_heading = "Output")]
+    report: Option<PathBuf>,
+    /// Write the results to this file as JSON; `-` is standard output
+    #[arg(long, value_name = "FILE", value_parser = PathBufValueParser::new(), help_heading = "Output")]
+    json: Option<PathBuf>,
+    /// Write the measurements to this file as CSV, one per line; `-` is standard output
+    #[arg(long, value_name = "FILE", value_parser = PathBufValueParser::new(), help_heading = "Output")]
+    csv: Option<PathBuf>,
+    /// Add the targets that other benchmarks measured, from this file
+    ///
+    /// The file that PORTCULLIS_BARS named for them, or a JSON list like `bars` in a file of --json.
+    #[arg(long, value_name = "FILE", value_parser = PathBufValueParser::new(), help_heading = "Output", hide_short_help = true)]
+    bars: Option<PathBuf>,
+    /// Measure nothing: print and write the results in this file of --json
+    #[arg(long, value_name = "FILE", value_parser = PathBufValueParser::new(), help_heading = "Earlier results",
           conflicts_with_all = ["quick", "full", "device", "require", "filter", "expr", "batch", "packets", "transfer", "dispatch",
                                 "xdp_on_gpu", "time"])]
-    from: Option<String>,
-    /// Compare two files that --json has written, the older one first, and measure nothing
-    #[arg(long, num_args = 2, value_names = ["BEFORE", "AFTER"],
+    from: Option<PathBuf>,
+    /// Measure nothing: compare two files of --json, the older one first
+    #[arg(long, num_args = 2, value_names = ["BEFORE", "AFTER"], value_parser = PathBufValueParser::new(), help_heading = "Earlier results",
           conflicts_with_all = ["quick", "full", "device", "require", "filter", "expr", "batch", "packets", "transfer", "dispatch",
                                 "xdp_on_gpu", "time", "json", "csv", "report", "bars", "from"])]
-    compare: Option<Vec<String>>,
+    compare: Option<Vec<PathBuf>>,
 }
 
-/// A device as it is asked for.
+/// A value of --device.
 #[derive(Debug, Clone)]
 struct DeviceRequest {
     selector: Selector,
@@ -121,9 +129,9 @@ impl FromStr for DeviceRequest {
     fn from_str(text: &str) -> Result<DeviceRequest, String> {
         let (device, threads) = match text.split_once('@') {
             Some((device, threads)) => {
-                // As many as `run --threads` takes.
+                // The same limit as that of `run --threads`.
                 let threads: NonZeroU16 =
-                    threads.parse().map_err(|_| "behind the @ comes a number of threads, as in cpu@1".to_owned())?;
+                    threads.parse().map_err(|_| "expected a number of threads after the @, as in cpu@1".to_owned())?;
                 (device, Some(threads.into()))
             }
             None => (text, None),
@@ -137,17 +145,17 @@ impl FromStr for DeviceRequest {
     }
 }
 
-/// How long runs may take.
+/// Default time budgets.
 const QUICK: Duration = Duration::from_secs(75);
 const FULL: Duration = Duration::from_secs(3600);
 
-/// Measures, or compares.
+/// Measures filters, or compares results.
 pub fn run(args: &Args) -> Result<(), Failure> {
     if let Some([before, after]) = args.compare.as_deref() {
         return compare::run(before, after);
     }
     let files = Files::new(args)?;
-    let elsewhere = args.bars.as_deref().map(bars_of).transpose()?;
+    let elsewhere = args.bars.as_deref().map(read_bars).transpose()?;
     let mut results = match &args.from {
         Some(file) => compare::load(file)?,
         None => measure(args)?,
@@ -168,15 +176,16 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What other benchmarks have measured.
-fn bars_of(file: &str) -> Result<Vec<Bar>, Failure> {
-    let wrong = |what: String| Failure::Wrong(format!("{file}: {what}"));
-    let text = std::fs::read(file).map_err(|error| wrong(create_error_reason(Path::new(file), &error)))?;
-    bars::read(&text).map_err(|error| wrong(format!("these are no bars: {error}")))
+/// Reads the targets that other benchmarks measured.
+fn read_bars(file: &Path) -> Result<Vec<Bar>, Failure> {
+    let wrong = |what: String| Failure::Wrong(format!("{}: {what}", file.display()));
+    let text = std::fs::read(file).map_err(|error| wrong(create_error_reason(file, &error)))?;
+    bars::read(&text).map_err(|error| wrong(format!("not a file of bars: {error}")))
 }
 
 fn measure(args: &Args) -> Result<Results, Failure> {
-    let filters = args.filters.all(args.full)?;
+    let start = Instant::now();
+    let filters = args.filters.load(args.full)?;
     let (devices, missing, required) = devices(args)?;
     if devices.is_empty() {
         let reasons: Vec<_> = missing.iter().map(|it| format!("{}: {}", it.device, it.reason)).collect();
@@ -187,7 +196,7 @@ fn measure(args: &Args) -> Result<Results, Failure> {
     }
     let chosen = |is_chosen: bool| if is_chosen { "chosen" } else { "quick" };
     let by_hand = !(args.device.is_empty()
-        && args.filters.is_usual()
+        && args.filters.is_default()
         && args.batch.is_empty()
         && args.packets.is_empty()
         && args.transfer.is_empty()
@@ -204,12 +213,14 @@ fn measure(args: &Args) -> Result<Results, Failure> {
         packets: if args.packets.is_empty() { Packets::ALL.to_vec() } else { args.packets.clone() },
         transfers: args.transfer.clone(),
         dispatches: args.dispatch.clone(),
+        start,
         time: args.time.unwrap_or(if args.full { FULL } else { QUICK }),
         xdp_on_gpu: args.xdp_on_gpu || args.full,
         commands: vec![command()],
         reference: devices::open("interp")?,
     };
 
+    announce(&order);
     let interrupt = Interrupt::default();
     interrupt.listen();
     interrupt.begin();
@@ -220,7 +231,19 @@ fn measure(args: &Args) -> Result<Results, Failure> {
     Ok(results)
 }
 
-/// The command as it was typed, with what a shell would take apart in quotes.
+/// Says before the run how long it takes, if that is more than its time budget.
+fn announce(order: &Order) {
+    let (measurements, expected) = run::expected_time(order);
+    if expected > order.time {
+        out::note(&format!(
+            "--time {} s is too short for {measurements} measurements: this takes up to {} s",
+            order.time.as_secs_f64(),
+            expected.as_secs_f64().ceil()
+        ));
+    }
+}
+
+/// Returns the command line, quoted as a shell needs it.
 fn command() -> String {
     let plain =
         |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_=./:,@+%".contains(c));
@@ -229,55 +252,60 @@ fn command() -> String {
     std::iter::once("portcullis".to_owned()).chain(arguments).collect::<Vec<_>>().join(" ")
 }
 
-/// Where results go.
-struct Files<'a> {
-    json: Option<(&'a str, Option<Replacement>)>,
-    csv: Option<(&'a str, Option<Replacement>)>,
-    report: Option<(&'a str, Option<Replacement>)>,
+/// A file to be written, or standard output.
+enum Destination {
+    Stdout,
+    File(Replacement),
 }
 
-impl<'a> Files<'a> {
-    /// Sees whether they can be written, before anything is measured.
-    fn new(args: &'a Args) -> Result<Files<'a>, Failure> {
-        let asked = [&args.json, &args.csv, &args.report];
-        if asked.iter().filter(|file| file.as_deref() == Some("-")).count() > 1 {
+/// The files that results are written to.
+struct Files {
+    json: Option<Destination>,
+    csv: Option<Destination>,
+    report: Option<Destination>,
+}
+
+impl Files {
+    /// Checks that the files can be written, before anything is measured.
+    fn new(args: &Args) -> Result<Files, Failure> {
+        let asked = [&args.json, &args.csv, &args.report].map(Option::as_deref);
+        if asked.iter().filter(|file| **file == Some(Path::new("-"))).count() > 1 {
             return Err(Failure::Usage("only one of --json, --csv and --report can be standard output".into()));
         }
-        let named: Vec<_> = asked.iter().filter_map(|file| file.as_deref()).filter(|file| *file != "-").collect();
+        let named: Vec<&Path> = asked.into_iter().flatten().filter(|file| *file != Path::new("-")).collect();
         for (nth, name) in named.iter().enumerate() {
-            if named[..nth].iter().any(|other| same_destination(Path::new(other), Path::new(name))) {
-                return Err(Failure::Usage(format!(
-                    "{name}: two of --json, --csv and --report would be written there"
-                )));
+            let wrong = |what: &str| Err(Failure::Usage(format!("{}: {what}", name.display())));
+            if named[..nth].iter().any(|other| same_destination(other, name)) {
+                return wrong("two of --json, --csv and --report would be written there");
             }
-            if let Some((_, what)) = args.filters.files().find(|(file, _)| same_file(file, Path::new(name))) {
-                return Err(Failure::Usage(format!("{name}: this is {what}; choose another name")));
+            if let Some((_, what)) = args.filters.files().find(|(file, _)| same_file(file, name)) {
+                return wrong(&format!("this is {what}; choose another name"));
             }
         }
-        let of = |file: &'a Option<String>| -> Result<_, Failure> {
+        let open = |file: &Option<PathBuf>| -> Result<Option<Destination>, Failure> {
             Ok(match file.as_deref() {
                 None => None,
-                Some("-") => Some(("-", None)),
-                Some(name) => Some((name, Some(Replacement::new(name)?))),
+                Some(file) if file == Path::new("-") => Some(Destination::Stdout),
+                Some(file) => Some(Destination::File(Replacement::new(file)?)),
             })
         };
-        Ok(Files { json: of(&args.json)?, csv: of(&args.csv)?, report: of(&args.report)? })
+        Ok(Files { json: open(&args.json)?, csv: open(&args.csv)?, report: open(&args.report)? })
     }
 
-    /// Writes them, and the table where standard output is free. Files first: they are whole then
-    /// even where nobody reads the table. What cannot be written keeps nothing else from being:
-    /// measuring it again takes long.
+    /// Writes the files, and the table if standard output is free. Files come first: they are
+    /// complete even if the reader of the table closes the pipe. A file that cannot be written does
+    /// not keep the others from being written, as measuring again takes long.
     fn write(self, results: &Results) -> Result<(), Failure> {
         let wrong =
-            |what: &str, error: &dyn std::fmt::Display| Failure::Wrong(format!("the {what} cannot be made: {error}"));
+            |what: &str, error: &dyn std::fmt::Display| Failure::Wrong(format!("cannot make the {what}: {error}"));
         let mut for_stdout = None;
-        let mut put = |to: Option<(&str, Option<Replacement>)>, make: &dyn Fn() -> Result<String, Failure>| {
+        let mut put = |to: Option<Destination>, make: &dyn Fn() -> Result<String, Failure>| {
             match to {
-                Some((_, Some(file))) => {
+                Some(Destination::File(file)) => {
                     let text = make()?;
                     file.write(|out| out.write_all(text.as_bytes()))?;
                 }
-                Some((_, None)) => for_stdout = Some(make()?),
+                Some(Destination::Stdout) => for_stdout = Some(make()?),
                 None => {}
             }
             Ok::<(), Failure>(())
@@ -291,23 +319,23 @@ impl<'a> Files<'a> {
         ends.push(out::print(for_stdout.unwrap_or_else(|| table::text(results))));
         let mut failures: Vec<Failure> = ends.into_iter().filter_map(Result::err).collect();
         let Some(last) = failures.pop() else { return Ok(()) };
-        // The last one tells the exit code.
+        // The last one sets the exit code.
         failures.into_iter().for_each(|failure| _ = failure.report());
         Err(last)
     }
 }
 
-/// What `run --device auto` has, by a calibration that is made in this run and not kept.
+/// The device of `run --device auto`, calibrated in this run; the calibration is not stored.
 fn auto(candidates: Vec<Arc<dyn Device>>) -> Chosen {
     let measure = if candidates.len() > 1 { CalibrationMode::Always } else { CalibrationMode::Never };
     let settings = Settings { store: CalibrationStore::disabled(), mode: measure, ..Settings::default() };
     Chosen { device: Arc::new(AutoDevice::new(candidates, settings)), threads: None }
 }
 
-/// Devices, backends without any, and what was demanded and is missing.
+/// Devices to measure, backends without a device, and errors about required devices.
 type ProbedDevices = (Vec<Chosen>, Vec<Missing>, Vec<String>);
 
-/// The devices to measure.
+/// Probes the devices to measure.
 fn devices(args: &Args) -> Result<ProbedDevices, Failure> {
     let mut found: Vec<Chosen> = Vec::new();
     let mut missing: Vec<Missing> = Vec::new();
@@ -341,7 +369,7 @@ fn devices(args: &Args) -> Result<ProbedDevices, Failure> {
                 Err(error) => missing.push(Missing { device: backend.name.into(), reason: error.to_string() }),
             }
         }
-        // Where it has nothing to choose from it is the device that is there already.
+        // With a single candidate, `auto` is that device again.
         if let Some(candidates) = devices::candidates().ok().filter(|candidates| candidates.len() > 1) {
             add(auto(candidates), &mut missing);
         }
@@ -349,7 +377,7 @@ fn devices(args: &Args) -> Result<ProbedDevices, Failure> {
     for selector in &args.require {
         match selector.open() {
             Ok(device) => add(Chosen { device, threads: None }, &mut missing),
-            Err(error) => required.push(format!("{selector} is required, and missing: {error}")),
+            Err(error) => required.push(format!("{selector} is required but missing: {error}")),
         }
     }
     Ok((found, missing, required))

@@ -1,30 +1,30 @@
-//! How far a benchmark is, on a terminal.
+//! Progress of a benchmark on a terminal.
 
 use std::io::{IsTerminal, stderr};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use portcullis_bench::run::Step;
 
-/// A bar with the time left; nothing where standard error is no terminal.
+/// A progress bar with the remaining time; hidden unless standard error is a terminal.
 pub struct Progress {
     bar: Option<ProgressBar>,
 }
 
 impl Progress {
-    /// Nothing done yet.
+    /// Creates a bar at 0 %.
     pub fn new() -> Progress {
         if !stderr().is_terminal() {
             return Progress { bar: None };
         }
         let bar = ProgressBar::with_draw_target(Some(1), ProgressDrawTarget::stderr());
-        // A template that does not parse would be our mistake; the bar has a look of its own.
+        // The template is constant; if it did not parse, the default style would do.
         if let Ok(style) = ProgressStyle::with_template("{bar:30} {percent:>3} %  {eta} left  {wide_msg}") {
             bar.set_style(style);
         }
         Progress { bar: Some(bar) }
     }
 
-    /// Something is done, or begins.
+    /// Shows how far the run is.
     pub fn show(&mut self, step: &Step<'_>) {
         if let Some(bar) = &self.bar {
             bar.set_length(step.all as u64);
@@ -33,7 +33,7 @@ impl Progress {
         }
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub fn clear(&mut self) {
         if let Some(bar) = self.bar.take() {
             bar.finish_and_clear();

@@ -1,29 +1,34 @@
-//! Results for people.
+//! Results as tables on the terminal.
 
+use portcullis_bench::caveats::caveats;
 use portcullis_bench::number::{digits, time};
-use portcullis_bench::results::{Bar, Cell, Measured, Outcome, Results, StopReason};
+use portcullis_bench::results::{Bar, Cell, Measured, Outcome, Results, StopReason, packets_in_words};
 use portcullis_bench::xdp_on_gpu;
 
 use crate::out;
 
-/// The whole output.
+/// Formats the results: caveats first, then devices, tables, targets, errors and what was left out.
 pub fn text(results: &Results) -> String {
-    let mut text = String::new();
+    let mut text: String = caveats(results).iter().map(|caveat| format!("{caveat}\n")).collect();
+    if results.run.interrupted {
+        text += "interrupted: these results are incomplete\n";
+    }
+    if !text.is_empty() {
+        text += "\n";
+    }
     for device in &results.devices {
         text += &format!("{}: {} ({})\n", device.id, device.name, device.driver);
     }
     for missing in &results.missing {
-        text += &format!("{}: not here: {}\n", missing.device, missing.reason);
+        text += &format!("{}: unavailable: {}\n", missing.device, missing.reason);
     }
     for ceiling in &results.ceilings {
         let device = ceiling.device.as_ref().map(|id| format!("{id}, ")).unwrap_or_default();
-        text += &format!("{device}{}: {}\n", ceiling.name, out::rate(ceiling.bytes_per_second.median, "B/s"));
+        text +=
+            &format!("{device}{}, bandwidth: {}\n", ceiling.name, out::rate(ceiling.bytes_per_second.median, "B/s"));
     }
     for (filter, packets) in kinds(results) {
-        text += &format!(
-            "\n{filter}, {} packets\n",
-            if packets == "imix" { packets.into() } else { format!("{packets}-byte") }
-        );
+        text += &format!("\n{filter}, {}\n", packets_in_words(packets));
         let head = [
             "  batch",
             "device",
@@ -36,7 +41,7 @@ pub fn text(results: &Results) -> String {
             "p99",
             "p99.9",
             "copied",
-            "of ceiling",
+            "bandwidth",
             "",
         ];
         let mut rows = vec![head.map(String::from).to_vec()];
@@ -44,7 +49,7 @@ pub fn text(results: &Results) -> String {
         rows.extend(results.cells.iter().filter(of_kind).map(row));
         text += &out::table(rows, &[0, 4, 6, 7, 8, 9, 10, 11]);
     }
-    results.xdp_on_gpu.iter().for_each(|table| text += &side_by_side(table));
+    results.xdp_on_gpu.iter().for_each(|table| text += &format_workload(table));
     text += &bars(&results.bars);
     let wrong = |cell: &Cell| match &cell.outcome {
         Outcome::Measured(_) => None,
@@ -62,23 +67,23 @@ pub fn text(results: &Results) -> String {
         text += &format!("left out: {}: {}\n", left.what, left.why);
     }
     let measured = results.cells.iter().filter(|cell| matches!(cell.outcome, Outcome::Measured(_))).count();
-    let short = results
-        .cells
-        .iter()
-        .filter(|cell| matches!(&cell.outcome, Outcome::Measured(it) if it.ended != StopReason::Narrow));
-    text += &format!(
-        "\n{measured} measurements in {:.0} s, {} of them (marked ~) with a wider interval than wanted as their time was used up\n",
-        results.run.seconds,
-        short.count()
-    );
-    if results.run.interrupted {
-        text += "interrupted: this is not all of it\n";
+    text += &format!("\n{measured} measurements in {:.0} s", results.run.seconds);
+    if results.cells.iter().any(|cell| has_outcome(cell, |it| it.ended != StopReason::Narrow)) {
+        text += "; ~: the confidence interval did not converge";
     }
+    if results.cells.iter().any(|cell| has_outcome(cell, |it| it.bandwidth_used().as_deref() == Some("cached"))) {
+        text += "; cached: the packets stay in the CPU's caches";
+    }
+    text += "\n";
     out::printable(&text)
 }
 
-/// XDP-on-GPU's workloads: a line a side, in millions of packets a second.
-fn side_by_side(table: &xdp_on_gpu::Table) -> String {
+fn has_outcome(cell: &Cell, test: impl Fn(&Measured) -> bool) -> bool {
+    matches!(&cell.outcome, Outcome::Measured(measured) if test(measured))
+}
+
+/// Formats one of XDP-on-GPU's workloads: a line for each side, in Mpps.
+fn format_workload(table: &xdp_on_gpu::Table) -> String {
     let mut head = vec![format!("  Mpps, {}", table.across), String::new()];
     head.extend(table.columns.iter().map(|column| out::grouped(*column)));
     let mut rows = vec![head];
@@ -101,7 +106,7 @@ fn side_by_side(table: &xdp_on_gpu::Table) -> String {
             xdp_on_gpu::Cell::None { reason: Some(reason) } => format!("  left out: {}: {reason}\n", row.side),
             _ => continue,
         };
-        // Columns have the same reason as often as not.
+        // Columns often share a reason.
         if !said.contains(&line) {
             text += &line;
             said.push(line);
@@ -110,7 +115,7 @@ fn side_by_side(table: &xdp_on_gpu::Table) -> String {
     text
 }
 
-/// Renders the targets and the values measured in this run.
+/// Formats the targets and the values measured in this run.
 fn bars(bars: &[Bar]) -> String {
     let line = |bar: &Bar| -> Option<Vec<String>> {
         let verdict = if bar.met? { "met" } else { "missed" };
@@ -125,7 +130,7 @@ fn bars(bars: &[Bar]) -> String {
     format!("\n{}", out::table(std::iter::once(head).chain(rows).collect(), &[]))
 }
 
-/// Filters and packets in the order in which they were measured.
+/// Returns the pairs of filter and packet size, in the order of measurement.
 fn kinds(results: &Results) -> Vec<(&str, &str)> {
     let mut kinds: Vec<(&str, &str)> = Vec::new();
     for cell in &results.cells {
@@ -150,7 +155,7 @@ fn row(cell: &Cell) -> Vec<String> {
         row.resize(13, String::new());
         return row;
     };
-    let Measured { mpps, gbps, latency, copied_bytes, of_ceiling, ended, .. } = &**measured;
+    let Measured { mpps, gbps, latency, copied_bytes, ended, .. } = &**measured;
     row.extend([
         digits(mpps.median),
         format!("{}–{}", digits(mpps.low), digits(mpps.high)),
@@ -159,7 +164,7 @@ fn row(cell: &Cell) -> Vec<String> {
         time(latency.p99),
         time(latency.p999),
         copied_bytes.map_or("–".into(), |bytes| format!("{} B", digits(bytes))),
-        of_ceiling.as_ref().map_or("–".into(), |(share, _)| format!("{:.0} %", share * 100.0)),
+        measured.bandwidth_used().unwrap_or_else(|| "–".into()),
         if *ended == StopReason::Narrow { String::new() } else { "~".into() },
     ]);
     row

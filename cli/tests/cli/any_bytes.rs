@@ -106,3 +106,21 @@ fn other_commands_take_any_name() {
     run(&place, &["selftest", "--device", "interp", "--quick", "--filter", "minimal", "--json", "é.json"]).done();
     assert!(path(&place, "é.json").exists());
 }
+
+#[test]
+fn every_file_of_bench_may_have_any_name() {
+    let place = Place::new();
+    let run = |args: &[&str]| run(&place, &[&["bench"], args].concat());
+    let small = ["--time", "1s", "--device", "cpu", "--batch", "64", "--packets", "64", "--filter", "minimal"];
+    run(&[&small[..], &["--json", "jé", "--csv", "cé", "--report", "ré"]].concat()).done();
+    write(&place, "bé", "[]");
+    run(&["--from", "jé", "--bars", "bé", "--json", "ké", "--csv", "cé", "--report", "ré"]).done();
+    run(&["--compare", "jé", "ké"]).done();
+    let size = |name: &str| std::fs::metadata(path(&place, name)).unwrap().len();
+    assert!(["jé", "ké", "cé", "ré"].iter().all(|name| size(name) > 0));
+    run(&["--from", "missingé"]).failed(1, &["missing\u{fffd}: "]);
+    run(&["--compare", "jé", "missingé"]).failed(1, &["missing\u{fffd}: "]);
+    run(&["--from", "jé", "--bars", "missingé"]).failed(1, &["missing\u{fffd}: "]);
+    run(&["--from", "jé", "--json", "noé/é"]).failed(1, &["no\u{fffd}/\u{fffd}"]);
+    run(&["--from", "jé", "--json", "é", "--csv", "é"]).failed(2, &["\u{fffd}: two of --json, --csv and --report"]);
+}

@@ -59,7 +59,7 @@ fn a_report_can_be_made_from_earlier_results_and_bars() {
     place.file("no.json", "{}");
     let ran = place.run(&["bench", "--from", "r.json", "--bars", "no.json"]);
     assert_eq!(ran.code, 1);
-    assert!(ran.err.contains("no.json: these are no bars"), "{}", ran.err);
+    assert!(ran.err.contains("no.json: not a file of bars"), "{}", ran.err);
 }
 
 #[test]
@@ -292,7 +292,7 @@ fn batches_that_exceed_memory_are_left_out_and_reported() {
     assert_eq!(left.len(), 1, "{left:?}");
     assert!(left[0]["what"].as_str().unwrap().contains("batches of 3000000"), "{left:?}");
     assert!(left[0]["why"].as_str().unwrap().contains("GB of memory"), "{left:?}");
-    assert!(ran.out.contains("left out: minimal, 9000 packets in batches of 3000000: "), "{}", ran.out);
+    assert!(ran.out.contains("left out: minimal, 9000-byte packets in batches of 3000000: "), "{}", ran.out);
 }
 
 /// Earlier results stay until new ones are complete, and those of an interrupted run are marked.
@@ -325,7 +325,7 @@ fn an_interrupted_run_writes_its_results_so_far() {
     let results = json(&place.read("r.json"));
     assert_eq!(results["run"]["interrupted"], true);
     let out = String::from_utf8(ended.stdout).unwrap();
-    assert!(out.contains("interrupted: this is not all of it"), "{out}");
+    assert!(out.contains("interrupted: these results are incomplete"), "{out}");
     assert_eq!(place.names(), ["r.json"]);
 }
 
@@ -412,4 +412,69 @@ char LICENSE[] SEC("license") = "GPL";
     }
     // Without a filter of its own, `--set` has nothing to apply to.
     run(&place, &["--set", "verdict=1"]).failed(2, &["--filter"]);
+}
+
+/// Settings apply to the filters that have the parameter or map, and to be in none is an error.
+#[test]
+fn settings_apply_to_the_filters_that_have_them() {
+    let place = Place::new();
+    let with = "//! map limits: array value=1 entries=4\n\
+                override most: u32 = 1u;\n\
+                fn xdp_filter(pkt: u32) -> u32 {\n    \
+                    if limits_read(2u, 0u) > most { return XDP_TX; }\n    \
+                    return XDP_DROP;\n}\n";
+    place.file("with.wgsl", with);
+    place.file("without.wgsl", PASS);
+    place.file("without.cl", "uint xdp_filter(__global uchar *pkt, uint len) { return XDP_PASS; }\n");
+    place.file("limits.csv", "2,9\n");
+    let filters = ["--filter", "without.wgsl", "--filter", "with.wgsl", "--filter", "without.cl", "--json", "r.json"];
+    let settings = ["--set", "most=8", "--map", "limits=limits.csv"];
+    let ran = run(&place, &[&filters[..], &settings].concat()).done();
+    for setting in ["--set most=8", "--map limits=limits.csv"] {
+        let note = format!("{setting} applies to with.wgsl, not to without.wgsl, without.cl");
+        assert!(ran.err.contains(&note), "{}", ran.err);
+    }
+    let results = json(&place.read("r.json"));
+    let mut names: Vec<_> =
+        results["cells"].as_array().unwrap().iter().map(|cell| cell["filter"].as_str().unwrap()).collect();
+    names.dedup();
+    assert_eq!(names, ["without.wgsl", "with.wgsl --set most=8 --map limits=limits.csv", "without.cl"]);
+    let files = &filters[..6];
+    run(&place, &[files, &["--set", "least=8"]].concat()).failed(2, &["the filter has no parameter `least`"]);
+    run(&place, &[files, &["--map", "none=limits.csv"]].concat())
+        .failed(2, &["--map none=limits.csv", "no map `none`"]);
+    // A value that the filter with the parameter does not take is no reason to leave it out.
+    run(&place, &[files, &["--set", "most=many"]].concat()).failed(2, &["--set most"]);
+}
+
+#[test]
+fn a_budget_that_is_too_short_is_said_before_the_run() {
+    let place = Place::new();
+    let args =
+        ["bench", "--time", "1ms", "--device", "cpu", "--batch", "64,1000", "--packets", "64", "--filter", "minimal"];
+    let ran = place.run(&args).done();
+    assert!(ran.err.contains("--time 0.001 s is too short for "), "{}", ran.err);
+    assert!(ran.err.contains("measurements: this takes up to "), "{}", ran.err);
+}
+
+#[test]
+fn the_summary_begins_with_what_limits_trust() {
+    let place = Place::new();
+    run(&place, &["--filter", "minimal", "--json", "r.json"]).done();
+    let mut results = json(&place.read("r.json"));
+    let cells = results["cells"].as_array_mut().unwrap();
+    let count = cells.len();
+    for cell in cells {
+        cell["outcome"]["measured"]["ended"] = "time".into();
+        cell["outcome"]["measured"]["of_ceiling"] = serde_json::json!([7.53, "memory copy"]);
+    }
+    results["method"]["filters"] = serde_json::json!(["minimal", "forgotten"]);
+    results["run"]["load"] = serde_json::json!({ "average_at_start": 7.25, "busy_elsewhere": 1.5 });
+    place.file("r.json", results.to_string());
+    let out = place.run(&["bench", "--from", "r.json"]).done().out;
+    let lines: Vec<&str> = out.lines().collect();
+    assert!(lines[0].starts_with("No figures for forgotten"), "{out}");
+    assert!(lines[1].starts_with(&format!("{count} of {count} confidence intervals did not converge")), "{out}");
+    assert!(lines[2].starts_with("Other processes kept 1.5 of "), "{out}");
+    assert!(!out.contains("753 %") && out.contains("  cached"), "{out}");
 }

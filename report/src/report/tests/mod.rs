@@ -365,6 +365,7 @@ fn texts(svg: &str) -> Vec<(String, Extent)> {
         .map(|(element, _)| {
             let element = format!(" {element}");
             let (tag, text) = element.split_once('>').expect("a tag ends");
+            let text = text.replace("&apos;", "'");
             let of = |name| attribute(tag, name).expect("a text has a place and a size");
             let (x, y, size) = (of("x"), of("y"), of("font-size"));
             let width = text.chars().count() as f64 * size * 0.5;
@@ -378,7 +379,7 @@ fn texts(svg: &str) -> Vec<(String, Extent)> {
                 () if tag.contains("dy=\"0.5ex\"") => y - size / 2.0,
                 () => y - size,
             };
-            (text.to_owned(), (left, left + width, top, top + size))
+            (text, (left, left + width, top, top + size))
         })
         .collect()
 }
