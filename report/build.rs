@@ -1,6 +1,5 @@
-//! Tells a release build which commit it is made from, for reports: `PORTCULLIS_COMMIT`, or what
-//! the checkout's `.git` says. A debug build is not told, and so is not made anew with every
-//! commit: nobody reports what it measures.
+//! Passes the commit to release builds, for reports: `PORTCULLIS_COMMIT`, or the checkout's HEAD. Debug
+//! builds get none, so that they are not rebuilt after every commit.
 
 #[path = "src/commit.rs"]
 mod commit;
@@ -14,7 +13,7 @@ fn main() {
     let said = std::env::var("PORTCULLIS_COMMIT").ok().filter(|commit| !commit.is_empty());
     let is_release = std::env::var("PROFILE").is_ok_and(|profile| profile == "release");
     let found = match std::env::var_os("CARGO_MANIFEST_DIR") {
-        // A packed release that lies in somebody else's checkout has no `.git` of its own here.
+        // A packaged release inside another checkout finds no `.git` here.
         Some(folder) if is_release && said.is_none() => commit::of(&Path::new(&folder).join("../.git")),
         _ => None,
     };

@@ -11,7 +11,7 @@ use super::results::{Bar, Cell, Device, Measured, Outcome, Results};
 use super::run::AUTO;
 use super::xdp_on_gpu::{Row, Source, Table};
 
-/// Every bar, in the order of the design.
+/// Compares a run with every target, in the order of docs/performance.md.
 pub fn judge(results: &Results) -> Vec<Bar> {
     let mut bars = vec![verdicts(results)];
     bars.extend(ELSEWHERE_FIRST.map(elsewhere));
@@ -23,8 +23,7 @@ pub fn judge(results: &Results) -> Vec<Bar> {
     bars
 }
 
-/// Puts what other benchmarks have measured in the place of bars that say the same, and what is new
-/// at the end.
+/// Replaces unmeasured targets by those that other benchmarks measured, and appends new ones.
 pub fn add(bars: &mut Vec<Bar>, measured: Vec<Bar>) {
     for bar in measured {
         match bars.iter_mut().find(|other| other.what == bar.what && other.measured.is_none()) {
@@ -34,12 +33,12 @@ pub fn add(bars: &mut Vec<Bar>, measured: Vec<Bar>) {
     }
 }
 
-/// The variable that names the file to which benchmarks of their own add what they have measured,
-/// for `--bars`.
+/// Environment variable that names the file to which separate benchmarks append their results, for
+/// `--bars`.
 pub const FILE: &str = "PORTCULLIS_BARS";
 
-/// What a benchmark of its own has measured: the least of some ratios counts, each of which is of
-/// something. `None` without any.
+/// Returns the target of a separate benchmark, judged by the lowest of named ratios; `None` without
+/// any.
 pub fn of_ratios(what: &str, against: &str, least: f64, command: &str, ratios: &[(String, f64)]) -> Option<Bar> {
     let (worst, lowest) = ratios.iter().min_by(|a, b| a.1.total_cmp(&b.1))?;
     let highest = ratios.iter().map(|(_, ratio)| *ratio).fold(*lowest, f64::max);
@@ -55,10 +54,10 @@ pub fn of_ratios(what: &str, against: &str, least: f64, command: &str, ratios: &
     })
 }
 
-/// Adds bars to the file that [`FILE`] names, each on a line of its own; nowhere without it.
+/// Appends targets as JSON lines to the file that [`FILE`] names; does nothing if it is unset.
 ///
 /// # Errors
-/// Where that cannot be written.
+/// The file cannot be written.
 pub fn record(bars: impl IntoIterator<Item = Bar>) -> Result<(), Error> {
     let Some(file) = std::env::var_os(FILE).filter(|file| !file.is_empty()) else { return Ok(()) };
     let lines = bars.into_iter().map(|bar| serde_json::to_string(&bar).map(|line| line + "\n"));
@@ -66,11 +65,10 @@ pub fn record(bars: impl IntoIterator<Item = Bar>) -> Result<(), Error> {
     OpenOptions::new().create(true).append(true).open(file)?.write_all(lines.as_bytes())
 }
 
-/// Bars as they are in files: a JSON list, or one behind the other. Of two of the same the later
-/// one counts.
+/// Reads targets from a JSON list or from concatenated JSON values. Of equal ones the last counts.
 ///
 /// # Errors
-/// Where they are anything else.
+/// The text is anything else.
 pub fn read(text: &[u8]) -> Result<Vec<Bar>, serde_json::Error> {
     #[derive(serde::Deserialize)]
     #[serde(untagged)]
@@ -97,7 +95,7 @@ pub fn read(text: &[u8]) -> Result<Vec<Bar>, serde_json::Error> {
     Ok(bars)
 }
 
-/// A bar that another benchmark measures: what, against what, the bar, the command.
+/// A target that another benchmark measures: subject, baseline, target, command.
 type Elsewhere = (&'static str, &'static str, &'static str, &'static str);
 
 const ELSEWHERE_FIRST: [Elsewhere; 3] = [
@@ -149,7 +147,7 @@ fn elsewhere((what, against, bar, command): Elsewhere) -> Bar {
     }
 }
 
-/// What measures those that are judged here.
+/// Command that measures the targets judged here.
 const HERE: &str = "portcullis bench";
 
 fn verdicts(results: &Results) -> Bar {
@@ -166,8 +164,8 @@ fn verdicts(results: &Results) -> Bar {
     }
 }
 
-/// The largest batches of a device that satisfy something, the fastest of each filter, in the order
-/// of filters.
+/// Returns each filter's cell with the largest batch, and of those the fastest, among the cells of
+/// a device that satisfy `wanted`.
 fn largest<'a>(
     results: &'a Results,
     device: &str,
@@ -190,7 +188,7 @@ fn largest<'a>(
     largest.into_iter().map(|(cell, measured)| (cell.filter.as_str(), measured)).collect()
 }
 
-/// What GPUs reach of their memory and of their bus.
+/// Targets for the share of memory and bus bandwidth that GPUs reach.
 fn gpus(results: &Results) -> Vec<Bar> {
     let gpus: Vec<&Device> =
         results.devices.iter().filter(|d| d.kind.contains("GPU") && !d.kind.contains("software")).collect();
@@ -208,7 +206,7 @@ fn gpus(results: &Results) -> Vec<Bar> {
             for (filter, measured) in
                 largest(results, &gpu.id, |c, m| c.is_resident() == resident && share(m).is_some())
             {
-                let share = share(measured).expect("only such were taken");
+                let share = share(measured).expect("cells without it are filtered out");
                 any = true;
                 bars.push(Bar {
                     what: format!("{}, {how}, {filter}", gpu.id),
@@ -237,14 +235,14 @@ fn gpus(results: &Results) -> Vec<Bar> {
     bars
 }
 
-/// wgpu on a driver that runs on the processor: end to end against its kernel.
+/// Targets for wgpu on a software driver: end to end against its kernel.
 fn software(results: &Results) -> Vec<Bar> {
     let devices = results.devices.iter().filter(|d| d.id.starts_with("wgpu") && d.kind.contains("software"));
     let mut bars = Vec::new();
     for device in devices {
         let kernel = |m: &Measured| m.stages.map(|s| s.kernel).filter(|k| *k > 0.0);
         for (filter, measured) in largest(results, &device.id, |c, m| !c.is_resident() && kernel(m).is_some()) {
-            let ratio = 1e-6 / measured.mpps.median / kernel(measured).expect("only such were taken");
+            let ratio = 1e-6 / measured.mpps.median / kernel(measured).expect("cells without it are filtered out");
             bars.push(Bar {
                 what: format!("{} on a software GPU, end to end, {filter}", device.id),
                 against: "the time of its kernel".into(),
@@ -259,8 +257,8 @@ fn software(results: &Results) -> Vec<Bar> {
     bars
 }
 
-/// `--device auto` against the best device that was measured beside it and that it may take,
-/// wherever it did worst.
+/// Target for `--device auto` against the best measured device that it may choose, where its ratio
+/// is lowest.
 fn auto(results: &Results) -> Option<Bar> {
     let is_one = |id: &str| results.devices.iter().any(|device| device.id == id && may_be_taken(device));
     let medians = |auto: bool| {
@@ -291,14 +289,14 @@ fn auto(results: &Results) -> Option<Bar> {
     })
 }
 
-/// Whether `auto` ever takes a device: real GPUs and the `cpu` device.
+/// Whether `auto` may choose a device: hardware GPUs and `cpu`.
 fn may_be_taken(device: &Device) -> bool {
     let (backend, _) = device.id.split_once(['@', ':']).unwrap_or((&device.id, ""));
     backend == "cpu" || device.kind.contains("GPU") && !device.kind.contains("software")
 }
 
-/// XDP-on-GPU's two main workloads: ours from raw packets against its way on the same device, and
-/// on a GPU against what it publishes for ten million packets.
+/// Targets for XDP-on-GPU's two main workloads: Portcullis on raw packets against its method on the
+/// same device and, on a GPU, against its published rate for ten million packets.
 fn xdp_on_gpu_bars(results: &Results) -> Vec<Bar> {
     let tables =
         || results.xdp_on_gpu.iter().filter(|t| matches!(t.title.as_str(), "simple filter" | "hash load balancer"));
@@ -403,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bars_of_a_file_are_a_list_or_lines() {
+    fn bar_files_are_a_list_or_lines() {
         let one = of_ratios("x", "y", 1.0, "z", &[("a".into(), 2.0)]).unwrap();
         let other = Bar { what: "w".into(), ..one.clone() };
         let newer = Bar { measured: Some("0.50".into()), met: Some(false), ..one.clone() };
@@ -453,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_measured_takes_its_place() {
+    fn results_of_other_benchmarks_replace_unmeasured_targets() {
         let mut bars = judge(&fixture::empty());
         let count = bars.len();
         let measured =
@@ -462,13 +460,13 @@ mod tests {
         add(&mut bars, vec![measured.clone(), new.clone()]);
         assert_eq!(find(&bars, "capture in, capture out"), &measured);
         assert_eq!((bars.len(), bars.last()), (count + 1, Some(&new)));
-        // A second of the same is another measurement.
+        // A second one of the same subject is another measurement.
         add(&mut bars, vec![measured.clone()]);
         assert_eq!(bars.len(), count + 2);
     }
 
     #[test]
-    fn ours_is_held_to_their_way_in_the_column_that_both_have() {
+    fn sides_are_compared_in_a_column_that_both_have() {
         use crate::xdp_on_gpu::Cell;
         let mut results = fixture::full();
         let processor = results.devices.iter().find(|d| !d.kind.contains("GPU")).expect("there is one").id.clone();
@@ -504,7 +502,7 @@ mod tests {
         let found = |measured: &str, met| vec![(Some(measured.to_owned()), Some(met))];
         assert_eq!(bars_of([Some(100.0), Some(50.0)], [Some(1.0), Some(151.0)]), found("3.02", true));
         assert_eq!(bars_of([Some(1.0), Some(50.0)], [Some(100.0), Some(149.0)]), found("2.98", false));
-        // What was not measured in the same column is no rival.
+        // Rates of different columns are not compared.
         assert_eq!(bars_of([Some(1.0), None], [Some(100.0), Some(149.0)]), []);
         assert_eq!(bars_of([Some(1.0), Some(2.0)], [None, None]), []);
     }

@@ -1,4 +1,4 @@
-//! What nothing on a machine can pass, measured.
+//! Copy bandwidth of memory and buses: the ceilings that throughput is compared with.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -6,22 +6,22 @@ use std::time::{Duration, Instant};
 use super::results::{Ceiling, Estimate};
 use super::statistics::median;
 
-/// The host's memory, with all threads and with one.
+/// Copy within host memory by all threads.
 pub const MEMORY: &str = "memory copy";
-/// See [`MEMORY`].
+/// Copy within host memory by one thread.
 pub const MEMORY_ONE: &str = "memory copy, 1 thread";
-/// A device's bus.
+/// Copy from host memory to a device over its bus.
 pub const BUS: &str = "bus copy to the device";
-/// A device's own memory.
+/// Copy within a device's own memory.
 pub const OWN: &str = "copy in the device's memory";
 
-/// Bytes that a copy reads, and as many that it writes: more than caches hold.
+/// Bytes that a copy reads and again writes; more than caches hold.
 const BYTES: usize = 128 << 20;
 
-/// Copies, at least and at most.
+/// Minimum and maximum number of copies.
 const COPIES: std::ops::Range<usize> = 10..40;
 
-/// The host's memory. A copy's bytes count twice: it reads and writes them.
+/// Measures host memory. The bytes of a copy count twice, as it reads and writes them.
 pub fn host(confidence: f64, time: Duration, stopped: &dyn Fn() -> bool) -> Vec<Ceiling> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let from = vec![1u8; BYTES];
@@ -45,8 +45,8 @@ pub fn host(confidence: f64, time: Duration, stopped: &dyn Fn() -> bool) -> Vec<
     all
 }
 
-/// Bytes a second of something that is done over and over; `None` where it fails, or is interrupted
-/// too soon.
+/// Returns the bytes per second of a repeated copy; `None` if it fails or is stopped before there
+/// is an interval.
 fn rate<E>(
     bytes: usize,
     confidence: f64,
@@ -55,7 +55,7 @@ fn rate<E>(
     mut copy: impl FnMut() -> Result<Duration, E>,
 ) -> Option<Estimate> {
     let mut samples = Vec::new();
-    // The first touches pages.
+    // The first copy faults the pages in.
     copy().ok()?;
     let began = Instant::now();
     while samples.len() < COPIES.start || samples.len() < COPIES.end && began.elapsed() < time {
@@ -67,7 +67,7 @@ fn rate<E>(
     Some(median(&samples, confidence)?.under(bytes as f64))
 }
 
-/// A device's bus and memory, where there is a way to measure them: CUDA's.
+/// Measures the bus and the memory of a CUDA device; no other backend can.
 pub fn of_device(id: &str, confidence: f64, time: Duration, stopped: &dyn Fn() -> bool) -> Vec<Ceiling> {
     #[cfg(feature = "cuda")]
     if id.starts_with("cuda") {
@@ -77,7 +77,7 @@ pub fn of_device(id: &str, confidence: f64, time: Duration, stopped: &dyn Fn() -
         else {
             return Vec::new();
         };
-        // Each call makes its buffers and warms the device up, and gives the mean of its rounds.
+        // Each call allocates its buffers, warms the device up and returns the mean of its rounds.
         let copies = COPIES.start as u32;
         let bus = rate(BYTES, confidence, time / 2, stopped, || time_upload(&device, BYTES, copies));
         let own = rate(2 * BYTES, confidence, time / 2, stopped, || time_device_copy(&device, BYTES, copies));

@@ -1,21 +1,21 @@
-//! Which commit a checkout is at, read from its `.git` without git. The build script has this file
-//! as well.
+//! Reads the commit of a checkout from its `.git`, without git. The build script includes this
+//! file.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A commit, and by what it is known.
+/// A commit, and the files that determine it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct CommitId {
     /// Commit hash.
     pub commit: String,
-    /// Files and folders of which one changes whenever the checkout comes to another commit. All of
-    /// them are there.
+    /// Existing files and folders of which one changes whenever the checkout moves to another
+    /// commit.
     pub told_by: Vec<PathBuf>,
 }
 
-/// The commit of the checkout with this `.git`, which is a folder, or in a worktree a file that
-/// names one. `None` where there is no commit, or nothing that this knows how to read.
+/// Returns the commit of the checkout with this `.git`: a folder, or in a worktree a file that
+/// names one. `None` if there is no commit or its format is unknown.
 pub fn of(git: &Path) -> Option<CommitId> {
     let mut told_by = Vec::new();
     let own = match fs::read_to_string(git) {
@@ -25,13 +25,13 @@ pub fn of(git: &Path) -> Option<CommitId> {
         }
         Err(_) => git.to_owned(),
     };
-    // A worktree has its own HEAD, and branches in common with the others.
+    // A worktree has its own HEAD, but shares branches with the others.
     let common = match fs::read_to_string(own.join("commondir")) {
         Ok(text) => own.join(text.trim()),
         Err(_) => own.clone(),
     };
     let mut text = read(&own.join("HEAD"), &mut told_by)?;
-    // A branch may be another's name; git follows five of them.
+    // A branch may be a symbolic reference; git follows up to five.
     for _ in 0..5 {
         let Some(name) = text.strip_prefix("ref:").map(str::trim) else { break };
         let is_name = !name.is_empty() && !Path::new(name).is_absolute() && !name.contains("..");
@@ -41,7 +41,7 @@ pub fn of(git: &Path) -> Option<CommitId> {
             Some(text) => text,
             None => {
                 let packed = read(&common.join("packed-refs"), &mut told_by)?;
-                // A file of its own that comes into being later counts more.
+                // A loose reference created later takes precedence.
                 let folder = common.join(name);
                 told_by.extend(folder.ancestors().skip(1).find(|folder| folder.is_dir()).map(Path::to_owned));
                 let named = |line: &&str| line.split_once(' ').is_some_and(|(_, of)| of.trim() == name);
@@ -93,7 +93,7 @@ mod tests {
         is_one(&[(".git/HEAD", &one)]);
         is_one(&[(".git/HEAD", "ref: refs/heads/a/b\n"), (".git/refs/heads/a/b", &one)]);
         is_one(&[(".git/HEAD", "ref: refs/heads/main\n"), (".git/packed-refs", &packed)]);
-        // What has a file of its own is newer than what is packed.
+        // A loose reference is newer than a packed one.
         let old = format!("{TWO} refs/heads/main\n");
         is_one(&[(".git/HEAD", "ref: refs/heads/main\n"), (".git/refs/heads/main", &one), (".git/packed-refs", &old)]);
         is_one(&[

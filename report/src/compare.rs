@@ -4,46 +4,46 @@ use std::fmt;
 
 use super::results::{Cell, Estimate, Outcome, Results, SCHEMA, packets_in_words};
 
-/// What became of a cell from one run to the next.
+/// Change of a cell from one run to the next.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Change {
-    /// Measured in both: how many times as fast it is, and whether that is more than noise.
+    /// The cell was measured in both runs.
     Ratio {
-        /// The rate before, in Mpps.
+        /// Rate in the first run, in Mpps.
         before: f64,
-        /// The rate now.
+        /// Rate in the second run, in Mpps.
         after: f64,
-        /// The second by the first, with an interval in which it is if both medians are in theirs.
+        /// Second rate divided by the first; its interval holds if both rates' do.
         ratio: Estimate,
     },
-    /// Measured in one of them alone, and what it is in the other.
+    /// The cell was measured in at most one of the runs.
     Outcome {
-        /// Before.
+        /// Outcome in the first run.
         before: &'static str,
-        /// Now.
+        /// Outcome in the second run.
         after: &'static str,
-        /// Whether the cell was measured in the older results and is missing in the newer.
+        /// Whether the cell was measured in the first run, or is wrong in the second.
         is_worse: bool,
     },
 }
 
-/// The runs, cell by cell.
+/// Comparison of two runs, cell by cell.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Comparison {
-    /// Cells of both, in the order of the first.
+    /// Cells of both runs, in the order of the first.
     pub both: Vec<(Cell, Change)>,
-    /// Cells of the first alone.
+    /// Cells of the first run only.
     pub only_first: Vec<String>,
-    /// Cells of the second alone.
+    /// Cells of the second run only.
     pub only_second: Vec<String>,
-    /// What makes the two hard to compare: another machine, a run that was interrupted.
+    /// Reasons why the runs are hard to compare: different machines, an interrupted run.
     pub warnings: Vec<String>,
 }
 
-/// A file that holds no results that can be read here.
+/// Why a file could not be read as results.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
-    /// No JSON of ours.
+    /// The text is not JSON of this format.
     #[error("these are no results of portcullis bench: {0}")]
     Shape(String),
     /// The results were written by another version of the format.
@@ -51,12 +51,12 @@ pub enum ReadError {
     Version(u64),
 }
 
-/// Results out of a file's text.
+/// Reads results from a file's text.
 ///
 /// # Errors
 /// See [`ReadError`].
 pub fn read(text: &str) -> Result<Results, ReadError> {
-    // By itself first: of another version the rest may be anything.
+    // The version first: the rest of another version may have any shape.
     let value: serde_json::Value = serde_json::from_str(text).map_err(|error| ReadError::Shape(error.to_string()))?;
     match value.get("schema").and_then(serde_json::Value::as_u64) {
         Some(version) if version == u64::from(SCHEMA) => {}
@@ -88,7 +88,7 @@ fn word(outcome: &Outcome) -> &'static str {
 }
 
 impl Comparison {
-    /// Of a run before and a run after.
+    /// Compares a first and a second run.
     pub fn of(first: &Results, second: &Results) -> Comparison {
         let mut both = Vec::new();
         let mut only_first = Vec::new();
@@ -126,7 +126,7 @@ impl Comparison {
         Comparison { both, only_first, only_second, warnings }
     }
 
-    /// Whether something is slower by more than noise, or is not measured any more.
+    /// Whether a cell is slower by more than noise, or no longer measured.
     pub fn is_worse(&self) -> bool {
         let is_worse = |(_, change): &(Cell, Change)| match change {
             Change::Ratio { ratio, .. } => ratio.high < 1.0,
@@ -141,7 +141,7 @@ mod tests {
     use super::*;
     use crate::report::fixture;
 
-    /// All rates of a run by a factor.
+    /// The full fixture with all rates multiplied by a factor.
     fn scaled(factor: f64) -> Results {
         let mut results = fixture::full();
         for cell in &mut results.cells {
@@ -202,7 +202,7 @@ mod tests {
         second.cells.push(Cell { outcome: Outcome::Wrong { detail: "x".into() }, ..cell });
         assert!(Comparison::of(&first, &second).is_worse());
         assert!(!Comparison::of(&first, &first).is_worse());
-        // What is new is not.
+        // A new cell is not worse.
         assert!(!Comparison::of(&fixture::empty(), &first).is_worse());
     }
 

@@ -1,9 +1,9 @@
-//! Results as a table for other programs: a line a cell, what was not measured left empty.
+//! Results as CSV: a line per cell, with empty fields for what was not measured.
 
 use super::measure::LOADS;
 use super::results::{Load, Measured, Outcome, Results, StopReason};
 
-/// The names of the columns. Under load they repeat: `load_30_` is 30 % of the measured rate.
+/// Column names. Those of `load_30_` are for 30 % of the measured rate.
 const COLUMNS: [&str; 29 + 4 * LOADS.len()] = [
     "filter",
     "device",
@@ -56,10 +56,10 @@ const COLUMNS: [&str; 29 + 4 * LOADS.len()] = [
     "load_90_p999_s",
 ];
 
-/// The whole file.
+/// Formats the results as CSV.
 ///
 /// # Errors
-/// None, unless a text cannot be written to memory.
+/// None in practice: it writes to memory.
 pub fn csv(results: &Results) -> Result<String, csv::Error> {
     let mut writer = csv::Writer::from_writer(Vec::new());
     writer.write_record(COLUMNS)?;

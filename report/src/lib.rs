@@ -1,4 +1,4 @@
-//! Benchmarks: what is measured, how, and how it is told.
+//! Benchmarks of Portcullis: the measuring matrix, statistics, and results as JSON, CSV and HTML.
 
 pub mod bars;
 pub mod caveats;

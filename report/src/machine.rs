@@ -1,10 +1,10 @@
-//! What a benchmark is run on.
+//! Description and load of the machine that runs a benchmark.
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use super::results::{Machine, SystemLoad};
 
-/// This machine, as its system tells of it. What it does not tell is not there.
+/// Describes this machine; facts that the system does not report are left out.
 pub fn machine() -> Machine {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let mut facts = Vec::new();
@@ -28,12 +28,12 @@ pub fn machine() -> Machine {
     Machine { processor: processor.unwrap_or_else(|| std::env::consts::ARCH.into()), threads, facts }
 }
 
-/// Bytes that may be taken: half of what is free, and where that is not known 2 GiB.
+/// Returns the memory that batches may use: half of what is free, 2 GiB if that is unknown.
 pub fn memory_to_take() -> u64 {
     memory("MemAvailable").map_or(2 << 30, |bytes| bytes / 2)
 }
 
-/// Bytes of memory, as Linux has them.
+/// Returns an entry of /proc/meminfo, in bytes.
 fn memory(name: &str) -> Option<u64> {
     let text = value(&read("/proc/meminfo")?, name, ':')?;
     Some(text.trim_end_matches("kB").trim().parse::<u64>().ok()? * 1024)
@@ -97,14 +97,15 @@ fn process_ticks(stat: &str) -> Option<u64> {
     Some(fields.next()?.parse::<u64>().ok()? + fields.next()?.parse::<u64>().ok()?)
 }
 
-/// Now, in UTC: `2026-11-23 04:08:30 UTC`.
+/// Returns the current time in UTC: `2026-11-23 04:08:30 UTC`.
 pub fn now() -> String {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    at(since.as_secs())
+    format_utc(since.as_secs())
 }
 
-/// Seconds since 1970 as date and time, by the calendar of 400 years that begins in March.
-fn at(seconds: u64) -> String {
+/// Formats seconds since 1970 as date and time (days-to-civil algorithm: eras of 400 years that
+/// begin in March).
+fn format_utc(seconds: u64) -> String {
     let (days, second) = (seconds / 86_400 + 719_468, seconds % 86_400);
     let (era, day) = (days / 146_097, days % 146_097);
     let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
@@ -132,7 +133,7 @@ mod tests {
             (1_234_567_890, "2009-02-13 23:31:30 UTC"),
             (4_107_542_400, "2100-03-01 00:00:00 UTC"),
         ] {
-            assert_eq!(at(seconds), text);
+            assert_eq!(format_utc(seconds), text);
         }
     }
 

@@ -1,5 +1,5 @@
-//! Measuring a filter on several devices over the same batches, one after the other and again:
-//! whatever else the machine does hits each of them alike.
+//! Measures a filter on several devices over the same batches, in alternation, so that drift and
+//! other load of the machine affect all of them alike.
 
 use std::collections::VecDeque;
 use std::num::NonZeroUsize;
@@ -19,31 +19,31 @@ use super::statistics::{Latencies, median};
 use super::traffic::{Pool, RING, Ring};
 use portcullis_conformance::state;
 
-/// Batches in flight.
+/// Maximum number of batches in flight.
 const DEPTH: usize = 3;
 
-/// How long a repetition takes at least: far longer than looking at the clock.
+/// Minimum duration of a repetition; far longer than reading the clock takes.
 const REPETITION: Duration = Duration::from_millis(4);
 
-/// Batches of a repetition, at most.
+/// Maximum batches of a repetition.
 const MOST_BATCHES: usize = 4096;
 
-/// How long a cell may take until there is an interval, whatever its share of the time is.
+/// Time that a cell may take to its first interval, whatever its budget.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Repetitions of a cell, at most.
+/// Maximum repetitions of a cell.
 const MOST_REPETITIONS: usize = 1000;
 
-/// Latencies of a cell, at least: large batches take long.
+/// Minimum latency samples of a cell; few, since large batches take long.
 const LEAST_LATENCIES: u64 = 5;
 
-/// Latencies of a cell, at most: enough for the thousandth of them.
+/// Maximum latency samples of a cell; enough for p99.9.
 const MOST_LATENCIES: u64 = 20_000;
 
-/// The loads that are offered, as shares of the measured rate.
+/// Offered loads, as shares of the measured rate.
 pub const LOADS: [f64; 5] = [0.1, 0.3, 0.5, 0.7, 0.9];
 
-/// A way of filtering: a device, and how batches get there.
+/// A configuration to measure: a device, and how packets and batches reach it.
 #[derive(Clone)]
 pub struct Contender {
     /// The device.
@@ -52,12 +52,12 @@ pub struct Contender {
     pub id: String,
     /// Number of threads, if not all.
     pub threads: Option<NonZeroUsize>,
-    /// How packets get there.
+    /// How packets reach the device.
     pub transfer: Transfer,
-    /// Packets stay at the device from one time to the next, and how they got there is not
+    /// Whether packets stay in the device's memory between repetitions; moving them there is not
     /// measured.
     pub resident: bool,
-    /// How batches are handed over.
+    /// Dispatch method of batches.
     pub dispatch: Dispatch,
 }
 
@@ -86,24 +86,24 @@ impl Contender {
     }
 }
 
-/// How a cell is measured.
+/// Limits and options of measuring a cell.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Confidence of intervals.
+    /// Confidence level of intervals.
     pub confidence: f64,
-    /// A cell whose median's interval is as narrow as this share of it is repeated no more.
+    /// Width of the median's interval at which the cell has converged, as a share of the median.
     pub width: f64,
-    /// Repetitions of a cell, at least.
+    /// Minimum repetitions of a cell.
     pub least: usize,
-    /// Time for the repetitions of a cell, about.
+    /// Approximate time for the repetitions of a cell.
     pub budget: Duration,
     /// When the whole run should be over: no lane and no repetition starts after it.
     pub deadline: Instant,
-    /// Measure latency against load.
+    /// Whether to measure latency against load.
     pub loads: bool,
-    /// Measure no more.
+    /// Ends measuring after the current repetition.
     pub stop: CancelToken,
-    /// Give up what is under way as well.
+    /// Also cancels batches in flight.
     pub give_up: CancelToken,
 }
 
@@ -112,54 +112,55 @@ pub struct Settings {
 pub enum CellOutcome {
     /// The measured figures.
     Figures(Box<Figures>),
-    /// The device is wrong, and how.
+    /// The device's results differ from the interpreter's; how they differ first.
     Wrong(String),
     /// The measurement failed, with the reason.
     Failed(String),
-    /// There is no such cell: the device does not have this way.
+    /// The cell was left out, with the reason: the device lacks this transfer, or time ran out.
     Absent(String),
     /// Equal to another contender that was also requested by name.
     Same,
-    /// The run was interrupted before there was anything to tell.
+    /// The run was interrupted before the cell had an interval.
     Dropped,
 }
 
 /// Figures of one cell.
 #[derive(Debug)]
 pub struct Figures {
-    /// Seconds a packet.
+    /// Seconds per packet.
     pub packet: Estimate,
-    /// Times that it was measured.
+    /// Number of repetitions.
     pub repetitions: u64,
-    /// Why no more.
+    /// Why the cell was not repeated further.
     pub ended: StopReason,
-    /// Packets compared.
+    /// Packets compared with the interpreter's.
     pub compared: u64,
-    /// Latencies of single batches, and how many.
+    /// Latencies of single batches, and the number of samples.
     pub latency: (Latency, u64),
     /// Latencies under load.
     pub loads: Vec<Load>,
-    /// Time by stage, in seconds a packet, and bytes copied a packet, where the device can tell.
+    /// Time by stage, in seconds per packet, and bytes copied per packet, if the device reports
+    /// them.
     pub stages: Option<(results::Stages, f64)>,
-    /// How packets came to the device.
+    /// How packets reached the device.
     pub transfer: &'static str,
 }
 
-/// A way with what is kept of it from cell to cell.
+/// A contender with the sessions that are kept from cell to cell.
 pub struct Lane {
-    /// The way.
-    pub way: Contender,
+    /// The contender.
+    pub contender: Contender,
     session: Option<Box<dyn Session>>,
     clocked: Option<Box<dyn Session>>,
 }
 
 impl Lane {
-    /// With nothing loaded yet.
-    pub fn new(way: Contender) -> Lane {
-        Lane { way, session: None, clocked: None }
+    /// Creates a lane without a loaded filter.
+    pub fn new(contender: Contender) -> Lane {
+        Lane { contender, session: None, clocked: None }
     }
 
-    /// Forgets what is loaded: for another filter.
+    /// Drops the loaded sessions, before another filter is loaded.
     pub fn unload(&mut self) {
         (self.session, self.clocked) = (None, None);
     }
@@ -174,19 +175,19 @@ pub struct MeasuredFilter<'a> {
     pub pool: &'a Pool,
     /// Expected results for the packets.
     pub expected: &'a Expected,
-    /// Packets that are under way in turn, about.
+    /// Approximate number of packets in rotation.
     pub around: usize,
-    /// Bytes that batches may take.
+    /// Maximum memory for batches, in bytes.
     pub memory: u64,
 }
 
-/// A cell while it is measured.
+/// State of a cell during measurement.
 #[derive(Default)]
 struct Running {
     found: Option<CellOutcome>,
     samples: Vec<f64>,
     spent: Duration,
-    /// Batches of a repetition.
+    /// Batches per repetition.
     batches: usize,
     compared: u64,
     estimate: Option<Estimate>,
@@ -217,25 +218,25 @@ impl Running {
         }
         let few = self.samples.len() < settings.least;
         if self.estimate.is_none() {
-            // There is nothing to tell then; but nobody waits forever for it.
+            // Without an interval there is no figure, but the wait for one is bounded.
             return self.spent > PATIENCE.max(settings.budget * 3);
         }
         self.spent > settings.budget * if few { 3 } else { 1 }
     }
 }
 
-/// Measures a filter in all of these ways, in batches of one size.
+/// Measures a filter in all lanes, in batches of one size.
 ///
 /// # Errors
-/// Why batches of this size cannot be made.
+/// Why there can be no batches of this size.
 pub fn measure(
     lanes: &mut [Lane],
-    subject: MeasuredFilter<'_>,
+    filter: MeasuredFilter<'_>,
     batch: usize,
     settings: &Settings,
     told: &mut dyn FnMut(&str),
 ) -> Result<Vec<CellOutcome>, String> {
-    let lay_out = || Ring::lay_out(subject.pool, subject.program, batch, subject.around, subject.memory);
+    let lay_out = || Ring::lay_out(filter.pool, filter.program, batch, filter.around, filter.memory);
     let mut ring = lay_out()?;
     let mut running: Vec<Running> = lanes.iter().map(|_| Running::default()).collect();
     let stopped = || settings.stop.is_cancelled();
@@ -248,22 +249,22 @@ pub fn measure(
             running[index].found = Some(CellOutcome::Absent(TIME_USED_UP.into()));
             continue;
         }
-        told(&lanes[index].way.id);
-        let result = prepare(&mut lanes[index], &mut running[index], &mut ring, subject, settings);
+        told(&lanes[index].contender.id);
+        let result = prepare(&mut lanes[index], &mut running[index], &mut ring, filter, settings);
         settle(result, &mut lanes[index], &mut running[index]);
         if ring.is_broken() {
             ring = lay_out()?;
         }
-        // Asked for by name, it is measured once; and where the filter looks at no packet, all are
-        // one.
-        let way = &lanes[index].way;
-        let may_be_same = way.transfer == Transfer::Auto || running[index].transfer == UNSEEN;
+        // A transfer that `auto` resolves to one measured already is not measured again; neither
+        // are transfers of a filter that reads no packet bytes, which are all the same.
+        let contender = &lanes[index].contender;
+        let may_be_same = contender.transfer == Transfer::Auto || running[index].transfer == UNSEEN;
         let same = |other: usize| {
-            let it = &lanes[other].way;
+            let it = &lanes[other].contender;
             other != index
-                && it.id == way.id
-                && it.resident == way.resident
-                && it.dispatch == way.dispatch
+                && it.id == contender.id
+                && it.resident == contender.resident
+                && it.dispatch == contender.dispatch
                 && running[other].transfer == running[index].transfer
         };
         if may_be_same && running[index].found.is_none() && (0..index).any(same) {
@@ -271,7 +272,7 @@ pub fn measure(
         }
     }
 
-    // Each begins a round in its turn.
+    // Rounds start with a different lane each, so that none is always first.
     let mut round = 0;
     while !stopped() && !running.iter().all(|cell| cell.is_done(settings)) {
         for turn in 0..lanes.len() {
@@ -279,7 +280,7 @@ pub fn measure(
             if running[index].is_done(settings) || stopped() {
                 continue;
             }
-            let result = repetition(&mut lanes[index], &mut running[index], &mut ring, subject, settings);
+            let result = repetition(&mut lanes[index], &mut running[index], &mut ring, filter, settings);
             settle(result, &mut lanes[index], &mut running[index]);
             if ring.is_broken() {
                 ring = lay_out()?;
@@ -290,7 +291,7 @@ pub fn measure(
 
     let mut all = Vec::with_capacity(lanes.len());
     for (lane, mut cell) in lanes.iter_mut().zip(running) {
-        let result = if cell.found.is_none() { finish(lane, &mut cell, &mut ring, subject, settings) } else { Ok(()) };
+        let result = if cell.found.is_none() { finish(lane, &mut cell, &mut ring, filter, settings) } else { Ok(()) };
         settle(result, lane, &mut cell);
         if ring.is_broken() {
             ring = lay_out()?;
@@ -300,14 +301,14 @@ pub fn measure(
     Ok(all)
 }
 
-/// What an error means for a cell.
+/// Turns a device error into the outcome of a cell.
 fn settle(result: Result<(), DeviceError>, lane: &mut Lane, cell: &mut Running) {
     let Err(error) = result else { return };
     lane.unload();
     cell.found = Some(match error {
         DeviceError::Cancelled => CellOutcome::Dropped,
         DeviceError::Unsupported { .. } | DeviceError::Refused(_) | DeviceError::NoDispatch { .. }
-            if lane.way.transfer != Transfer::Auto || lane.way.resident =>
+            if lane.contender.transfer != Transfer::Auto || lane.contender.resident =>
         {
             CellOutcome::Absent(error.to_string())
         }
@@ -315,28 +316,28 @@ fn settle(result: Result<(), DeviceError>, lane: &mut Lane, cell: &mut Running) 
     });
 }
 
-/// Loads the filter, compares everything, and finds out how many batches make a repetition.
+/// Loads the filter, compares all results, and determines the batches of a repetition.
 fn prepare(
     lane: &mut Lane,
     cell: &mut Running,
     ring: &mut Ring,
-    subject: MeasuredFilter<'_>,
+    filter: MeasuredFilter<'_>,
     settings: &Settings,
 ) -> Result<(), DeviceError> {
     if lane.session.is_none() {
-        lane.session = Some(lane.way.load(subject.program, false, &settings.give_up)?);
+        lane.session = Some(lane.contender.load(filter.program, false, &settings.give_up)?);
     }
     let Some(session) = lane.session.as_deref_mut() else { return Ok(()) };
     session.finish_background_work();
-    compare(session, cell, ring, subject)?;
-    cell.transfer = transfer(&lane.way, &*session);
+    compare(session, cell, ring, filter)?;
+    cell.transfer = transfer(&lane.contender, &*session);
     if cell.found.is_some() {
         return Ok(());
     }
-    // Buffers are made, pages touched, code is chosen: what that takes is not measured.
+    // Warm up first: allocation, page faults and choosing code are not measured.
     let (began, mut batches) = (Instant::now(), DEPTH.min(ring.count));
     loop {
-        ring.restore(subject.pool);
+        ring.restore(filter.pool);
         let took = send(session, ring, batches)?;
         let enough = took >= REPETITION || batches >= MOST_BATCHES;
         if enough && (began.elapsed() > settings.budget / 10 || took > settings.budget / 10) {
@@ -353,16 +354,16 @@ fn prepare(
     }
 }
 
-/// Sends all packets, and compares what comes back with what is to come. A filter with maps begins
-/// anew with them, and gets as many packets as the interpreter has an answer for.
+/// Sends all packets and compares the results with the interpreter's. A filter with maps starts
+/// from its initial maps and gets each packet of the pool once.
 fn compare(
     session: &mut dyn Session,
     cell: &mut Running,
     ring: &mut Ring,
-    subject: MeasuredFilter<'_>,
+    filter: MeasuredFilter<'_>,
 ) -> Result<(), DeviceError> {
-    ring.restore(subject.pool);
-    let has_maps = !subject.program.maps().is_empty();
+    ring.restore(filter.pool);
+    let has_maps = !filter.program.maps().is_empty();
     if !has_maps {
         let batches = ring.count;
         let compared = &mut cell.compared;
@@ -370,39 +371,39 @@ fn compare(
         pass(session, ring, batches, &mut |first, done| {
             *compared += done.verdicts.len() as u64;
             if differs.is_none() {
-                differs = subject.expected.differs(first, done);
+                differs = filter.expected.differs(first, done);
             }
         })?;
         cell.found = differs.map(CellOutcome::Wrong);
         return Ok(());
     }
-    state::set(session, subject.program, &[])?;
-    let pool = subject.pool;
-    let own = Ring::lay_out(pool, subject.program, ring.batch.min(pool.len()), RING, subject.memory)
+    state::set(session, filter.program, &[])?;
+    let pool = filter.pool;
+    let own = Ring::lay_out(pool, filter.program, ring.batch.min(pool.len()), RING, filter.memory)
         .map_err(DeviceError::Refused)?;
     for (first, mut batch) in own.batches.into_iter().take_while(|(first, _)| *first < pool.len()) {
         batch.truncate(pool.len() - first);
         let done = session.run(batch)?;
         cell.compared += done.verdicts.len() as u64;
-        if let Some(detail) = subject.expected.differs(first, &done) {
+        if let Some(detail) = filter.expected.differs(first, &done) {
             cell.found = Some(CellOutcome::Wrong(detail));
             return Ok(());
         }
     }
-    cell.found = subject.expected.maps_differ(session, subject.program)?.map(CellOutcome::Wrong);
+    cell.found = filter.expected.maps_differ(session, filter.program)?.map(CellOutcome::Wrong);
     Ok(())
 }
 
-/// Measures once.
+/// Measures one repetition.
 fn repetition(
     lane: &mut Lane,
     cell: &mut Running,
     ring: &mut Ring,
-    subject: MeasuredFilter<'_>,
+    filter: MeasuredFilter<'_>,
     settings: &Settings,
 ) -> Result<(), DeviceError> {
     let Some(session) = lane.session.as_deref_mut() else { return Ok(()) };
-    ring.restore(subject.pool);
+    ring.restore(filter.pool);
     let took = send(session, ring, cell.batches)?;
     cell.spent += took;
     cell.samples.push(took.as_secs_f64() / (cell.batches * ring.batch) as f64);
@@ -413,12 +414,12 @@ fn repetition(
     Ok(())
 }
 
-/// Compares once more, and takes what is told beside the rate.
+/// Compares once more, and measures latencies, loads and stages.
 fn finish(
     lane: &mut Lane,
     cell: &mut Running,
     ring: &mut Ring,
-    subject: MeasuredFilter<'_>,
+    filter: MeasuredFilter<'_>,
     settings: &Settings,
 ) -> Result<(), DeviceError> {
     let stopped = settings.stop.is_cancelled();
@@ -438,17 +439,17 @@ fn finish(
     if stopped && cell.ended == StopReason::Time {
         cell.ended = StopReason::Interrupted;
     }
-    // What was wrong only under way counts as well.
-    compare(session, cell, ring, subject)?;
+    // A device may become wrong while it is timed.
+    compare(session, cell, ring, filter)?;
     if cell.found.is_some() {
         return Ok(());
     }
-    let latencies = latencies(session, ring, subject, settings)?;
+    let latencies = latencies(session, ring, filter, settings)?;
     let loads = match settings.loads && !stopped && !settings.is_past_deadline() {
-        true => loads(session, ring, subject, settings, packet)?,
+        true => loads(session, ring, filter, settings, packet)?,
         false => Vec::new(),
     };
-    let stages = if stopped { None } else { stages(lane, cell.batches, ring, subject, settings)? };
+    let stages = if stopped { None } else { stages(lane, cell.batches, ring, filter, settings)? };
     cell.found = Some(CellOutcome::Figures(Box::new(Figures {
         packet,
         repetitions: cell.samples.len() as u64,
@@ -462,11 +463,11 @@ fn finish(
     Ok(())
 }
 
-/// Single batches.
+/// Measures the latency of single batches.
 fn latencies(
     session: &mut dyn Session,
     ring: &mut Ring,
-    subject: MeasuredFilter<'_>,
+    filter: MeasuredFilter<'_>,
     settings: &Settings,
 ) -> Result<Latencies, DeviceError> {
     let mut latencies = Latencies::new();
@@ -475,7 +476,7 @@ fn latencies(
     let time = if is_late { Duration::ZERO } else { settings.budget / 5 };
     while latencies.count() < LEAST_LATENCIES || latencies.count() < MOST_LATENCIES && began.elapsed() < time {
         if latencies.count().is_multiple_of(ring.count as u64) {
-            ring.restore(subject.pool);
+            ring.restore(filter.pool);
         }
         let Some((first, batch)) = ring.batches.pop_front() else { break };
         let sent = Instant::now();
@@ -489,19 +490,19 @@ fn latencies(
     Ok(latencies)
 }
 
-/// Batches at a steady rate. A batch's latency begins when it is due: where the device is behind,
-/// its waiting counts.
+/// Measures batches at a steady rate. A batch's latency starts when it is due, so that waiting for
+/// a device that is behind counts (no coordinated omission).
 fn loads(
     session: &mut dyn Session,
     ring: &mut Ring,
-    subject: MeasuredFilter<'_>,
+    filter: MeasuredFilter<'_>,
     settings: &Settings,
     packet: Estimate,
 ) -> Result<Vec<Load>, DeviceError> {
     let time = settings.budget / LOADS.len() as u32;
     let mut all = Vec::with_capacity(LOADS.len());
     for offered in LOADS {
-        ring.restore(subject.pool);
+        ring.restore(filter.pool);
         let between = packet.median * ring.batch as f64 / offered;
         let batches = ((time.as_secs_f64() / between) as usize).clamp(10, MOST_LATENCIES as usize);
         let due = |number: usize| Duration::from_secs_f64(between * number as f64);
@@ -520,7 +521,7 @@ fn loads(
                 ring.batches.push_back((first, done.batch));
                 back += 1;
             } else {
-                // Sleeping would wake too late for the shortest.
+                // A sleep could oversleep the shortest intervals.
                 std::hint::spin_loop();
             }
             if settings.stop.is_cancelled() && flying.is_empty() {
@@ -533,26 +534,26 @@ fn loads(
     Ok(all)
 }
 
-/// A session that looks at the clock, in turns of its own, since that takes time.
+/// Measures the stages in an instrumented session of its own, since reading clocks takes time.
 fn stages(
     lane: &mut Lane,
     batches: usize,
     ring: &mut Ring,
-    subject: MeasuredFilter<'_>,
+    filter: MeasuredFilter<'_>,
     settings: &Settings,
 ) -> Result<Option<(results::Stages, f64)>, DeviceError> {
     if lane.clocked.is_none() {
-        lane.clocked = Some(lane.way.load(subject.program, true, &settings.give_up)?);
+        lane.clocked = Some(lane.contender.load(filter.program, true, &settings.give_up)?);
     }
     let Some(session) = lane.clocked.as_deref_mut() else { return Ok(None) };
-    // Code and buffers first, and then what counts.
+    // Warm up before the counted repetition.
     session.finish_background_work();
-    ring.restore(subject.pool);
-    // What is to be at the device is brought there now, all of it.
-    let first = if lane.way.resident { ring.count } else { DEPTH.min(ring.count) };
+    ring.restore(filter.pool);
+    // Resident packets are all uploaded by the first pass.
+    let first = if lane.contender.resident { ring.count } else { DEPTH.min(ring.count) };
     send(session, ring, first)?;
     let Some(before) = session.stages() else { return Ok(None) };
-    ring.restore(subject.pool);
+    ring.restore(filter.pool);
     send(session, ring, batches)?;
     let Some(after) = session.stages() else { return Ok(None) };
     Ok(difference(&before, &after))
@@ -572,15 +573,15 @@ fn difference(before: &Stages, after: &Stages) -> Option<(results::Stages, f64)>
     Some((stages, bytes(after).saturating_sub(bytes(before)) as f64 / packets))
 }
 
-/// How long so many batches take, as many in flight as there may be.
+/// Returns the time for this many batches with the session's depth in flight.
 fn send(session: &mut dyn Session, ring: &mut Ring, batches: usize) -> Result<Duration, DeviceError> {
     let began = Instant::now();
     pass(session, ring, batches, &mut |_, done| _ = std::hint::black_box(&done.verdicts))?;
     Ok(began.elapsed())
 }
 
-/// So many batches through the session, each shown as it comes back with the number of its first
-/// packet.
+/// Sends this many batches through the session. `see` gets each completion with the number of its
+/// first packet.
 fn pass(
     session: &mut dyn Session,
     ring: &mut Ring,
@@ -607,18 +608,18 @@ fn pass(
     Ok(())
 }
 
-/// How packets come to devices of which batches choose.
+/// Transfer of a device that is chosen per batch.
 const CHOSEN: &str = "chosen by batch";
 
-/// How packets come to a device whose filter looks at none.
+/// Transfer of a filter that reads no packet bytes.
 const UNSEEN: &str = "nothing";
 
-/// How the packets of the batch before came to the device, in words.
-fn transfer(way: &Contender, session: &dyn Session) -> &'static str {
-    if way.resident {
+/// Describes how the packets of the previous batch reached the device.
+fn transfer(contender: &Contender, session: &dyn Session) -> &'static str {
+    if contender.resident {
         return RESIDENT;
     }
-    if way.device.info().id == AUTO {
+    if contender.device.info().id == AUTO {
         return CHOSEN;
     }
     let Some(plan) = session.transfer_plan() else { return "in place" };

@@ -1,7 +1,7 @@
-//! Numbers as people read them: three digits that count, and a unit on the same line.
+//! Number formatting for readers: three significant digits, and units that do not wrap.
 
-/// Three significant digits, thousands set apart: `0.0123`, `1.23`, `123`, `12,300`. What is no
-/// number is a dash.
+/// Formats three significant digits, thousands grouped: `0.0123`, `1.23`, `123`, `12,300`. NaN and
+/// infinity are a dash.
 pub fn digits(value: f64) -> String {
     if !value.is_finite() {
         return "–".into();
@@ -20,14 +20,14 @@ pub fn digits(value: f64) -> String {
     format!("{value:.*}", (2 - exponent) as usize)
 }
 
-/// The decimal exponent that a value has once it is rounded to three digits.
+/// Returns the decimal exponent of the value rounded to three digits.
 fn rounded_exponent(value: f64) -> i32 {
     let exponent = value.abs().log10().floor() as i32;
     let rounded = (value.abs() / 10f64.powi(exponent - 2)).round();
     if rounded >= 1000.0 { exponent + 1 } else { exponent }
 }
 
-/// A whole number, thousands set apart: `1,048,576`.
+/// Formats an integer with grouped thousands: `1,048,576`.
 pub fn grouped(value: i64) -> String {
     let plain = value.unsigned_abs().to_string();
     let mut text = String::from(if value < 0 { "−" } else { "" });
@@ -40,7 +40,7 @@ pub fn grouped(value: i64) -> String {
     text
 }
 
-/// A count, short enough for an axis or a sentence: `64`, `1 K`, `16.4 K`, `10 M`.
+/// Formats a count for an axis or a sentence: `64`, `1 K`, `16.4 K`, `10 M`.
 pub fn short(value: f64) -> String {
     let (unit, name) = match value.abs() {
         v if v >= 999.5e6 => (1e9, "\u{a0}G"),
@@ -51,7 +51,7 @@ pub fn short(value: f64) -> String {
     trimmed(value / unit) + name
 }
 
-/// Three significant digits without noughts at the end: `1`, `16.4`, `0.5`.
+/// Formats three significant digits without trailing zeros: `1`, `16.4`, `0.5`.
 pub fn trimmed(value: f64) -> String {
     let text = digits(value);
     if text.contains('.') && !text.contains('e') {
@@ -61,7 +61,7 @@ pub fn trimmed(value: f64) -> String {
     }
 }
 
-/// A time in its own unit: `850 ns`, `1.23 µs`, `4.56 ms`, `7.89 s`.
+/// Formats a time in the unit that suits it: `850 ns`, `1.23 µs`, `4.56 ms`, `7.89 s`.
 pub fn time(seconds: f64) -> String {
     if !seconds.is_finite() {
         return "–".into();
@@ -78,7 +78,7 @@ pub fn time(seconds: f64) -> String {
     format!("{}\u{a0}{name}", digits(seconds / unit))
 }
 
-/// A time for an axis: `1 µs`, `10 ms`.
+/// Formats a time for an axis: `1 µs`, `10 ms`.
 pub fn tick_time(seconds: f64) -> String {
     let (unit, name) = match seconds.abs() {
         v if v < 0.9995e-6 => (1e-9, "ns"),

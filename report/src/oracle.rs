@@ -1,5 +1,5 @@
-//! What the reference interpreter makes of a benchmark's packets, and whether a device makes the
-//! same of them.
+//! Results of the reference interpreter for a benchmark's packets, and comparison of a device's
+//! results with them.
 
 use portcullis_core::device::{Completion, Device, DeviceError, LoadOptions, Session};
 use portcullis_core::map::Row;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::traffic::Pool;
 use portcullis_conformance::state;
 
-/// Batches that the interpreter gets.
+/// Packets per batch of the interpreter.
 const BATCH: usize = 1024;
 
 /// Expected verdict, length and bytes of each packet of a pool.
@@ -18,19 +18,19 @@ const BATCH: usize = 1024;
 pub struct Expected {
     actions: Vec<u8>,
     targets: Vec<u32>,
-    /// The packets as the filter leaves them, where it changes any.
+    /// Packets after filtering; `None` if the filter writes none.
     packets: Option<Vec<Vec<u8>>>,
-    /// The entries of its maps after all packets, where they do not depend on the packets' order.
+    /// Map entries after all packets; `None` if they depend on the order of packets.
     maps: Option<Vec<Vec<Row>>>,
 }
 
 impl Expected {
-    /// Of a filter whose maps, if it has any, are as they are at first. A device may take a batch's
-    /// packets in any order: maps count where the interpreter leaves the same in them with the
-    /// packets from the last one to the first.
+    /// Runs the filter from its initial maps over the pool. A device may take a batch's packets in
+    /// any order, so map entries are expected only if the interpreter computes the same from the
+    /// packets in reverse order.
     ///
     /// # Errors
-    /// The interpreter's.
+    /// Errors of the interpreter.
     pub fn of(program: &Arc<Program>, pool: &Pool, reference: &dyn Device) -> Result<Expected, DeviceError> {
         let (mut expected, maps) = Expected::with_maps(program, pool, reference)?;
         if !program.maps().is_empty() {
@@ -73,8 +73,8 @@ impl Expected {
         Ok((expected, maps))
     }
 
-    /// What differs first in the maps of a session that has filtered all packets once: `None` where
-    /// nothing does, or where their order decides.
+    /// Describes the first difference in the maps of a session that has filtered all packets once;
+    /// `None` if there is none, or if the entries depend on the packets' order.
     ///
     /// # Errors
     /// If the session fails.
@@ -93,7 +93,8 @@ impl Expected {
         }))
     }
 
-    /// What differs first in a batch whose first packet has this number: `None` where nothing does.
+    /// Describes the first difference in a batch whose first packet has the number `first`; `None`
+    /// if there is none.
     pub fn differs(&self, first: usize, done: &Completion) -> Option<String> {
         let packets = done.batch.len();
         let found = done.verdicts.len();
@@ -102,7 +103,7 @@ impl Expected {
         }
         let place = |index: usize| format!("packet {index} of a batch of {packets}");
         let pool = self.actions.len();
-        // As many at once as lie one behind the other in both.
+        // Compare runs of packets that are contiguous in both.
         let mut index = 0;
         while index < packets {
             let from = (first + index) % pool;
@@ -151,7 +152,7 @@ mod tests {
     use portcullis_wgsl as wgsl;
 
     #[test]
-    fn maps_count_where_the_order_of_packets_does_not_decide_them() {
+    fn maps_are_compared_if_they_do_not_depend_on_packet_order() {
         let interp = portcullis::devices::open("interp").unwrap();
         for (statement, counts) in
             [("seen_add(0u, 0u, load_be32(pkt, 26u));", true), ("seen_write(0u, 0u, load_be32(pkt, 26u));", false)]
@@ -165,7 +166,7 @@ mod tests {
             let expected = Expected::of(&program, &pool, &*interp).unwrap();
             assert_eq!(expected.maps.is_some(), counts, "{statement}");
 
-            // Of one that has filtered nothing.
+            // A session that has filtered nothing.
             let mut session = interp.load(&program, &LoadOptions::default()).unwrap();
             let differs = expected.maps_differ(&mut *session, &program).unwrap();
             assert_eq!(differs.is_some(), counts, "{statement}: {differs:?}");

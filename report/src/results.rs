@@ -1,18 +1,17 @@
-//! What a benchmark has found: the one shape that files, tables, comparisons and the report are
-//! made from.
+//! Results of a benchmark run, from which files, tables, comparisons and the report are made.
 //!
-//! Units are those of the field: seconds, bytes, millions of packets a second (Mpps). A value that
-//! was not measured is not there; none is 0 for that.
+//! Units are seconds, bytes and millions of packets per second (Mpps). A value that was not
+//! measured is `None`, never 0.
 
 use serde::{Deserialize, Serialize};
 
 use super::number::digits;
 use super::xdp_on_gpu::Table;
 
-/// The shape's version, raised when what was written before can no longer be read.
+/// Version of the format, increased when older files can no longer be read.
 pub const SCHEMA: u32 = 1;
 
-/// Everything that a benchmark has found.
+/// Results of a benchmark run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Results {
     /// [`SCHEMA`].
@@ -28,7 +27,7 @@ pub struct Results {
     /// Backends without a device here.
     #[serde(default)]
     pub missing: Vec<Missing>,
-    /// What nothing can pass, measured in the same run.
+    /// Copy bandwidth of memory and buses, measured in the same run.
     #[serde(default)]
     pub ceilings: Vec<Ceiling>,
     /// The measurements.
@@ -49,14 +48,14 @@ pub struct Results {
 pub struct Run {
     /// Portcullis' version.
     pub version: String,
-    /// The commit that it was built from, where that is known.
+    /// Commit of the build, if known.
     #[serde(default)]
     pub commit: Option<String>,
-    /// When it began, in UTC: `2026-11-23 04:08:30 UTC`.
+    /// Start time in UTC: `2026-11-23 04:08:30 UTC`.
     pub began: String,
-    /// How long it took, in seconds.
+    /// Duration in seconds, including probing devices and compiling filters.
     pub seconds: f64,
-    /// The commands as they were typed.
+    /// Command lines.
     pub commands: Vec<String>,
     /// Whether the run was interrupted before it had measured everything.
     #[serde(default)]
@@ -75,15 +74,14 @@ pub struct SystemLoad {
     pub busy_elsewhere: f64,
 }
 
-/// A machine.
+/// The machine that ran a benchmark.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
     /// The processor's name.
     pub processor: String,
     /// Number of logical processors.
     pub threads: usize,
-    /// Anything else worth knowing, each a name and a value with its unit: memory, caches, kernel,
-    /// system.
+    /// Further facts, each a name and a value with its unit: memory, caches, kernel, system.
     #[serde(default)]
     pub facts: Vec<(String, String)>,
 }
@@ -103,15 +101,15 @@ pub struct Method {
     /// The filters to be measured, whether or not there was time for them.
     #[serde(default)]
     pub filters: Vec<String>,
-    /// Sentences about it.
+    /// Notes on the method, a sentence or more each.
     #[serde(default)]
     pub notes: Vec<String>,
 }
 
-/// A device.
+/// A measured device.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Device {
-    /// What `--device` takes.
+    /// Id, as `--device` takes it.
     pub id: String,
     /// Name that the device reports.
     pub name: String,
@@ -119,7 +117,7 @@ pub struct Device {
     pub kind: String,
     /// Driver name and version.
     pub driver: String,
-    /// Anything else worth knowing, each a name and a value with its unit.
+    /// Further facts, each a name and a value with its unit.
     #[serde(default)]
     pub facts: Vec<(String, String)>,
 }
@@ -129,34 +127,34 @@ pub struct Device {
 pub struct Missing {
     /// The backend's name, or the device's id.
     pub device: String,
-    /// Why it is not there, and what to install.
+    /// Why the device is missing, and what to install.
     pub reason: String,
 }
 
-/// A rate that nothing can pass.
+/// A measured copy bandwidth.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Ceiling {
-    /// What the ceiling limits: `memory copy`, `bus copy to the device`.
+    /// Name of the copy: `memory copy`, `bus copy to the device`.
     pub name: String,
-    /// The device whose it is; the host's where there is none.
+    /// Device of the bandwidth; `None` for the host.
     #[serde(default)]
     pub device: Option<String>,
-    /// Bytes a second.
+    /// Bytes per second.
     pub bytes_per_second: Estimate,
 }
 
-/// A median, and what it is between with the method's confidence.
+/// A median and its confidence interval.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Estimate {
     /// The median.
     pub median: f64,
-    /// The interval's lower end.
+    /// Lower end of the interval.
     pub low: f64,
     /// Upper end of the interval.
     pub high: f64,
 }
 
-/// The transfer of packets that are in the device's memory before anything is timed.
+/// Transfer of packets that are in the device's memory before timing starts.
 pub const RESIDENT: &str = "device-resident";
 
 /// A measurement.
@@ -194,9 +192,9 @@ impl Cell {
 pub enum Outcome {
     /// The verdicts are the interpreter's.
     Measured(Box<Measured>),
-    /// They are not; no speed counts then.
+    /// The verdicts differ from the interpreter's, so there is no rate.
     Wrong {
-        /// What differed first.
+        /// The first difference.
         detail: String,
     },
     /// The measurement failed.
@@ -209,40 +207,41 @@ pub enum Outcome {
 /// Figures of a measured cell.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
-    /// Millions of packets a second.
+    /// Rate in Mpps.
     pub mpps: Estimate,
-    /// Gigabits of packets a second.
+    /// Gigabits of packets per second.
     pub gbps: f64,
-    /// How often it was repeated.
+    /// Number of repetitions.
     pub repetitions: u64,
-    /// Why it was repeated no more: the interval was as narrow as wanted, or the time was used up.
+    /// Why the cell was not repeated further.
     #[serde(default)]
     pub ended: StopReason,
     /// Packets whose verdicts, lengths and bytes were compared with the interpreter's.
     #[serde(default)]
     pub compared: u64,
-    /// From a batch's submission to its verdicts, with no other in flight.
+    /// Latency from a batch's submission to its verdicts, with no other in flight.
     pub latency: Latency,
-    /// How many latencies were taken; of fewer than 1,000 the longest stands for p99.9.
+    /// Number of latency samples; below 1,000 the maximum stands for p99.9.
     #[serde(default)]
     pub latencies: u64,
     /// Latencies at constant offered loads, the lowest load first; empty if they were not measured.
     #[serde(default)]
     pub loads: Vec<Load>,
-    /// Bytes over the bus for each packet, both ways; nothing where there is no bus.
+    /// Bytes over the bus per packet, both ways; `None` without a bus.
     #[serde(default)]
     pub bus_bytes: Option<f64>,
-    /// Bytes copied for each packet, both ways, over a bus or not; nothing where the device works
-    /// on the host's memory.
+    /// Bytes copied per packet, both ways, over a bus or not; `None` if the device works on the
+    /// host's memory.
     #[serde(default)]
     pub copied_bytes: Option<f64>,
-    /// Bytes of memory that must move for each packet.
+    /// Bytes of memory traffic that each packet needs.
     #[serde(default)]
     pub memory_bytes: Option<f64>,
-    /// Where the time goes, where that could be told: seconds a packet, by stage.
+    /// Seconds per packet by stage, if the device reports them.
     #[serde(default)]
     pub stages: Option<Stages>,
-    /// The share of the ceiling that counts for this cell, and that ceiling's name.
+    /// Share of a copy bandwidth that the cell's traffic uses, and the name of that bandwidth.
+    /// Above 1 for packets that stay in caches.
     #[serde(default)]
     pub of_ceiling: Option<(f64, String)>,
 }
@@ -270,83 +269,83 @@ pub fn packets_in_words(packets: &str) -> String {
     }
 }
 
-/// Why a measurement was not repeated any more.
+/// Why a cell was not repeated further.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StopReason {
-    /// The median's interval was as narrow as wanted.
+    /// The median's interval converged.
     Narrow,
     /// The time for it was used up.
     #[default]
     Time,
-    /// Somebody interrupted the run.
+    /// The run was interrupted.
     Interrupted,
 }
 
-/// Batches that come at a steady rate.
+/// Latency of batches at a steady rate.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Load {
-    /// The rate at which they come, as a share of the measured one.
+    /// Offered rate, as a share of the measured rate.
     pub offered: f64,
-    /// Millions of packets a second that were filtered then.
+    /// Rate reached, in Mpps.
     pub mpps: f64,
-    /// From when a batch was due to its verdicts.
+    /// Latency from when a batch was due to its verdicts.
     pub latency: Latency,
 }
 
 /// Latencies of batches, in seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
-    /// Half take no longer.
+    /// Median.
     pub p50: f64,
-    /// 99 of 100 take no longer.
+    /// 99th percentile.
     pub p99: f64,
-    /// 999 of 1,000 take no longer.
+    /// 99.9th percentile.
     pub p999: f64,
 }
 
-/// Where a packet's time goes, in seconds.
+/// Time per packet by stage, in seconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Stages {
-    /// Bytes laid out for the device.
+    /// Laying bytes out for the device.
     pub gather: f64,
-    /// To the device.
+    /// Copying to the device.
     pub upload: f64,
-    /// The filter.
+    /// Running the filter.
     pub kernel: f64,
-    /// From the device.
+    /// Copying from the device.
     pub download: f64,
-    /// Verdicts made of what came.
+    /// Unpacking verdicts.
     pub verdicts: f64,
 }
 
 /// A cell that was not measured.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SkippedCell {
-    /// What.
+    /// The cell or group.
     pub what: String,
-    /// Why.
+    /// The reason.
     pub why: String,
 }
 
-/// A demand, and what was measured against it.
+/// A target, and what was measured against it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Bar {
     /// Subject of the target.
     pub what: String,
-    /// Against what.
+    /// Baseline that it is compared with.
     pub against: String,
-    /// The bar, in words: `≥ 0.95`.
+    /// The target, in words: `≥ 0.95`.
     pub bar: String,
     /// Measured value, in words, if it was measured.
     #[serde(default)]
     pub measured: Option<String>,
-    /// Whether that reaches the bar; nothing where it was not measured.
+    /// Whether the target is met; `None` if it was not measured.
     #[serde(default)]
     pub met: Option<bool>,
     /// The command that measures it.
     pub command: String,
-    /// Anything to know about it: why it was not measured.
+    /// Further notes, such as why it was not measured.
     #[serde(default)]
     pub note: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! A whole benchmark: the matrix, and one cell of it after the other.
+//! A whole benchmark run: plans the matrix and measures its cells in turn.
 
 use std::num::NonZeroUsize;
 use std::str::FromStr;
@@ -17,7 +17,7 @@ use super::results::*;
 use super::traffic::{POOL, Packets, Pool, RING};
 use super::xdp_on_gpu;
 
-/// A filter.
+/// A filter to measure.
 #[derive(Debug, Clone)]
 pub struct Filter {
     /// Name of the filter.
@@ -26,7 +26,7 @@ pub struct Filter {
     pub program: Arc<Program>,
 }
 
-/// A device that is measured.
+/// A device to measure.
 #[derive(Clone)]
 pub struct Chosen {
     /// Device to measure.
@@ -57,9 +57,9 @@ impl Chosen {
 /// Where packets are before they are filtered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Start {
-    /// In the host's memory, from where they come to the device like this.
+    /// In host memory, moved to the device by this transfer.
     Host(Transfer),
-    /// In the device's memory already: `resident`.
+    /// In the device's memory: `resident`.
     Device,
 }
 
@@ -74,39 +74,39 @@ impl FromStr for Start {
     }
 }
 
-/// The id of the device that is several.
+/// Id of the device that chooses among others per batch.
 pub const AUTO: &str = "auto";
 
 /// How much is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extent {
-    /// Batches of each size; transfers, dispatch methods, packets' sizes and loads at one size of
-    /// batch each.
+    /// Every batch size with one packet size; other packet sizes, transfers, dispatch methods and
+    /// loads at one batch size.
     Quick,
-    /// Everything with everything.
+    /// All combinations.
     Full,
 }
 
 /// Plan of a run: filters, devices, traffic and batch sizes.
 #[derive(Clone)]
 pub struct Order {
-    /// How much.
+    /// Which combinations to measure.
     pub extent: Extent,
     /// `quick`, `full` or `chosen`.
     pub matrix: &'static str,
-    /// Filters.
+    /// Filters to measure.
     pub filters: Vec<Filter>,
-    /// Devices.
+    /// Devices to measure.
     pub devices: Vec<Chosen>,
-    /// Backends without any.
+    /// Backends without a device.
     pub missing: Vec<Missing>,
-    /// Packets in a batch.
+    /// Batch sizes, in packets.
     pub batches: Vec<usize>,
-    /// Packets.
+    /// Packet sizes.
     pub packets: Vec<Packets>,
-    /// Where packets are, and how they come to devices; by the extent's choice where there is none.
+    /// Where packets start and how they reach devices; empty for the extent's default.
     pub transfers: Vec<Start>,
-    /// Dispatch methods; by the extent's choice where there is none.
+    /// Dispatch methods; empty for the extent's default.
     pub dispatches: Vec<Dispatch>,
     /// When the run started, before filters were compiled and devices probed: the time budget
     /// includes both.
@@ -114,21 +114,21 @@ pub struct Order {
     /// Time budget for the whole run, XDP-on-GPU's workloads included. [`expected_time`] says
     /// whether it suffices.
     pub time: Duration,
-    /// Measure XDP-on-GPU's workloads, its way and ours, after all else.
+    /// Measure XDP-on-GPU's workloads last, by its method and by Portcullis.
     pub xdp_on_gpu: bool,
-    /// The commands as they were typed.
+    /// Command lines of the run.
     pub commands: Vec<String>,
-    /// The reference.
+    /// Reference interpreter.
     pub reference: Arc<dyn Device>,
 }
 
-/// Packets in a batch, from the smallest on that anybody would send to a device.
+/// Batch sizes of a full run, in packets.
 pub const BATCHES: [usize; 9] = [64, 256, 1024, 4096, 16_384, 65_536, 262_144, 1_048_576, 10_000_000];
 
 /// Batch sizes of a quick run, in packets.
 pub const QUICK_BATCHES: [usize; 5] = [64, 1024, 16_384, 131_072, 1_048_576];
 
-/// The batch at which a quick run measures everything else.
+/// Batch size, in packets, at which a quick run measures the other dimensions.
 const STAR: usize = 16_384;
 
 /// Least time that a cell's repetitions get.
@@ -141,13 +141,13 @@ const BESIDES_REPETITIONS: f64 = 0.5;
 /// Time that latencies under load take, as a share of a cell's budget.
 const FOR_LOADS: f64 = 1.0;
 
-/// Confidence of intervals.
+/// Confidence level of intervals.
 const CONFIDENCE: f64 = 0.95;
 
-/// Repetitions, at least.
+/// Minimum repetitions of a cell.
 const LEAST: usize = 10;
 
-/// An interval narrower than this share of the median is narrow enough.
+/// Width of an interval at which a cell has converged, as a share of the median.
 const WIDTH: f64 = 0.03;
 
 /// Cells measured together, in alternation: one filter, batch size and traffic on several
@@ -157,43 +157,42 @@ struct Group {
     filter: usize,
     packets: Packets,
     batch: usize,
-    /// Places among the ways.
-    ways: Vec<usize>,
+    /// Indices of the contenders.
+    contenders: Vec<usize>,
     loads: bool,
-    /// Packets that are under way in turn, about.
+    /// Approximate number of packets in rotation.
     around: usize,
 }
 
-/// How far a run is.
+/// Progress of a run.
 #[derive(Debug, Clone)]
 pub struct Step<'a> {
-    /// How much is done, or given up: a cell is one, a column of XDP-on-GPU's workloads may be
-    /// more.
+    /// Units done or skipped: a cell is one, a column of XDP-on-GPU's workloads may be more.
     pub done: usize,
-    /// How much there is in all.
+    /// Units in all.
     pub all: usize,
     /// Description of the current step.
     pub now: &'a str,
 }
 
-/// Ends a run.
+/// Tokens that end a run.
 #[derive(Debug, Clone, Default)]
 pub struct RunGuard {
-    /// After the repetition that is under way.
+    /// Ends the run after the current repetition.
     pub stop: CancelToken,
-    /// At once.
+    /// Ends the run at once.
     pub give_up: CancelToken,
 }
 
-/// Measures all of it. Interrupted, it gives what it has.
+/// Measures everything that the order names. If interrupted, returns the results so far.
 pub fn run(order: &Order, ends: &RunGuard, observe: &mut dyn FnMut(Step<'_>)) -> Results {
     let (began, clock, load) = (machine::now(), order.start, machine::LoadSampler::start());
-    let ways = ways(order);
-    let groups = groups(order, &ways);
+    let contenders = contenders(order);
+    let groups = groups(order, &contenders);
     let mut results = empty(order, began);
     let stopped = || ends.stop.is_cancelled();
-    let cells: usize = groups.iter().map(|group| group.ways.len()).sum();
-    // XDP-on-GPU's workloads have the last third, and what the cells leave.
+    let cells: usize = groups.iter().map(|group| group.contenders.len()).sum();
+    // XDP-on-GPU's workloads get the last third, and what the cells leave.
     let xdp_on_gpu = order.xdp_on_gpu.then(|| plan_xdp_on_gpu(order, ends));
     let columns = xdp_on_gpu.as_ref().map_or(0, |(_, options)| options.columns());
     let each = if columns > 0 { (cells / 2).div_ceil(columns).max(1) } else { 0 };
@@ -203,7 +202,7 @@ pub fn run(order: &Order, ends: &RunGuard, observe: &mut dyn FnMut(Step<'_>)) ->
     let deadline = clock + time.max(minimum_time(order, &groups));
     // Time of groups beyond their budgets, and cells that they had.
     let (mut overhead, mut overhead_cells) = (Duration::ZERO, 0);
-    observe(Step { done: 0, all, now: "what memory and buses can do" });
+    observe(Step { done: 0, all, now: "bandwidth of memory and buses" });
     let share = time / 20;
     results.ceilings = ceilings::host(CONFIDENCE, share, &stopped);
     for chosen in &order.devices {
@@ -211,9 +210,9 @@ pub fn run(order: &Order, ends: &RunGuard, observe: &mut dyn FnMut(Step<'_>)) ->
     }
 
     let mut done = 0;
-    let mut lanes: Vec<Lane> = ways.iter().cloned().map(Lane::new).collect();
+    let mut lanes: Vec<Lane> = contenders.iter().cloned().map(Lane::new).collect();
     let mut pool: Option<Pool> = None;
-    // Of a filter and the packets before.
+    // The interpreter's answer for the filter and packets of the previous group.
     let mut expected: Option<(usize, Packets, Result<Expected, String>)> = None;
     let memory = machine::memory_to_take();
     for group in &groups {
@@ -224,9 +223,9 @@ pub fn run(order: &Order, ends: &RunGuard, observe: &mut dyn FnMut(Step<'_>)) ->
         let packets = packets_in_words(&group.packets.to_string());
         let place = format!("{}, {packets} in batches of {}", filter.name, group.batch);
         let overhead_per_cell = overhead / overhead_cells.max(1) as u32;
-        if Instant::now() + (overhead_per_cell + MIN_BUDGET) * group.ways.len() as u32 > deadline {
+        if Instant::now() + (overhead_per_cell + MIN_BUDGET) * group.contenders.len() as u32 > deadline {
             left_out(&mut results, &place, TIME_USED_UP);
-            done += group.ways.len();
+            done += group.contenders.len();
             continue;
         }
         let group_start = Instant::now();
@@ -246,12 +245,12 @@ pub fn run(order: &Order, ends: &RunGuard, observe: &mut dyn FnMut(Step<'_>)) ->
             Some((.., Ok(answer))) => answer,
             Some((.., Err(error))) => {
                 left_out(&mut results, &place, &format!("the interpreter has no answer: {error}"));
-                done += group.ways.len();
+                done += group.contenders.len();
                 continue;
             }
             None => continue,
         };
-        // What is left, for what is left: a group that took less leaves more for the others.
+        // Share the remaining time equally: a group that took less leaves more for the others.
         let left = time.saturating_sub(clock.elapsed()) / (cells - done).max(1) as u32;
         let shares = 1.0 + BESIDES_REPETITIONS + if group.loads { FOR_LOADS } else { 0.0 };
         let budget = left.saturating_sub(overhead_per_cell).div_f64(shares);
@@ -266,27 +265,28 @@ pub fn run(order: &Order, ends: &RunGuard, observe: &mut dyn FnMut(Step<'_>)) ->
             give_up: ends.give_up.clone(),
         };
         let subject = MeasuredFilter { program: &filter.program, pool, expected: answer, around: group.around, memory };
-        let mut own: Vec<Lane> = Vec::with_capacity(group.ways.len());
-        for &way in &group.ways {
-            own.push(std::mem::replace(&mut lanes[way], Lane::new(ways[way].clone())));
+        let mut own: Vec<Lane> = Vec::with_capacity(group.contenders.len());
+        for &contender in &group.contenders {
+            own.push(std::mem::replace(&mut lanes[contender], Lane::new(contenders[contender].clone())));
         }
         let found = measure(&mut own, subject, group.batch, &settings, &mut |id| {
             observe(Step { done, all, now: &format!("{place}, {id}") });
         });
-        for (&way, lane) in group.ways.iter().zip(own) {
-            lanes[way] = lane;
+        for (&contender, lane) in group.contenders.iter().zip(own) {
+            lanes[contender] = lane;
         }
-        overhead += group_start.elapsed().saturating_sub(settings.budget.mul_f64(shares) * group.ways.len() as u32);
-        overhead_cells += group.ways.len();
+        overhead +=
+            group_start.elapsed().saturating_sub(settings.budget.mul_f64(shares) * group.contenders.len() as u32);
+        overhead_cells += group.contenders.len();
         match found {
             Ok(found) => {
-                for (&way, found) in group.ways.iter().zip(found) {
-                    take(&mut results, &ways[way], filter, pool, group.batch, found);
+                for (&contender, found) in group.contenders.iter().zip(found) {
+                    take(&mut results, &contenders[contender], filter, pool, group.batch, found);
                 }
             }
             Err(why) => left_out(&mut results, &place, &why),
         }
-        done += group.ways.len();
+        done += group.contenders.len();
     }
     lanes.clear();
     if let Some((sides, mut options)) = xdp_on_gpu.filter(|_| !stopped()) {
@@ -309,8 +309,8 @@ pub fn run(order: &Order, ends: &RunGuard, observe: &mut dyn FnMut(Step<'_>)) ->
 /// Returns how many measurements a run makes and how long it takes: its time budget, or the minimum
 /// for that many measurements if the budget is shorter.
 pub fn expected_time(order: &Order) -> (usize, Duration) {
-    let groups = groups(order, &ways(order));
-    let cells = groups.iter().map(|group| group.ways.len()).sum();
+    let groups = groups(order, &contenders(order));
+    let cells = groups.iter().map(|group| group.contenders.len()).sum();
     let columns = if order.xdp_on_gpu { plan_xdp_on_gpu(order, &RunGuard::default()).1.columns() } else { 0 };
     let minimum = minimum_time(order, &groups) + MIN_COLUMN_TIME * columns as u32;
     (cells, order.time.max(minimum))
@@ -325,7 +325,7 @@ fn minimum_time(order: &Order, groups: &[Group]) -> Duration {
     const EXPECTED: Duration = Duration::from_millis(200);
     const CELL: Duration = Duration::from_millis(250);
     let answers = (order.filters.len() * order.packets.len()) as u32;
-    let cells = groups.iter().map(|group| group.ways.len() as u32).sum::<u32>();
+    let cells = groups.iter().map(|group| group.contenders.len() as u32).sum::<u32>();
     let optimised = CEILINGS + EXPECTED * answers + CELL * cells;
     optimised * SLOWDOWN
 }
@@ -336,9 +336,9 @@ const MIN_COLUMN_TIME: Duration = Duration::from_millis(500).saturating_mul(SLOW
 /// How much longer everything takes in an unoptimised build.
 const SLOWDOWN: u32 = if cfg!(debug_assertions) { 10 } else { 1 };
 
-/// XDP-on-GPU's workloads: on which devices, and which of them.
+/// Returns the devices and the options for XDP-on-GPU's workloads.
 fn plan_xdp_on_gpu(order: &Order, ends: &RunGuard) -> (Vec<xdp_on_gpu::Side>, xdp_on_gpu::Options) {
-    // A device once: its own way of using threads is part of what is compared.
+    // Each device once: how it uses threads is part of what is compared.
     let mut devices: Vec<_> = order.devices.iter().filter(|it| !it.is_auto()).map(|it| it.device.clone()).collect();
     devices.dedup_by_key(|device| device.info().id.clone());
     let sides = devices.into_iter().map(xdp_on_gpu::Side::new).collect();
@@ -351,7 +351,7 @@ fn plan_xdp_on_gpu(order: &Order, ends: &RunGuard) -> (Vec<xdp_on_gpu::Side>, xd
     )
 }
 
-fn ways(order: &Order) -> Vec<Contender> {
+fn contenders(order: &Order) -> Vec<Contender> {
     let mut all = Vec::new();
     for chosen in &order.devices {
         let info = chosen.device.info();
@@ -360,17 +360,17 @@ fn ways(order: &Order) -> Vec<Contender> {
         let starts: Vec<Start> = match order.transfers.as_slice() {
             [] if chosen.is_in_place() || chosen.is_auto() => vec![Host(Transfer::Auto)],
             [] => usual.into_iter().chain([Start::Device]).collect(),
-            // Where packets are filtered where they lie, the device's memory is the host's.
+            // A device that filters in place has the host's memory as its own.
             asked if chosen.is_in_place() => asked
                 .iter()
                 .map(|start| if *start == Start::Device { Host(Transfer::Auto) } else { *start })
                 .fold(Vec::new(), |all, start| if all.contains(&start) { all } else { [all, vec![start]].concat() }),
-            // It chooses by where packets have to come from.
+            // `auto` chooses by where packets start, which resident packets leave out.
             asked if chosen.is_auto() => asked.iter().copied().filter(|start| *start != Start::Device).collect(),
             asked => asked.to_vec(),
         };
         let dispatches: Vec<Dispatch> = match order.dispatches.as_slice() {
-            // Its devices have others.
+            // `auto` dispatches as the chosen device does.
             [] if chosen.is_auto() => info.dispatch[..1].to_vec(),
             [] => info.dispatch.to_vec(),
             asked => asked.iter().copied().filter(|dispatch| info.dispatch.contains(dispatch)).collect(),
@@ -389,39 +389,39 @@ fn ways(order: &Order) -> Vec<Contender> {
     all
 }
 
-fn groups(order: &Order, all_ways: &[Contender]) -> Vec<Group> {
+fn groups(order: &Order, all_contenders: &[Contender]) -> Vec<Group> {
     let mut groups = Vec::new();
     let places = |keep: &dyn Fn(&Contender) -> bool| -> Vec<usize> {
-        (0..all_ways.len()).filter(|&way| keep(&all_ways[way])).collect()
+        (0..all_contenders.len()).filter(|&contender| keep(&all_contenders[contender])).collect()
     };
-    let usual = |way: &Contender| {
-        // By its own choice, or by the first that was asked for.
-        let dispatch = order.dispatches.iter().find(|asked| way.device.info().dispatch.contains(asked));
-        let dispatch = dispatch.or(way.device.info().dispatch.first());
-        let is_auto = order.transfers.is_empty() && (way.transfer == Transfer::Auto || way.resident);
+    let usual = |contender: &Contender| {
+        // The device's default, or the first that was asked for.
+        let dispatch = order.dispatches.iter().find(|asked| contender.device.info().dispatch.contains(asked));
+        let dispatch = dispatch.or(contender.device.info().dispatch.first());
+        let is_auto = order.transfers.is_empty() && (contender.transfer == Transfer::Auto || contender.resident);
         let is_asked = !order.transfers.is_empty();
-        dispatch.is_none_or(|dispatch| *dispatch == way.dispatch) && (is_auto || is_asked)
+        dispatch.is_none_or(|dispatch| *dispatch == contender.dispatch) && (is_auto || is_asked)
     };
     for filter in 0..order.filters.len() {
         for (nth, &packets) in order.packets.iter().enumerate() {
             for &batch in &order.batches {
                 let star = order.batches.iter().min_by_key(|batch| batch.abs_diff(STAR)) == Some(&batch);
-                let (ways, loads) = match order.extent {
+                let (contenders, loads) = match order.extent {
                     Extent::Full => (places(&|_| true), true),
-                    // The first size in batches of every size, and all ways of the first filter at
-                    // one size.
+                    // The first packet size at every batch size, and all contenders of the first
+                    // filter at one batch size.
                     Extent::Quick if nth == 0 && star && filter == 0 => (places(&|_| true), true),
                     Extent::Quick if nth == 0 => (places(&usual), false),
                     Extent::Quick if star => (places(&usual), false),
                     Extent::Quick => continue,
                 };
-                // What is at devices already has turns of its own, over fewer packets, as all of
-                // them are there at once.
-                let (resident, ways): (Vec<usize>, Vec<usize>) =
-                    ways.into_iter().partition(|&way| all_ways[way].resident);
-                for (ways, loads, around) in [(ways, loads, RING), (resident, false, POOL)] {
-                    if !ways.is_empty() {
-                        groups.push(Group { filter, packets, batch, ways, loads, around });
+                // Resident packets form a group of their own with fewer packets in rotation, since
+                // the device's memory holds all of them at once.
+                let (resident, contenders): (Vec<usize>, Vec<usize>) =
+                    contenders.into_iter().partition(|&contender| all_contenders[contender].resident);
+                for (contenders, loads, around) in [(contenders, loads, RING), (resident, false, POOL)] {
+                    if !contenders.is_empty() {
+                        groups.push(Group { filter, packets, batch, contenders, loads, around });
                     }
                 }
             }
@@ -447,7 +447,7 @@ fn empty(order: &Order, began: String) -> Results {
     });
     let notes = [
         format!(
-            "All ways of filtering the same batches take turns, a repetition each, so that drift hits all of them. A cell is repeated {LEAST} \
+            "All configurations that filter the same batches take turns, a repetition each, so that drift affects all of them. A cell is repeated {LEAST} \
              times at least, and then until the interval is narrower than {:.0} % of the median or its time is used up; each cell says which.",
             WIDTH * 100.0
         ),
@@ -506,10 +506,10 @@ fn left_out(results: &mut Results, what: &str, why: &str) {
     }
 }
 
-/// Enters what came of a cell.
-fn take(results: &mut Results, way: &Contender, filter: &Filter, pool: &Pool, batch: usize, found: CellOutcome) {
-    let mut transfer = match way.transfer {
-        _ if way.resident => RESIDENT,
+/// Adds the outcome of a cell to the results.
+fn take(results: &mut Results, contender: &Contender, filter: &Filter, pool: &Pool, batch: usize, found: CellOutcome) {
+    let mut transfer = match contender.transfer {
+        _ if contender.resident => RESIDENT,
         Transfer::Auto => "auto",
         Transfer::Whole => "whole packets",
         Transfer::Window => "read window",
@@ -518,30 +518,30 @@ fn take(results: &mut Results, way: &Contender, filter: &Filter, pool: &Pool, ba
     let outcome = match found {
         CellOutcome::Figures(figures) => {
             transfer = figures.transfer;
-            Outcome::Measured(Box::new(measured(results, way, filter, pool, *figures)))
+            Outcome::Measured(Box::new(measured(results, contender, filter, pool, *figures)))
         }
         CellOutcome::Wrong(detail) => Outcome::Wrong { detail },
         CellOutcome::Failed(reason) => Outcome::Failed { reason },
-        CellOutcome::Absent(why) => return left_out(results, &format!("{}, {transfer}", way.id), &why),
+        CellOutcome::Absent(why) => return left_out(results, &format!("{}, {transfer}", contender.id), &why),
         CellOutcome::Same | CellOutcome::Dropped => return,
     };
     results.cells.push(Cell {
         filter: filter.name.clone(),
-        device: way.id.clone(),
+        device: contender.id.clone(),
         batch: batch as u64,
         packets: pool.packets.to_string(),
         packet_bytes: pool.mean(),
         transfer: transfer.into(),
-        dispatch: way.dispatch.name().into(),
+        dispatch: contender.dispatch.name().into(),
         outcome,
     });
 }
 
-fn measured(results: &Results, way: &Contender, filter: &Filter, pool: &Pool, figures: Figures) -> Measured {
+fn measured(results: &Results, contender: &Contender, filter: &Filter, pool: &Pool, figures: Figures) -> Measured {
     let facts = filter.program.facts();
     let mpps = figures.packet.under(1e-6);
-    let kind = way.device.info().kind;
-    // The lines of 64 bytes that are read and written, a descriptor, and a verdict.
+    let kind = contender.device.info().kind;
+    // Cache lines of 64 bytes that are read and written, a descriptor, and a verdict.
     let lines = |bytes: u32, length: usize| {
         u64::from(bytes.min(length as u32).next_multiple_of(64)).min(length.next_multiple_of(4) as u64)
     };
@@ -552,10 +552,10 @@ fn measured(results: &Results, way: &Contender, filter: &Filter, pool: &Pool, fi
     let ceiling = |name: &str, device: Option<&str>| {
         results.ceilings.iter().find(|it| it.name == name && it.device.as_deref() == device).cloned()
     };
-    let one = way.threads.is_some_and(|threads| threads.get() == 1);
+    let one = contender.threads.is_some_and(|threads| threads.get() == 1);
     let (bytes, ceiling) = match bus_bytes {
-        Some(_) if way.resident => (memory_bytes, ceiling(ceilings::OWN, Some(&way.id))),
-        Some(bytes) => (bytes, ceiling(ceilings::BUS, Some(&way.id))),
+        Some(_) if contender.resident => (memory_bytes, ceiling(ceilings::OWN, Some(&contender.id))),
+        Some(bytes) => (bytes, ceiling(ceilings::BUS, Some(&contender.id))),
         None if kind.is_gpu() => (0.0, None),
         None => (memory_bytes, ceiling(if one { ceilings::MEMORY_ONE } else { ceilings::MEMORY }, None)),
     };

@@ -7,16 +7,15 @@ use hdrhistogram::Histogram;
 
 use super::results::{Estimate, Latency};
 
-/// The places, from 0 on, of the least and the greatest of `count` sorted samples that the median
-/// lies between with this confidence, each as likely above it as below; `None` where there are too
-/// few samples for any.
+/// Returns the indices, among `count` sorted samples, of a symmetric confidence interval for the
+/// median; `None` if there are too few samples for this confidence.
 ///
-/// Of `n` samples, as many lie below the median as heads come of `n` throws of a coin: the chance
-/// that the sample at place `k` lies above it is that of `k` heads or fewer.
+/// The number of samples below the median is binomial with p = 1/2, so the sample at index `k` lies
+/// above the median with the probability of at most `k` successes in `n`.
 pub fn median_places(count: usize, confidence: f64) -> Option<(usize, usize)> {
     let outside = (1.0 - confidence) / 2.0;
     let n = count as f64;
-    // In logarithms: of many samples each chance is too small for a number.
+    // In logarithms: the probabilities underflow for many samples.
     let mut chance = -n * std::f64::consts::LN_2;
     let (mut sum, mut place) = (chance.exp(), None);
     let mut k = 0;
@@ -29,7 +28,7 @@ pub fn median_places(count: usize, confidence: f64) -> Option<(usize, usize)> {
     place.map(|place| (place, count - 1 - place))
 }
 
-/// The median of samples, with its interval; `None` where there are too few for one.
+/// Returns the median of samples with its interval; `None` if there are too few for one.
 pub fn median(samples: &[f64], confidence: f64) -> Option<Estimate> {
     let (low, high) = median_places(samples.len(), confidence)?;
     let mut sorted = samples.to_vec();
@@ -40,53 +39,53 @@ pub fn median(samples: &[f64], confidence: f64) -> Option<Estimate> {
 }
 
 impl Estimate {
-    /// How wide the interval is, as a share of the median.
+    /// Width of the interval, as a share of the median.
     pub fn width(&self) -> f64 {
         (self.high - self.low) / self.median
     }
 
-    /// What a constant divided by this is: a rate, of a time.
+    /// Returns `constant` divided by the estimate, as a rate is of a time.
     pub fn under(&self, constant: f64) -> Estimate {
         Estimate { median: constant / self.median, low: constant / self.high, high: constant / self.low }
     }
 
-    /// How many times `before` this is. Where both intervals hold, so does that of the ratio: it is
-    /// wider than needed.
+    /// Returns the ratio of this estimate to `before`. Its interval is conservative: it holds if
+    /// both intervals do.
     pub fn ratio(&self, before: &Estimate) -> Estimate {
         Estimate { median: self.median / before.median, low: self.low / before.high, high: self.high / before.low }
     }
 
-    /// Whether a ratio says that something has changed: 1 is not in it.
+    /// Whether the interval of a ratio excludes 1.
     pub fn is_change(&self) -> bool {
         self.low > 1.0 || self.high < 1.0
     }
 }
 
-/// Longer ones are taken for this.
+/// Longest latency recorded; longer ones count as this.
 const LONGEST: Duration = Duration::from_secs(3600);
 
-/// Latencies as they come, in bounded memory: nanoseconds to three digits.
+/// Histogram of latencies in nanoseconds with three significant digits, in bounded memory.
 #[derive(Debug, Clone)]
 pub struct Latencies(Histogram<u64>);
 
 impl Latencies {
-    /// None yet.
+    /// Creates an empty histogram.
     pub fn new() -> Latencies {
-        // Bounds that are in order, and digits that it has.
+        // The bounds are in order and the digits supported, so this cannot fail.
         Latencies(Histogram::new_with_bounds(1, LONGEST.as_nanos() as u64, 3).expect("such a histogram can be had"))
     }
 
-    /// One more.
+    /// Records a latency.
     pub fn add(&mut self, latency: Duration) {
         self.0.saturating_record(u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX));
     }
 
-    /// How many there are.
+    /// Number of latencies recorded.
     pub fn count(&self) -> u64 {
         self.0.len()
     }
 
-    /// The quantiles; of few samples the last ones are the longest that there was.
+    /// Returns the quantiles; of few samples the last ones are the maximum.
     pub fn quantiles(&self) -> Latency {
         let of = |quantile| self.0.value_at_quantile(quantile) as f64 / 1e9;
         Latency { p50: of(0.5), p99: of(0.99), p999: of(0.999) }

@@ -1,4 +1,4 @@
-//! The packets of a benchmark: a few thousand that differ, and batches in which they repeat.
+//! Packets of a benchmark: a pool of distinct packets, and batches in which they repeat.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -10,22 +10,21 @@ use portcullis_core::packet::{
 use portcullis_core::program::Program;
 use portcullis_io::synth::{Generator, Kind, Mix, Size, Spec};
 
-/// Packets that differ. Branch predictors do not learn so many by heart, and the interpreter has an
-/// answer for each.
+/// Number of distinct packets: too many for branch predictors to learn, few enough for the
+/// interpreter to answer each.
 pub const POOL: usize = 8192;
 
-/// Packets that are under way in turn, at least: small batches differ from one another.
+/// Minimum number of packets in rotation, so that consecutive small batches differ.
 pub const RING: usize = 1 << 16;
 
-/// Batches that are under way in turn, at least, where there is memory for them: one is made up
-/// while others are in flight.
+/// Minimum number of batches in rotation, if memory suffices: one is prepared while others are in
+/// flight.
 const BATCHES: usize = 4;
 
-/// How long packets are: the bytes of the Ethernet frame that a filter sees, without check
-/// sequence.
+/// Packet sizes: bytes of the Ethernet frame that a filter sees, without check sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Packets {
-    /// All alike.
+    /// All packets of this size.
     Bytes(u32),
     /// Simple IMIX: 64, 594 and 1518 bytes, 7 : 4 : 1. They are IP packets of 40, 576 and 1500
     /// bytes as Ethernet frames.
@@ -59,18 +58,18 @@ impl FromStr for Packets {
     }
 }
 
-/// The packets that differ.
+/// The distinct packets of a benchmark.
 #[derive(Debug)]
 pub struct Pool {
-    /// How long they are.
+    /// Their sizes.
     pub packets: Packets,
     bytes: Vec<Vec<u8>>,
     metadata: Vec<Metadata>,
 }
 
 impl Pool {
-    /// So many, the same every time: TCP, UDP and ICMP over IPv4, which fit into the smallest
-    /// frame, of 10,000 flows.
+    /// Generates `count` packets of 10,000 flows, the same in every run: TCP, UDP and ICMP over
+    /// IPv4, which fit into the smallest frame.
     pub fn new(packets: Packets, count: usize) -> Pool {
         let mix = Mix::new(&[(Kind::Tcp4, 70), (Kind::Udp4, 25), (Kind::Icmp4, 5)]);
         let size = match packets {
@@ -98,61 +97,61 @@ impl Pool {
         }
     }
 
-    /// How many there are.
+    /// Number of packets.
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Whether there is none.
+    /// Whether the pool is empty.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// A packet; behind the last one the first comes again.
+    /// Returns a packet; indices wrap around.
     pub fn packet(&self, index: usize) -> &[u8] {
         &self.bytes[index % self.bytes.len()]
     }
 
-    /// Their mean length in bytes.
+    /// Mean packet length, in bytes.
     pub fn mean(&self) -> f64 {
         self.mean_of(|length| length as u64)
     }
 
-    /// The mean of something about a packet's length.
+    /// Mean of a function of the packet length.
     pub fn mean_of(&self, of: impl Fn(usize) -> u64) -> f64 {
         self.bytes.iter().map(|packet| of(packet.len())).sum::<u64>() as f64 / self.len().max(1) as f64
     }
 }
 
-/// Batches that are sent in turn.
+/// Batches that are sent in rotation.
 #[derive(Debug)]
 pub struct Ring {
-    /// With each the number of its first packet.
+    /// The batches, each with the number of its first packet.
     pub batches: VecDeque<(usize, Batch)>,
     /// Packets in each.
     pub batch: usize,
-    /// How many batches there are when all have come home.
+    /// Number of batches when none is in flight.
     pub count: usize,
-    /// Whether filters change packets, which then have to be made what they were.
+    /// Whether the filter writes packets, which then have to be restored.
     writes: bool,
 }
 
 impl Ring {
-    /// Lays batches out one behind the other, of about `around` packets in all and of four batches
-    /// at least, with room where the filter needs it, and metadata where it looks at it.
+    /// Lays out contiguous batches of about `around` packets in all, and at least four batches,
+    /// with headroom and metadata if the filter needs them.
     ///
     /// # Errors
-    /// Why there is no memory for it, of which `most` bytes may be taken.
+    /// The batches need more than `most` bytes.
     pub fn lay_out(pool: &Pool, program: &Program, batch: usize, around: usize, most: u64) -> Result<Ring, String> {
         let facts = program.facts();
         let room = if facts.changes_length { ResizeRoom::Both } else { ResizeRoom::None };
         let margin = if room == ResizeRoom::Both { RESIZE_ROOM as usize } else { 0 };
         let place = |length: usize| (length + 2 * margin).next_multiple_of(4);
-        // What packets that repeat take, for however many.
+        // Bytes of one pass over the pool.
         let cycle: u64 = (0..pool.len()).map(|i| place(pool.packet(i).len()) as u64).sum();
         let bytes = |packets: usize| -> u64 {
             let rest: u64 = (0..packets % pool.len()).map(|i| place(pool.packet(i).len()) as u64).sum();
-            // Longer ones may be anywhere: at most one cycle more.
+            // Packet sizes differ along the pool, so a partial pass takes up to one cycle more.
             (packets / pool.len()) as u64 * cycle + rest.min(cycle) + if rest > 0 { cycle } else { 0 }
         };
         let aside = size_of::<Descriptor>() * 2 + if facts.uses_metadata { size_of::<Metadata>() } else { 0 } + 16;

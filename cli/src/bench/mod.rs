@@ -101,7 +101,8 @@ pub struct Args {
     csv: Option<PathBuf>,
     /// Add the targets that other benchmarks measured, from this file
     ///
-    /// The file that PORTCULLIS_BARS named for them, or a JSON list like `bars` in a file of --json.
+    /// The file that PORTCULLIS_BARS named for them, or a JSON list like `bars` in a file of
+    /// --json.
     #[arg(long, value_name = "FILE", value_parser = PathBufValueParser::new(), help_heading = "Output", hide_short_help = true)]
     bars: Option<PathBuf>,
     /// Measure nothing: print and write the results in this file of --json

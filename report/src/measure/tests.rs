@@ -7,30 +7,30 @@ use super::*;
 use crate::traffic::Packets;
 use portcullis_conformance::filters;
 
-/// A device that does to batches what it is told to, behind one that is right.
+/// A device that injects a fault into the results of a correct one.
 struct FaultyDevice {
     device: Arc<dyn Device>,
-    bend: Fault,
-    /// Batches so far, in all of its sessions.
+    fault: Fault,
+    /// Batches completed in all of its sessions.
     batches: Arc<Mutex<usize>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Fault {
     Nothing,
-    /// The last verdict of a batch is another, from batch N on.
+    /// Changes the last verdict of a batch, after batch N.
     Verdict(usize),
-    /// The last byte of a packet is another.
+    /// Changes the last byte of a packet.
     Byte,
     /// Returns empty maps.
     Maps,
-    /// Fails at batch N as a lost device does.
+    /// Fails after batch N as a lost device does.
     Lost(usize),
 }
 
 struct FaultySession {
     session: Box<dyn Session>,
-    bend: Fault,
+    fault: Fault,
     batches: Arc<Mutex<usize>>,
 }
 
@@ -41,7 +41,7 @@ impl Device for FaultyDevice {
 
     fn load(&self, program: &Arc<Program>, options: &LoadOptions) -> Result<Box<dyn Session>, DeviceError> {
         let session = self.device.load(program, options)?;
-        Ok(Box::new(FaultySession { session, bend: self.bend, batches: self.batches.clone() }))
+        Ok(Box::new(FaultySession { session, fault: self.fault, batches: self.batches.clone() }))
     }
 }
 
@@ -58,7 +58,7 @@ impl Session for FaultySession {
         let Some(mut done) = self.session.complete()? else { return Ok(None) };
         let mut batches = self.batches.lock().unwrap();
         *batches += 1;
-        match self.bend {
+        match self.fault {
             Fault::Verdict(from) if *batches > from => {
                 let mut actions = done.verdicts.actions().to_vec();
                 let last = actions.last_mut().unwrap();
@@ -67,7 +67,7 @@ impl Session for FaultySession {
             }
             Fault::Byte => *done.batch.packet_mut(5).last_mut().unwrap() ^= 1,
             Fault::Lost(at) if *batches > at => {
-                return Err(DeviceError::Failed { device: "bent".into(), reason: "lost".into() });
+                return Err(DeviceError::Failed { device: "faulty".into(), reason: "lost".into() });
             }
             _ => {}
         }
@@ -80,7 +80,7 @@ impl Session for FaultySession {
 
     fn map_words(&mut self, map: usize) -> Result<Vec<u32>, DeviceError> {
         let words = self.session.map_words(map)?;
-        Ok(if self.bend == Fault::Maps { vec![0; words.len()] } else { words })
+        Ok(if self.fault == Fault::Maps { vec![0; words.len()] } else { words })
     }
 
     fn in_flight(&self) -> usize {
@@ -94,12 +94,12 @@ impl Session for FaultySession {
 
 impl Instrumented for FaultySession {}
 
-fn lane(id: &str, bend: Fault) -> Lane {
-    let device = FaultyDevice { device: portcullis::devices::open(id).unwrap(), bend, batches: Arc::default() };
+fn lane(id: &str, fault: Fault) -> Lane {
+    let device = FaultyDevice { device: portcullis::devices::open(id).unwrap(), fault, batches: Arc::default() };
     let (transfer, dispatch) = (Transfer::Auto, Dispatch::Pipelined);
     Lane::new(Contender {
         device: Arc::new(device),
-        id: format!("{id} {bend:?}"),
+        id: format!("{id} {fault:?}"),
         threads: None,
         transfer,
         resident: false,
@@ -120,7 +120,7 @@ fn settings() -> Settings {
     }
 }
 
-/// A stock filter on these devices, over 300 packets in batches of 70.
+/// Measures a stock filter in these lanes, over 300 packets in batches of 70.
 fn found(filter: &str, lanes: &mut [Lane], settings: &Settings) -> Vec<CellOutcome> {
     let all = [filters::cases(), filters::stateful()].concat();
     let program = all.iter().find(|case| case.name == filter).unwrap().compile().unwrap();
@@ -131,7 +131,7 @@ fn found(filter: &str, lanes: &mut [Lane], settings: &Settings) -> Vec<CellOutco
 }
 
 #[test]
-fn a_device_that_is_wrong_has_no_speed() {
+fn a_wrong_device_has_no_rate() {
     let mut lanes = [
         lane("cpu", Fault::Nothing),
         lane("cpu", Fault::Verdict(0)),
@@ -145,7 +145,7 @@ fn a_device_that_is_wrong_has_no_speed() {
     assert_eq!(figures.loads.len(), LOADS.len());
     let CellOutcome::Wrong(detail) = &all[1] else { panic!("{:?}", all[1]) };
     assert!(detail.starts_with("packet 69 of a batch of 70: "), "{detail}");
-    // What a filter does not write is not looked at.
+    // Packets that a filter does not write are not compared.
     assert!(matches!(all[2], CellOutcome::Figures(_)), "{:?}", all[2]);
     assert!(matches!(all[3], CellOutcome::Wrong(_)), "{:?}", all[3]);
 
@@ -156,7 +156,7 @@ fn a_device_that_is_wrong_has_no_speed() {
     assert!(detail.starts_with("packet 5 of a batch of 70, byte 63: 0x"), "{detail}");
 }
 
-/// Nothing is sent to a device once the run's time is used up, whatever the cell's own budget is.
+/// After the deadline no filter is loaded and no batch sent, whatever the cell's own budget is.
 #[test]
 fn no_cell_starts_after_the_deadline() {
     let mut lanes = [lane("cpu", Fault::Nothing), lane("cpu", Fault::Nothing)];
@@ -168,33 +168,33 @@ fn no_cell_starts_after_the_deadline() {
 }
 
 #[test]
-fn a_device_that_becomes_wrong_while_it_is_measured_is_found_out() {
-    // The first comparison has each of the batches once.
+fn a_device_that_becomes_wrong_while_timed_is_detected() {
+    // The first comparison sends each batch once.
     let batches = (1 << 16) / 70;
     let all = found("port_filter", &mut [lane("cpu", Fault::Verdict(batches + 100))], &settings());
     assert!(matches!(all[0], CellOutcome::Wrong(_)), "{:?}", all[0]);
 }
 
 #[test]
-fn a_device_that_is_lost_takes_no_other_with_it() {
+fn a_lost_device_does_not_affect_others() {
     for at in [3, (1 << 16) / 70 + 100] {
         let mut lanes = [lane("cpu", Fault::Lost(at)), lane("cpu", Fault::Nothing)];
         let all = found("simple_filter", &mut lanes, &settings());
-        assert!(matches!(&all[0], CellOutcome::Failed(reason) if reason == "bent: lost"), "{:?}", all[0]);
+        assert!(matches!(&all[0], CellOutcome::Failed(reason) if reason == "faulty: lost"), "{:?}", all[0]);
         assert!(matches!(all[1], CellOutcome::Figures(_)), "{:?}", all[1]);
     }
 }
 
 #[test]
-fn filters_with_maps_begin_with_empty_ones() {
+fn filters_with_maps_start_from_empty_maps() {
     let mut lanes = [lane("cpu", Fault::Nothing), lane("noop", Fault::Nothing)];
-    // Its verdicts depend on what it has seen.
+    // The filter's verdicts depend on its maps.
     let all = found("conntrack_fw", &mut lanes[..1], &settings());
     assert!(matches!(all[0], CellOutcome::Figures(_)), "{:?}", all[0]);
 }
 
 #[test]
-fn a_device_whose_maps_are_wrong_has_no_speed() {
+fn a_device_with_wrong_maps_has_no_rate() {
     let mut lanes = [lane("cpu", Fault::Nothing), lane("cpu", Fault::Maps)];
     let all = found("flow_stats", &mut lanes, &settings());
     assert!(matches!(all[0], CellOutcome::Figures(_)), "{:?}", all[0]);
@@ -203,7 +203,7 @@ fn a_device_whose_maps_are_wrong_has_no_speed() {
 }
 
 #[test]
-fn whoever_interrupts_gets_what_there_is() {
+fn an_interrupted_cell_is_dropped() {
     let settings = settings();
     settings.stop.cancel();
     let all = found("simple_filter", &mut [lane("cpu", Fault::Nothing)], &settings);
@@ -213,7 +213,7 @@ fn whoever_interrupts_gets_what_there_is() {
 #[test]
 fn ways_that_a_device_lacks_are_no_failures() {
     let mut lanes = [lane("cpu", Fault::Nothing)];
-    lanes[0].way.transfer = Transfer::Window;
+    lanes[0].contender.transfer = Transfer::Window;
     let all = found("simple_filter", &mut lanes, &settings());
     assert!(matches!(&all[0], CellOutcome::Absent(why) if why.contains("window")), "{:?}", all[0]);
 }

@@ -6,7 +6,7 @@ use super::parts::{Cell, details, facts, numbers, stacked, table, words};
 use crate::number::{digits, grouped};
 use crate::results::{Outcome, Results};
 
-/// The machine and its devices.
+/// Describes the machine and its devices.
 pub fn machine(results: &Results) -> Markup {
     let machine = &results.machine;
     let mut rows =
@@ -51,7 +51,7 @@ pub fn machine(results: &Results) -> Markup {
     }
 }
 
-/// How it was measured.
+/// Describes the method and the run.
 pub fn method(results: &Results) -> Markup {
     let (run, method) = (&results.run, &results.method);
     let compared = results.cells.iter().filter_map(|cell| match &cell.outcome {

@@ -1,4 +1,4 @@
-//! Latency against load: of batches that come at a steady rate, and of batches that grow.
+//! Latency against load: at a steady rate, and by batch size.
 
 use maud::{Markup, html};
 
@@ -12,7 +12,7 @@ use crate::number::{digits, grouped, tick_time, time, trimmed};
 use crate::results::packets_in_words;
 use crate::results::{self, Latency, Measured};
 
-/// The section.
+/// Renders the section.
 pub fn section(view: &View<'_>) -> Result<Markup, ReportError> {
     let mut kinds = Vec::new();
     for packets in &view.packets {
@@ -95,7 +95,7 @@ impl Group<'_> {
     }
 }
 
-/// Each device's, where there are any.
+/// Returns a series for each device that has points.
 fn series(view: &View<'_>, points: impl Fn(&DeviceView) -> Vec<(f64, Latency)>) -> Vec<Series> {
     let series = view.devices.iter().map(|shown| {
         let points = points(shown).into_iter().filter_map(|(mpps, latency)| {
@@ -107,13 +107,13 @@ fn series(view: &View<'_>, points: impl Fn(&DeviceView) -> Vec<(f64, Latency)>) 
     series.filter(|s| !s.points.is_empty()).collect()
 }
 
-/// By batch size.
+/// Returns rate and latency by batch size.
 fn sizes(view: &View<'_>, filter: &str, packets: &str, shown: &DeviceView) -> Vec<(f64, Latency)> {
     let best = view.best(filter, packets, &shown.id);
     best.into_iter().map(|(_, measured)| (measured.mpps.median, measured.latency)).collect()
 }
 
-/// The batch size at which a device was the fastest of those that were measured under load.
+/// Returns the fastest cell of a device among those measured under load.
 fn loaded<'a>(
     view: &View<'a>,
     filter: &str,

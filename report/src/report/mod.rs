@@ -1,14 +1,14 @@
-//! A benchmark's report as one HTML file, which needs no network, no script and no second file.
+//! A benchmark's report as one HTML file without network access, scripts or other files.
 //!
-//! Plots are plotters' SVG in the page, coloured by its style sheet (`theme`), so that one drawing
-//! serves light and dark screens and paper. All text goes through maud, which escapes it: names of
-//! devices and drivers are anybody's.
+//! Plots are inline SVG by plotters, coloured by the page's style sheet (`theme`), so that one
+//! drawing serves light and dark screens and print. All text goes through maud, which escapes it:
+//! names of devices and drivers are not trusted.
 
 mod about;
+mod fastest;
 mod latency;
 mod parts;
 mod plot;
-mod reigns;
 mod resident;
 mod roofline;
 mod stages;
@@ -35,8 +35,7 @@ use self::view::View;
 use super::caveats::caveats;
 use super::results::{Outcome, Results};
 
-/// A plot that could not be drawn: a fault of this program, as what goes into plots is looked at
-/// before.
+/// A plot could not be drawn, which is a bug: its values are checked before.
 #[derive(Debug, thiserror::Error)]
 #[error("a plot of the report cannot be drawn: {0}")]
 pub struct ReportError(String);
@@ -47,7 +46,7 @@ impl From<DrawingAreaErrorKind<io::Error>> for ReportError {
     }
 }
 
-/// The report of these results: a whole HTML file, with no address of anything outside it.
+/// Renders the report as a self-contained HTML file, without any URL.
 pub fn html(results: &Results) -> Result<String, ReportError> {
     let view = View::new(results);
     let body = html! {
@@ -63,8 +62,8 @@ pub fn html(results: &Results) -> Result<String, ReportError> {
         (about::machine(results))
         (about::method(results))
     };
-    // Texts of drivers or commands may hold an address. Spelled so it reads the same, and nothing
-    // that looks for one finds it.
+    // Texts of drivers or commands may contain a URL: written with entities it reads the same, and
+    // the file provably names no outside address.
     Ok(page(results, &body).into_string().replace("://", ":&#47;/").replace("www.", "www&#46;"))
 }
 
@@ -78,7 +77,7 @@ fn page(results: &Results, body: &Markup) -> Markup {
                 meta charset="utf-8";
                 meta name="viewport" content="width=device-width,initial-scale=1";
                 meta name="color-scheme" content="light dark";
-                // Nothing is fetched, and the browser is told that nothing may be.
+                // The page fetches nothing; the policy makes the browser enforce it.
                 meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'";
                 title { "Portcullis benchmark, " (results.machine.processor) ", " (run.began) }
                 style { (PreEscaped(theme::sheet())) }
@@ -92,7 +91,7 @@ fn page(results: &Results, body: &Markup) -> Markup {
                     (contents(body))
                 }
                 main { (body) }
-                footer { p { "Made by portcullis bench, from measurements of this one run. All figures are this machine’s. Printed is what is open." } }
+                footer { p { "Made by portcullis bench from one run on one machine, except where figures are marked as published. Print includes the sections that are open." } }
             }
         }
     }
@@ -118,7 +117,7 @@ fn notices(results: &Results) -> Markup {
     html! {
         @if !caveats.is_empty() { div.notice.caveats { @for caveat in &caveats { p { (caveat) } } } }
         @if results.run.interrupted {
-            div.notice { p { strong { "Interrupted. " } "The run was ended before it was through; what had been measured until then is here." } }
+            div.notice { p { strong { "Interrupted. " } "The run ended before it was complete; this is what it had measured." } }
         }
         @if wrong > 0 {
             div.notice { p {
@@ -132,7 +131,7 @@ fn notices(results: &Results) -> Markup {
     }
 }
 
-/// Links to the sections that are there.
+/// Renders links to the sections present.
 fn contents(body: &Markup) -> Markup {
     const SECTIONS: [(&str, &str); 11] = [
         ("summary", "Which device"),

@@ -1,4 +1,4 @@
-//! Pieces that the page's sections are made of.
+//! Building blocks of the report's sections: tables, grids of drawings, legends.
 
 use maud::{Markup, html};
 
@@ -12,31 +12,31 @@ pub struct Column {
     class: Option<&'static str>,
 }
 
-/// A column of words.
+/// Creates a column of text.
 pub const fn words(name: &'static str) -> Column {
     Column { name, class: None }
 }
 
-/// A column of numbers.
+/// Creates a column of right-aligned numbers.
 pub const fn numbers(name: &'static str) -> Column {
     Column { name, class: Some("n") }
 }
 
-/// A column of a few words that belong on one line.
+/// Creates a column of short text that does not wrap.
 pub const fn tight(name: &'static str) -> Column {
     Column { name, class: Some("t") }
 }
 
-/// What stands in a table.
+/// A table cell.
 #[derive(Debug, Clone)]
 pub enum Cell {
-    /// This.
+    /// Text.
     Text(String),
     /// The device computed wrong results.
     Wrong,
-    /// This, over so many columns.
+    /// Text that spans this many columns.
     Over(usize, String),
-    /// Something that is already markup.
+    /// Markup.
     Markup(Markup),
 }
 
@@ -52,12 +52,12 @@ impl From<&str> for Cell {
     }
 }
 
-/// A table; its first column names its rows.
+/// Renders a table whose first column names its rows.
 pub fn table(caption: &str, columns: &[Column], rows: &[Vec<Cell>]) -> Markup {
     laid(caption, columns, rows, false)
 }
 
-/// A table of sentences, of which a narrow screen shows what stands in a row one below the other.
+/// Renders a table of sentences; narrow screens stack the cells of a row.
 pub fn stacked(caption: &str, columns: &[Column], rows: &[Vec<Cell>]) -> Markup {
     laid(caption, columns, rows, true)
 }
@@ -87,7 +87,7 @@ fn laid(caption: &str, columns: &[Column], rows: &[Vec<Cell>], stacked: bool) ->
     }
 }
 
-/// Cells with the columns in which they begin.
+/// Pairs cells with the columns in which they start.
 fn placed(row: &[Cell]) -> impl Iterator<Item = (usize, &Cell)> {
     row.iter().scan(0, |next, cell| {
         let place = *next;
@@ -96,12 +96,12 @@ fn placed(row: &[Cell]) -> impl Iterator<Item = (usize, &Cell)> {
     })
 }
 
-/// So many of something: `1 measurement`, `2 measurements`.
+/// Formats a count with its noun: `1 measurement`, `2 measurements`.
 pub fn count(number: usize, what: &str) -> String {
     format!("{} {what}{}", crate::number::grouped(number as i64), if number == 1 { "" } else { "s" })
 }
 
-/// Names and values.
+/// Renders a table of names and values.
 pub fn facts(caption: &str, rows: &[(&str, String)]) -> Markup {
     html! {
         div.table.fits tabindex="0" role="region" aria-label=(caption) {
@@ -113,7 +113,7 @@ pub fn facts(caption: &str, rows: &[(&str, String)]) -> Markup {
     }
 }
 
-/// A collapsed section with details.
+/// Renders a collapsed section.
 pub fn details(summary: &str, inner: &Markup) -> Markup {
     html! { details { summary { (summary) } (inner) } }
 }
@@ -143,7 +143,7 @@ pub fn grid(
     Ok(html! { div.grid { @for figure in &figures { (figure) } } })
 }
 
-/// Which line is whose.
+/// Renders the legend of devices.
 pub fn legend(devices: &[(Slot, String, String)]) -> Result<Markup, ReportError> {
     let samples = devices.iter().map(|(slot, ..)| sample(*slot)).collect::<Result<Vec<_>, _>>()?;
     Ok(html! {
@@ -155,7 +155,7 @@ pub fn legend(devices: &[(Slot, String, String)]) -> Result<Markup, ReportError>
     })
 }
 
-/// Which colour is which part.
+/// Renders a legend of colours.
 pub fn chips(parts: &[(String, &str)]) -> Markup {
     html! {
         ul.legend { @for (colour, name) in parts { li { span.chip style={ "background:" (colour) } {} (name) } } }

@@ -1,5 +1,5 @@
-//! Plots: lines over two logarithmic axes, drawn by plotters as SVG that takes its colours and its
-//! dashes from the page ([`super::theme`]).
+//! Line plots over two logarithmic axes, drawn by plotters as SVG; colours and dashes come from the
+//! page's style sheet ([`super::theme`]).
 
 use std::ops::Range;
 
@@ -14,14 +14,14 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 use super::ReportError;
 use super::theme::{AXIS, BAD, CEILING, Colour, GRID, MUTED, SERIES};
 
-/// The library places by whole pixels; ten of them to each of the page's let lines and markers
-/// stand where they belong.
+/// Drawing units per pixel of the page. plotters has integer coordinates, so a finer unit places
+/// lines and markers precisely.
 const SCALE: f64 = 10.0;
 
-/// What the library's size of a text is to the size of the letters.
+/// Ratio of plotters' text size to the font size.
 const LETTERS: f64 = 1.24;
 
-/// The library's pixels for those of the page.
+/// Converts pixels of the page to drawing units.
 pub fn px(size: f64) -> i32 {
     (size * SCALE).round() as i32
 }
@@ -29,8 +29,7 @@ pub fn px(size: f64) -> i32 {
 /// Drawing area of a plot.
 pub type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-/// Draws a picture of this size, in the page's pixels, for which `says` stands where it cannot be
-/// seen.
+/// Draws an SVG of this size, in the page's pixels, with a description for screen readers.
 pub fn picture(
     (width, height): (u32, u32),
     says: &str,
@@ -43,8 +42,7 @@ pub fn picture(
         draw(&area)?;
         area.present()?;
     }
-    // Its own opening tag has a fixed size and the name of a namespace, neither of which a picture
-    // inside a page wants.
+    // Replace plotters' opening tag: its fixed size and namespace do not suit inline SVG.
     let inner = text.split_once('>').map_or("", |(_, rest)| rest);
     // One line for each picture: the library writes one for each element.
     let inner = inner.trim_end().trim_end_matches("</svg>").replace('\n', "");
@@ -53,14 +51,14 @@ pub fn picture(
     Ok(html! { svg .plot role="img" aria-label=(says) viewBox=(view) style=(width) { (PreEscaped(inner)) } })
 }
 
-/// A text's looks.
+/// Returns a text style.
 pub fn letters(size: f64, colour: Colour, h: HPos, v: VPos) -> TextStyle<'static> {
     let size = f64::from(px(size)) * LETTERS;
     let font = ("sans-serif", size).into_font();
     TextStyle { font, color: colour.rgb().to_backend_color(), pos: Pos::new(h, v) }
 }
 
-/// How axes and the lines behind a plot look.
+/// Sets the style of axes and grid.
 pub fn looks<'m, 'a, 'b, X: Ranged, Y: Ranged, DB: DrawingBackend>(
     mesh: &'m mut MeshStyle<'a, 'b, X, Y, DB>,
 ) -> &'m mut MeshStyle<'a, 'b, X, Y, DB> {
@@ -73,14 +71,12 @@ pub fn looks<'m, 'a, 'b, X: Ranged, Y: Ranged, DB: DrawingBackend>(
         .axis_desc_style(small())
 }
 
-/// How wide a text will be about, in the page's pixels. Fonts are the reader's, so this has to be
-/// generous.
+/// Estimates the width of a text, in the page's pixels; generous, as readers have different fonts.
 pub fn text_width(text: &str, size: f64) -> f64 {
     text.chars().map(|c| if c.is_ascii_uppercase() || !c.is_ascii() { 0.68 } else { 0.56 }).sum::<f64>() * size
 }
 
-/// A device's, by its place in the order of devices: its colour, its dashes and its marker go
-/// together everywhere.
+/// Index of a device, which selects its colour, dashes and marker in every plot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Slot(pub usize);
 
@@ -100,8 +96,8 @@ pub struct Axis {
 }
 
 impl Axis {
-    /// Over these values, with room on both sides, and on whole 1, 2 or 5 where there is more than
-    /// one decade. Nothing where no value can be placed.
+    /// Creates an axis over these values with a margin on both sides; `None` if no value can be
+    /// placed on a logarithmic axis.
     pub fn over(values: impl IntoIterator<Item = f64>, format: fn(f64) -> String) -> Option<Axis> {
         let (mut low, mut high) = (f64::INFINITY, 0.0f64);
         for value in values.into_iter().filter(|v| placeable(*v)) {
@@ -109,7 +105,7 @@ impl Axis {
             high = high.max(value);
         }
         (low <= high).then(|| {
-            // Of values near each other, wide enough that the axis has round numbers.
+            // Widen a narrow range so that it contains round numbers.
             let wide = (high / low).max(4.0);
             let room = (wide / (high / low)).sqrt() * wide.powf(0.06).max(1.12);
             let range = (low / room).max(1e-15)..(high * room).min(1e18);
@@ -117,17 +113,17 @@ impl Axis {
         })
     }
 
-    /// For the plots' library.
+    /// Returns the axis for plotters.
     pub fn coordinate(&self) -> WithKeyPoints<LogCoord<f64>> {
         self.range.clone().log_scale().with_key_points(self.ticks.clone())
     }
 
-    /// Where it begins.
+    /// Smallest value.
     pub fn start(&self) -> f64 {
         self.range.start
     }
 
-    /// What stands at a tick.
+    /// Label of a tick.
     pub fn tick(&self, value: f64) -> String {
         (self.format)(value)
     }
@@ -137,13 +133,12 @@ impl Axis {
     }
 }
 
-/// Whether a logarithmic axis has a place for it.
+/// Whether a value can be placed on a logarithmic axis.
 pub fn placeable(value: f64) -> bool {
     value.is_finite() && value > 1e-12 && value < 1e15
 }
 
-/// Round numbers inside a range: every decade, every second or third where there are many, 1, 2 and
-/// 5 where there are few.
+/// Returns round numbers inside a range: 1, 2 and 5 of few decades, else every decade or every nth.
 fn ticks(range: &Range<f64>) -> Vec<f64> {
     let (first, last) = (range.start.log10().floor() as i32, range.end.log10().ceil() as i32);
     let decades = (range.end / range.start).log10();
@@ -158,38 +153,38 @@ fn ticks(range: &Range<f64>) -> Vec<f64> {
     all.filter(|value| range.contains(value)).collect()
 }
 
-/// A measurement in a plot, with what it is confidently between.
+/// A measurement in a plot, with its interval.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Point {
-    /// Along the plot.
+    /// Value on the x axis.
     pub x: f64,
-    /// Up the plot: the median.
+    /// Value on the y axis: the median.
     pub y: f64,
-    /// The interval's lower end.
+    /// Lower end of the interval.
     pub low: f64,
     /// Upper end of the interval.
     pub high: f64,
 }
 
-/// Measurements that belong together.
+/// The measurements of one device.
 #[derive(Debug, Clone)]
 pub struct Series {
-    /// Whose they are.
+    /// Colour slot of the device.
     pub slot: Slot,
-    /// What stands at their end; short.
+    /// Short label at the end of the line.
     pub label: String,
-    /// In the order in which the line goes through them.
+    /// Points in the order of the line.
     pub points: Vec<Point>,
-    /// Where measurements were made whose verdicts were wrong: no speed counts there.
+    /// X values of measurements with wrong verdicts, which have no rate.
     pub wrong: Vec<f64>,
-    /// Whether a line joins them.
+    /// Whether a line joins the points.
     pub joined: bool,
 }
 
-/// A line that was measured as what cannot be passed.
+/// A measured bandwidth as a line.
 #[derive(Debug, Clone)]
 pub struct Ceiling {
-    /// What stands at it.
+    /// Label of the line.
     pub label: String,
     /// Both end points.
     pub ends: [(f64, f64); 2],
@@ -198,24 +193,24 @@ pub struct Ceiling {
 /// A plot.
 #[derive(Debug)]
 pub struct Plot<'a> {
-    /// In the page's pixels.
+    /// Width and height in the page's pixels.
     pub size: (u32, u32),
-    /// What stands for it where it cannot be seen.
+    /// Description for screen readers.
     pub says: &'a str,
-    /// Along.
+    /// X axis.
     pub x: &'a Axis,
     /// Name of the x axis, with its unit.
     pub x_name: &'a str,
-    /// Up.
+    /// Y axis.
     pub y: &'a Axis,
     /// Name of the y axis, with its unit.
     pub y_name: &'a str,
-    /// Room for what stands at the lines' ends, in the page's pixels; one for plots that are looked
-    /// at side by side.
+    /// Space for the labels at the ends of lines, in the page's pixels; equal in plots side by
+    /// side.
     pub room: f64,
     /// Measured series.
     pub series: &'a [Series],
-    /// What limits it.
+    /// Bandwidth ceilings.
     pub ceilings: &'a [Ceiling],
 }
 
@@ -281,7 +276,7 @@ pub fn plot_size(width: u32) -> (u32, u32) {
 }
 
 impl Plot<'_> {
-    /// Draws it.
+    /// Draws the plot.
     pub fn draw(&self) -> Result<Markup, ReportError> {
         picture(self.size, self.says, |area| self.draw_on(area))
     }
@@ -304,7 +299,7 @@ impl Plot<'_> {
         area.draw_text(self.y_name, &letters(SMALL, MUTED, HPos::Left, VPos::Top), (px(2.0), px(3.0)))?;
         let ceilings = self.ceilings.iter().map(|ceiling| self.ceiling(&mut chart, ceiling));
         let ceilings = ceilings.collect::<Result<Vec<_>, _>>()?;
-        // All bands first: none lies over another's line.
+        // Draw all bands first, so that none covers a line.
         for series in self.series {
             self.band(&mut chart, series)?;
         }
@@ -351,8 +346,8 @@ impl Plot<'_> {
                 let part = |from: i32, to: i32| from + (to - from) * step / 40;
                 (part(from.0, to.0), part(from.1, to.1))
             });
-            // Lines are level or fall: right of a point above the line and left of it below are free
-            // of the line itself.
+            // Lines are level or fall: right of a point above the line and left of it below are
+            // free of the line itself.
             let places = along.flat_map(|(x, y)| {
                 let height = px(CEILING_NAME);
                 let (above, below) = (y - px(3.0) - height, y + px(3.0));
@@ -425,7 +420,7 @@ impl Plot<'_> {
         Ok(())
     }
 
-    /// What stands at the lines' ends, moved apart where they end near each other.
+    /// Draws the labels at the ends of lines, moved apart if they are close.
     fn ends(&self, chart: &Chart<'_, '_>, area: &Area<'_>) -> Result<(), ReportError> {
         let (right, bottom) = chart.backend_coord(&(self.x.range.end, self.y.range.start));
         let (_, top) = chart.backend_coord(&(self.x.range.end, self.y.range.end));
@@ -444,13 +439,13 @@ impl Plot<'_> {
     }
 }
 
-/// Room for these at lines' ends.
+/// Returns the space for these labels at the ends of lines, in the page's pixels.
 pub fn room<'a>(labels: impl IntoIterator<Item = &'a str>) -> f64 {
     labels.into_iter().map(|label| text_width(label, SMALL) + 12.0).fold(8.0, f64::max).min(110.0)
 }
 
-/// Places near those that are wanted, which rise, that are this far apart and inside a range as far
-/// as there is room.
+/// Moves ascending positions so that they are `distance` apart and, if there is space, inside a
+/// range.
 fn apart(wanted: &[i32], distance: i32, inside: Range<i32>) -> Vec<i32> {
     let mut places: Vec<i32> = Vec::with_capacity(wanted.len());
     for place in wanted {
@@ -465,7 +460,7 @@ fn apart(wanted: &[i32], distance: i32, inside: Range<i32>) -> Vec<i32> {
     places
 }
 
-/// The part of a line, straight over logarithmic axes, that is inside a plot.
+/// Clips a line, straight over logarithmic axes, to the plot.
 fn clipped(ends: [(f64, f64); 2], x: &Axis, y: &Axis) -> Option<[(f64, f64); 2]> {
     let logarithm = |(x, y): (f64, f64)| (x.ln(), y.ln());
     let ((x0, y0), (x1, y1)) = (logarithm(ends[0]), logarithm(ends[1]));
@@ -495,7 +490,7 @@ pub fn marker(area: &Area<'_>, slot: Slot, at: (i32, i32)) -> Result<(), ReportE
         let corners = corners.iter().map(|(x, y)| (at.0 + px(*x), at.1 + px(*y))).collect::<Vec<_>>();
         Polygon::new(corners, filled)
     };
-    // Where colours come round again, markers have moved on.
+    // Devices that share a colour have different markers.
     match (slot.0 + slot.0 / SERIES.len()) % 8 {
         0 => area.draw(&Circle::new(at, px(3.0), filled))?,
         1 => area.draw(&around(&[(-2.7, -2.7), (2.7, -2.7), (2.7, 2.7), (-2.7, 2.7)]))?,
@@ -509,7 +504,7 @@ pub fn marker(area: &Area<'_>, slot: Slot, at: (i32, i32)) -> Result<(), ReportE
     Ok(())
 }
 
-/// A piece of a device's line with its marker, for what explains plots.
+/// Draws a sample of a device's line and marker, for legends.
 pub fn sample(slot: Slot) -> Result<Markup, ReportError> {
     let drawn = picture((34, 14), "", |area| {
         let line = vec![(px(2.0), px(7.0)), (px(32.0), px(7.0))];

@@ -1,4 +1,4 @@
-//! Throughput where packets are in devices' memory before anything is timed.
+//! Throughput for packets that are in the device's memory before timing starts.
 
 use maud::{Markup, html};
 
@@ -9,7 +9,7 @@ use super::view::View;
 use crate::number::{digits, grouped};
 use crate::results::packets_in_words;
 
-/// The section; `None` where nothing of the kind was measured.
+/// Renders the section; `None` if no resident packets were measured.
 pub fn section(view: &View<'_>) -> Result<Option<Markup>, ReportError> {
     let mut kinds = Vec::new();
     for packets in &view.packets {

@@ -1,4 +1,5 @@
-//! Throughput against the bytes that each packet moves, under what memory and bus can give.
+//! Roofline: throughput against bytes moved per packet, under memory and bus bandwidth (Williams,
+//! Waterman, Patterson, 2009).
 
 use maud::{Markup, html};
 
@@ -9,7 +10,7 @@ use super::view::View;
 use crate::number::{digits, grouped, trimmed};
 use crate::results::{self, Measured, Outcome};
 
-/// What moves bytes.
+/// Bandwidth that bounds throughput.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum BandwidthLimit {
     Memory,
@@ -32,18 +33,18 @@ impl BandwidthLimit {
         .filter(|bytes| placeable(*bytes))
     }
 
-    /// Whether a ceiling is one for this, and of a device that is shown.
+    /// Whether a ceiling is of this kind, and of a device in the report.
     fn has(self, ceiling: &results::Ceiling, view: &View<'_>) -> bool {
         let shown = ceiling.device.as_deref().is_none_or(|id| view.devices.iter().any(|shown| shown.id == id));
         shown && ceiling.name.contains("bus") == (self == BandwidthLimit::Bus)
     }
 }
 
-/// The section; nothing where bytes were not counted.
+/// Renders the section; `None` if no bytes were counted.
 pub fn section(view: &View<'_>) -> Result<Option<Markup>, ReportError> {
-    let roofs = [group(view, BandwidthLimit::Memory)?, group(view, BandwidthLimit::Bus)?];
+    let groups = [group(view, BandwidthLimit::Memory)?, group(view, BandwidthLimit::Bus)?];
     let key = legend(&view.devices.iter().map(|d| (d.slot, d.id.clone(), d.name.clone())).collect::<Vec<_>>())?;
-    Ok(roofs.iter().any(Option::is_some).then(|| html! {
+    Ok(groups.iter().any(Option::is_some).then(|| html! {
         section #roofline {
             h2 { "Roofline" }
             p {
@@ -51,18 +52,18 @@ pub fn section(view: &View<'_>) -> Result<Option<Markup>, ReportError> {
                 "that memory or bus was measured to give is used: what is near it is as fast as this machine lets it be, what is far below is bound by something else."
             }
             (key)
-            @for roof in roofs.iter().flatten() { (roof) }
+            @for limit in groups.iter().flatten() { (limit) }
         }
     }))
 }
 
-/// What goes over memory, or over the bus.
-fn group(view: &View<'_>, roof: BandwidthLimit) -> Result<Option<Markup>, ReportError> {
-    let plots: Vec<_> = view.filters.iter().map(|filter| (*filter, largest(view, filter, roof))).collect();
+/// Renders the plots for memory or for the bus.
+fn group(view: &View<'_>, limit: BandwidthLimit) -> Result<Option<Markup>, ReportError> {
+    let plots: Vec<_> = view.filters.iter().map(|filter| (*filter, largest(view, filter, limit))).collect();
     let moved = || plots.iter().flat_map(|(_, largest)| largest);
     let (least, most) = moved().fold((f64::INFINITY, 0.0f64), |(low, high), (.., b)| (low.min(*b), high.max(*b)));
-    let ceilings: Vec<_> = view.results.ceilings.iter().filter(|c| roof.has(c, view)).collect();
-    // High enough for the ceilings half way along, and wide enough to see their slope.
+    let ceilings: Vec<_> = view.results.ceilings.iter().filter(|c| limit.has(c, view)).collect();
+    // Include the ceilings' heights at the middle of the x axis.
     let heights = ceilings.iter().map(|c| c.bytes_per_second.median / 1e6 / (least * most).sqrt());
     let heights = moved().map(|(_, measured, _)| measured.mpps.median).chain(heights);
     let (Some(x), Some(y)) = (Axis::over([least / 1.5, most * 1.5], trimmed), Axis::over(heights, trimmed)) else {
@@ -73,15 +74,15 @@ fn group(view: &View<'_>, roof: BandwidthLimit) -> Result<Option<Markup>, Report
     let captions: Vec<&str> = shown.iter().map(|(filter, _)| *filter).collect();
     let figures = grid(&captions, |place, width| {
         let (filter, largest) = shown[place];
-        draw(view, filter, roof, largest, (&x, &y), &ceilings, width)
+        draw(view, filter, limit, largest, (&x, &y), &ceilings, width)
     })?;
     let rows: Vec<_> = moved().map(|(cell, measured, bytes)| row(cell, measured, *bytes)).collect();
     let names = [words("filter"), words("device"), words("packets"), words("transfer"), words("dispatch")];
     let values = [numbers("batch"), numbers("bytes a packet"), numbers("Mpps"), numbers("GB/s")];
     let columns: Vec<_> = names.into_iter().chain(values).collect();
-    let caption = format!("Bytes over the {} for each packet, and throughput", roof.name());
+    let caption = format!("Bytes over the {} for each packet, and throughput", limit.name());
     Ok(Some(html! {
-        h3 { @match roof { BandwidthLimit::Memory => "Memory", BandwidthLimit::Bus => "Bus" } }
+        h3 { @match limit { BandwidthLimit::Memory => "Memory", BandwidthLimit::Bus => "Bus" } }
         (figures)
         (details("The numbers", &table(&caption, &columns, &rows)))
     }))
@@ -89,12 +90,12 @@ fn group(view: &View<'_>, roof: BandwidthLimit) -> Result<Option<Markup>, Report
 
 type Moved<'a> = (&'a results::Cell, &'a Measured, f64);
 
-/// The largest batch of each device, kind of packets and transfer, by its fastest dispatch.
-fn largest<'a>(view: &View<'a>, filter: &str, roof: BandwidthLimit) -> Vec<Moved<'a>> {
+/// Returns the largest batch of each device, packet size and transfer, at its fastest dispatch.
+fn largest<'a>(view: &View<'a>, filter: &str, limit: BandwidthLimit) -> Vec<Moved<'a>> {
     let mut largest: Vec<Moved<'_>> = Vec::new();
     for cell in view.results.cells.iter().filter(|c| c.filter == filter) {
         let Outcome::Measured(measured) = &cell.outcome else { continue };
-        let Some(bytes) = roof.bytes(measured).filter(|_| placeable(measured.mpps.median)) else { continue };
+        let Some(bytes) = limit.bytes(measured).filter(|_| placeable(measured.mpps.median)) else { continue };
         let same = |other: &results::Cell| {
             (&other.device, &other.packets, &other.transfer) == (&cell.device, &cell.packets, &cell.transfer)
         };
@@ -108,7 +109,7 @@ fn largest<'a>(view: &View<'a>, filter: &str, roof: BandwidthLimit) -> Vec<Moved
     largest
 }
 
-/// A ceiling as a line.
+/// Returns a ceiling as a line of constant bytes per second.
 fn line(ceiling: &results::Ceiling) -> Option<Ceiling> {
     let rate = ceiling.bytes_per_second.median;
     let whose = ceiling.device.as_ref().map(|device| format!("{device} ")).unwrap_or_default();
@@ -119,7 +120,7 @@ fn line(ceiling: &results::Ceiling) -> Option<Ceiling> {
 fn draw(
     view: &View<'_>,
     filter: &str,
-    roof: BandwidthLimit,
+    limit: BandwidthLimit,
     largest: &[Moved<'_>],
     (x, y): (&Axis, &Axis),
     ceilings: &[Ceiling],
@@ -136,7 +137,7 @@ fn draw(
     let limits = ceilings.iter().map(|c| c.label.as_str()).collect::<Vec<_>>().join("; ");
     let says = format!(
         "Throughput of {filter} against bytes over the {} for each packet. Ceilings: {limits}. The table below has the values.",
-        roof.name()
+        limit.name()
     );
     let names = ("bytes a packet", "Mpps");
     Plot {

@@ -1,4 +1,4 @@
-//! Where the time goes, stage by stage.
+//! Time per packet by stage.
 
 use maud::{Markup, html};
 
@@ -11,19 +11,21 @@ use crate::number::{digits, grouped};
 use crate::results::packets_in_words;
 use crate::results::{self, Measured, Outcome, Stages};
 
-/// The stages in the order in which they happen.
+/// Names of the stages, in order.
 const NAMES: [&str; 5] = ["gather", "upload", "kernel", "download", "verdicts"];
 
-/// The section; nothing where no device told its stages.
+/// Renders the section; `None` if no device reported stages.
 pub fn section(view: &View<'_>) -> Result<Option<Markup>, ReportError> {
     let mut kinds = Vec::new();
     for packets in &view.packets {
-        let plots = view.filters.iter().map(|filter| (*filter, told(view, filter, packets)));
-        let plots: Vec<_> = plots.filter(|(_, told)| !told.is_empty()).collect();
+        let plots = view.filters.iter().map(|filter| (*filter, measured_stages(view, filter, packets)));
+        let plots: Vec<_> = plots.filter(|(_, measured_stages)| !measured_stages.is_empty()).collect();
         let captions: Vec<&str> = plots.iter().map(|(filter, _)| *filter).collect();
         let rows: Vec<_> = plots
             .iter()
-            .flat_map(|(filter, told)| told.iter().map(move |(cell, stages)| row(filter, cell, stages)))
+            .flat_map(|(filter, measured_stages)| {
+                measured_stages.iter().map(move |(cell, stages)| row(filter, cell, stages))
+            })
             .collect();
         if !plots.is_empty() {
             let figures = grid(&captions, |place, width| plot(plots[place].0, packets, &plots[place].1, width))?;
@@ -39,7 +41,7 @@ pub fn section(view: &View<'_>) -> Result<Option<Markup>, ReportError> {
         section #stages {
             h2 { "Time by stage" }
             p {
-                "Time a packet, each device and transfer at its largest batch. Stages of different batches may run at the same time, so that their sum can be "
+                "Time per packet, each device and transfer at its largest batch. Stages of different batches may run at the same time, so that their sum can be "
                 "more than one over the throughput."
             }
             (chips(&colours))
@@ -50,18 +52,21 @@ pub fn section(view: &View<'_>) -> Result<Option<Markup>, ReportError> {
     }))
 }
 
-/// For each device and transfer the fastest dispatch at the largest batch whose stages are known.
-fn told<'a>(view: &View<'a>, filter: &str, packets: &str) -> Vec<(&'a results::Cell, Stages)> {
-    let mut told: Vec<(&results::Cell, &Measured, Stages)> = Vec::new();
+/// Returns, for each device and transfer, the fastest dispatch at the largest batch with stages.
+fn measured_stages<'a>(view: &View<'a>, filter: &str, packets: &str) -> Vec<(&'a results::Cell, Stages)> {
+    let mut measured_stages: Vec<(&results::Cell, &Measured, Stages)> = Vec::new();
     for shown in &view.devices {
         for cell in view.cells(filter, packets).filter(|c| c.device == shown.id) {
             let Outcome::Measured(measured) = &cell.outcome else { continue };
             let Some(stages) = measured.stages.filter(|s| parts(s).iter().any(|p| *p > 0.0)) else { continue };
             let rank = (cell.batch, measured.mpps.median);
-            match told.iter_mut().find(|(other, ..)| other.device == cell.device && other.transfer == cell.transfer) {
+            match measured_stages
+                .iter_mut()
+                .find(|(other, ..)| other.device == cell.device && other.transfer == cell.transfer)
+            {
                 Some(other) if (other.0.batch, other.1.mpps.median) < rank => *other = (cell, measured, stages),
                 Some(_) => {}
-                None => told.push((cell, measured, stages)),
+                None => measured_stages.push((cell, measured, stages)),
             }
         }
     }
@@ -69,18 +74,23 @@ fn told<'a>(view: &View<'a>, filter: &str, packets: &str) -> Vec<(&'a results::C
         let device = view.devices.iter().position(|shown| shown.id == cell.device);
         (device, view.transfers.iter().position(|transfer| *transfer == cell.transfer))
     };
-    told.sort_by_key(|(cell, ..)| place(cell));
-    told.into_iter().map(|(cell, _, stages)| (cell, stages)).collect()
+    measured_stages.sort_by_key(|(cell, ..)| place(cell));
+    measured_stages.into_iter().map(|(cell, _, stages)| (cell, stages)).collect()
 }
 
-/// Nanoseconds a packet.
+/// Returns the stages in nanoseconds per packet.
 fn parts(stages: &Stages) -> [f64; 5] {
     let Stages { gather, upload, kernel, download, verdicts } = *stages;
     [gather, upload, kernel, download, verdicts].map(|seconds| seconds * 1e9)
 }
 
-fn plot(filter: &str, packets: &str, told: &[(&results::Cell, Stages)], width: u32) -> Result<Markup, ReportError> {
-    let rows = told.iter().map(|(cell, stages)| {
+fn plot(
+    filter: &str,
+    packets: &str,
+    measured_stages: &[(&results::Cell, Stages)],
+    width: u32,
+) -> Result<Markup, ReportError> {
+    let rows = measured_stages.iter().map(|(cell, stages)| {
         let parts = parts(stages).to_vec();
         let total = format!("{} ns", digits(parts.iter().sum()));
         Parts { name: format!("{} · {}", cell.device, cell.transfer), parts, total }

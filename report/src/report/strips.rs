@@ -1,4 +1,4 @@
-//! Plots of rows: which device is the fastest from which batch on, and where the time goes.
+//! Bar charts: the fastest device by batch size, and time by stage.
 
 use maud::Markup;
 use plotters::prelude::*;
@@ -10,35 +10,35 @@ use super::theme::{INK, MUTED, STAGES, SURFACE};
 
 const NAME: f64 = 12.5;
 
-/// Where one device is the fastest.
+/// A range of batch sizes in which one device is the fastest.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FastestRange {
-    /// Whose.
+    /// Colour slot of the device.
     pub slot: Slot,
     /// Device id.
     pub name: String,
-    /// From this batch on, in packets.
+    /// Smallest batch, in packets.
     pub from: f64,
-    /// Up to this one.
+    /// Largest batch, in packets.
     pub to: f64,
-    /// Whether the next is within the noise.
+    /// Whether the next device's interval overlaps.
     pub close: bool,
 }
 
-/// Which device is the fastest, a row for each filter.
+/// Chart of the fastest device by batch size, a row for each filter.
 #[derive(Debug)]
 pub struct FastestChart<'a> {
-    /// What stands for the picture where it cannot be seen.
+    /// Description for screen readers.
     pub says: &'a str,
-    /// Batches, in packets.
+    /// Axis of batch sizes, in packets.
     pub x: &'a Axis,
-    /// Filters and who is the fastest where.
+    /// Filters with their ranges.
     pub rows: &'a [(String, Vec<FastestRange>)],
 }
 
 impl FastestChart<'_> {
-    /// Draws it, so wide in the page's pixels; names stand beside the rows where there is room, and
-    /// above them where not.
+    /// Draws the chart at this width, in the page's pixels. Names are beside the rows if there is
+    /// room, else above them.
     pub fn draw(&self, width: u32) -> Result<Markup, ReportError> {
         let names = self.rows.iter().map(|(name, _)| text_width(name, NAME)).fold(0.0, f64::max) + 14.0;
         let beside = names * 3.5 < f64::from(width);
@@ -63,9 +63,9 @@ impl FastestChart<'_> {
             .x_label_formatter(&|value| self.x.tick(*value))
             .draw()?;
         let thick = if names.is_some() { 22.0 } else { 24.0 };
-        for (index, (name, reigns)) in self.rows.iter().enumerate() {
+        for (index, (name, fastest_ranges)) in self.rows.iter().enumerate() {
             let (left, top) = chart.backend_coord(&(self.x.start(), index as f64));
-            // Under its name, or beside it.
+            // The bar is beside its name or below it.
             let bar = top + if names.is_some() { px((row - thick) / 2.0) } else { px(row - thick - 3.0) };
             match names {
                 Some(_) => {
@@ -74,20 +74,20 @@ impl FastestChart<'_> {
                 }
                 None => area.draw_text(name, &letters(NAME, INK, HPos::Left, VPos::Bottom), (left, bar - px(3.0)))?,
             }
-            for reign in reigns {
+            for fastest in fastest_ranges {
                 let x = |batch: f64| chart.backend_coord(&(batch, index as f64)).0;
-                let (from, to) = (x(reign.from), x(reign.to));
-                let strength = if reign.close { 0.28 } else { 1.0 };
-                let colour = reign.slot.colour();
+                let (from, to) = (x(fastest.from), x(fastest.to));
+                let strength = if fastest.close { 0.28 } else { 1.0 };
+                let colour = fastest.slot.colour();
                 let gap = px(1.0);
                 area.draw(&Rectangle::new(
                     [(from + gap / 2, bar), (to - gap / 2, bar + px(thick))],
                     colour.rgb().mix(strength).filled(),
                 ))?;
-                if text_width(&reign.name, SMALL) + 8.0 < f64::from(to - from) / f64::from(px(1.0)) {
-                    let ink = if reign.close { colour } else { SURFACE };
+                if text_width(&fastest.name, SMALL) + 8.0 < f64::from(to - from) / f64::from(px(1.0)) {
+                    let ink = if fastest.close { colour } else { SURFACE };
                     let style = letters(SMALL, ink, HPos::Center, VPos::Center);
-                    area.draw_text(&reign.name, &style, ((from + to) / 2, bar + px(thick / 2.0)))?;
+                    area.draw_text(&fastest.name, &style, ((from + to) / 2, bar + px(thick / 2.0)))?;
                 }
             }
         }
@@ -95,32 +95,32 @@ impl FastestChart<'_> {
     }
 }
 
-/// A device's time, in its parts.
+/// A row of a stacked bar chart: one device's time by stage.
 #[derive(Debug, Clone)]
 pub struct Parts {
-    /// What stands at the row.
+    /// Label of the row.
     pub name: String,
-    /// The parts, in nanoseconds a packet, in the stages' order.
+    /// Stages in order, in nanoseconds per packet.
     pub parts: Vec<f64>,
-    /// What stands at its end.
+    /// Label at the end of the bar.
     pub total: String,
 }
 
-/// Where time goes: a row for each device.
+/// Stacked bar chart of time by stage, a row for each device.
 #[derive(Debug)]
 pub struct Stack<'a> {
-    /// In the page's pixels.
+    /// Width in the page's pixels.
     pub width: u32,
-    /// What stands for the picture where it cannot be seen.
+    /// Description for screen readers.
     pub says: &'a str,
     /// Name of the x axis, with its unit.
     pub x_name: &'a str,
-    /// Devices.
+    /// Rows, one for each device and transfer.
     pub rows: &'a [Parts],
 }
 
 impl Stack<'_> {
-    /// Draws it.
+    /// Draws the chart.
     pub fn draw(&self) -> Result<Markup, ReportError> {
         let row = 40.0;
         let height = (row * self.rows.len() as f64 + 46.0) as u32;
@@ -158,7 +158,7 @@ impl Stack<'_> {
                 let x = |time: f64| chart.backend_coord(&(time, index as f64)).0;
                 let (from, to) = (x(sum), x(sum + part));
                 sum += part;
-                // A line of ground between neighbours, where they are wide enough to have one.
+                // Separate neighbours by a gap if they are wide enough.
                 let gap = if to - from > px(3.0) { px(0.8) } else { 0 };
                 area.draw(&Rectangle::new([(from, bar), (to - gap, bar + thick)], colour.rgb().filled()))?;
             }

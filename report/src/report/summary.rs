@@ -1,18 +1,17 @@
-//! The summary: which device to use from which batch on, in one picture and a sentence for each
-//! filter.
+//! The summary: the fastest device by batch size, as a chart and a sentence for each filter.
 
 use maud::{Markup, html};
 
 use super::ReportError;
+use super::fastest::{Curve, fastest_ranges};
 use super::parts::details;
 use super::plot::Axis;
-use super::reigns::{Curve, reigns};
 use super::strips::{FastestChart, FastestRange};
 use super::view::View;
 use crate::number::{digits, short};
 use crate::results::packets_in_words;
 
-/// The section.
+/// Renders the section.
 pub fn section(view: &View<'_>) -> Result<Markup, ReportError> {
     let mut kinds = Vec::new();
     for packets in &view.packets {
@@ -37,16 +36,16 @@ pub fn section(view: &View<'_>) -> Result<Markup, ReportError> {
     })
 }
 
-/// Of one kind of packets; nothing where nothing was measured.
+/// Renders one packet size; `None` if nothing was measured.
 fn kind(view: &View<'_>, packets: &str) -> Result<Option<Markup>, ReportError> {
     let mut rows = Vec::new();
     let mut sentences = Vec::new();
     for filter in &view.filters {
         let curves: Vec<_> = view.devices.iter().map(|shown| view.curve(filter, packets, shown)).collect();
-        let reigns = reigns(&curves);
-        if !reigns.is_empty() {
-            sentences.push((*filter, sentence(&reigns, &curves)));
-            rows.push(((*filter).to_owned(), reigns));
+        let fastest_ranges = fastest_ranges(&curves);
+        if !fastest_ranges.is_empty() {
+            sentences.push((*filter, sentence(&fastest_ranges, &curves)));
+            rows.push(((*filter).to_owned(), fastest_ranges));
         }
     }
     let Some(axis) = Axis::over(rows.iter().flat_map(|(_, r)| r).flat_map(|r| [r.from, r.to]), short) else {
@@ -65,14 +64,14 @@ fn kind(view: &View<'_>, packets: &str) -> Result<Option<Markup>, ReportError> {
     }))
 }
 
-/// Who is the fastest where, in words, and how fast in the end.
-fn sentence(reigns: &[FastestRange], curves: &[Curve]) -> String {
-    // Whether the next is close changes nothing about who leads.
+/// Says which device is the fastest in which range, and its rate at the largest batch.
+fn sentence(fastest_ranges: &[FastestRange], curves: &[Curve]) -> String {
+    // Merge neighbouring ranges of a device that differ only in how close the next one is.
     let mut leads: Vec<&FastestRange> = Vec::new();
-    for reign in reigns {
+    for fastest in fastest_ranges {
         match leads.last_mut() {
-            Some(lead) if lead.slot == reign.slot => *lead = reign,
-            _ => leads.push(reign),
+            Some(lead) if lead.slot == fastest.slot => *lead = fastest,
+            _ => leads.push(fastest),
         }
     }
     let Some((last, before)) = leads.split_last() else { return "nothing was measured".into() };
@@ -88,7 +87,7 @@ fn sentence(reigns: &[FastestRange], curves: &[Curve]) -> String {
         let others = curves.iter().filter(|curve| curve.slot != last.slot);
         let next = others.filter_map(|curve| Some((curve, curve.points.iter().find(|p| p.x == end.x)?)));
         if let Some((curve, next)) = next.max_by(|(_, a), (_, b)| a.y.total_cmp(&b.y)) {
-            let close = reigns.last().is_some_and(|reign| reign.close);
+            let close = fastest_ranges.last().is_some_and(|fastest| fastest.close);
             text += &match close {
                 true => format!(", and {} as many within the noise", curve.name),
                 false => format!(", {} times {}", digits(end.y / next.y), curve.name),
@@ -98,7 +97,7 @@ fn sentence(reigns: &[FastestRange], curves: &[Curve]) -> String {
     text
 }
 
-/// To two digits: where lines cross between two measured batches is not known better.
+/// Rounds to two digits: a crossover between two measured batch sizes is not known better.
 fn rounded(value: f64) -> f64 {
     let unit = 10f64.powf(value.log10().floor() - 1.0);
     (value / unit).round() * unit

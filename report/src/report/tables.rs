@@ -1,4 +1,4 @@
-//! All measurements, what is demanded of them, and what others have published.
+//! Tables of all measurements, targets and published figures.
 
 use maud::{Markup, html};
 
@@ -8,16 +8,16 @@ use crate::number::{digits, grouped, time};
 use crate::results::{Bar, Measured, Outcome, Results, StopReason};
 use crate::xdp_on_gpu::FormattedTable;
 
-/// The last quantile's column.
+/// Column name of p99.9.
 pub const LONGEST: &str = "p99.9, or the longest of n";
 
-/// The time that 999 of 1,000 batches do not pass, or the longest of fewer.
+/// Formats p99.9, or the maximum if there are fewer than 1,000 samples.
 pub fn longest(measured: &Measured) -> String {
     let text = time(measured.latency.p999);
     if (1..1_000).contains(&measured.latencies) { format!("{text} of {}", measured.latencies) } else { text }
 }
 
-/// How often it was repeated, and whether that was for want of time.
+/// Formats the number of repetitions, and why there were no more.
 fn repetitions(measured: &Measured) -> String {
     let count = grouped(measured.repetitions as i64);
     match measured.ended {
@@ -27,7 +27,7 @@ fn repetitions(measured: &Measured) -> String {
     }
 }
 
-/// Every measurement, filter by filter.
+/// Renders every measurement, by filter.
 pub fn all(view: &View<'_>) -> Markup {
     let columns = [
         words("device"),
@@ -86,7 +86,7 @@ fn row(cell: &crate::results::Cell) -> Vec<Cell> {
     row
 }
 
-/// Table of targets and measured values; `None` if the run checked no target.
+/// Renders targets and measured values; `None` if the run checked no target.
 pub fn bars(results: &Results) -> Option<Markup> {
     let verdict = |bar: &Bar| match bar.met {
         Some(true) => html! { span.hit { "met" } },
@@ -121,7 +121,7 @@ pub fn bars(results: &Results) -> Option<Markup> {
     })
 }
 
-/// Comparisons with what others have published; nothing where there is none.
+/// Renders the comparisons with published figures; `None` if there are none.
 pub fn published(results: &Results) -> Option<Markup> {
     (!results.xdp_on_gpu.is_empty()).then(|| html! {
         section #xdp-on-gpu {

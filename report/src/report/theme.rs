@@ -1,13 +1,13 @@
-//! The report's colours, each once, and the style sheet made of them.
+//! The report's colours, and the style sheet generated from them.
 //!
-//! The plots carry the light colours as they were drawn. Rules that select by those put a custom
-//! property in their place, so one drawing serves a light page, a dark one and paper.
+//! Plots are drawn in the light colours. Style rules replace these by custom properties, so that
+//! one drawing serves a light page, a dark page and paper.
 
 use std::fmt::Write;
 
 use plotters::style::RGBColor;
 
-/// A colour in plots: as it is drawn, which is on light ground, and on dark ground.
+/// A colour, on a light and on a dark background.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Colour {
     name: &'static str,
@@ -16,7 +16,7 @@ pub struct Colour {
 }
 
 impl Colour {
-    /// As the plots' library wants it.
+    /// Returns the light variant for plotters.
     pub fn rgb(self) -> RGBColor {
         let [_, r, g, b] = self.light.to_be_bytes();
         RGBColor(r, g, b)
@@ -34,9 +34,9 @@ const fn colour(name: &'static str, light: u32, dark: u32) -> Colour {
 
 /// Text.
 pub const INK: Colour = colour("ink", 0x1B2430, 0xE6EBF1);
-/// Text of less weight: labels of axes.
+/// Secondary text, such as labels of axes.
 pub const MUTED: Colour = colour("muted", 0x55606E, 0xA3AFBD);
-/// What lies behind everything. White itself is kept for nothing else.
+/// Background. No other colour may be white, as rules select by colour.
 pub const SURFACE: Colour = colour("surface", 0xFFFFFF, 0x12171D);
 /// Lines of the grid.
 pub const GRID: Colour = colour("grid", 0xE3E7EC, 0x2A323C);
@@ -44,15 +44,15 @@ pub const GRID: Colour = colour("grid", 0xE3E7EC, 0x2A323C);
 pub const AXIS: Colour = colour("axis", 0x9AA4B0, 0x5E6A78);
 /// Measured ceilings.
 pub const CEILING: Colour = colour("ceiling", 0x6B7684, 0x8E9BAA);
-/// What failed.
+/// Failures.
 pub const BAD: Colour = colour("bad", 0xB3261E, 0xFF8A80);
-/// What passed.
+/// Successes.
 pub const GOOD: Colour = colour("good", 0x1E7A3C, 0x6FD08C);
-/// A little raised: rows, boxes.
+/// Background of raised boxes and table heads.
 pub const RAISED: Colour = colour("raised", 0xF4F6F8, 0x1A2129);
 
-/// Devices, in order. They differ for readers who see no red or no green, and in lightness where
-/// hues come near; marker and dashes tell them apart as well.
+/// Colours of devices, in order, distinguishable with red-green colour blindness; markers and
+/// dashes differ as well.
 pub const SERIES: [Colour; 8] = [
     colour("s0", 0x0B63B0, 0x62B2F5),
     colour("s1", 0xC24D08, 0xFF9257),
@@ -64,10 +64,10 @@ pub const SERIES: [Colour; 8] = [
     colour("s7", 0x7B4A2A, 0xD3A783),
 ];
 
-/// Dashes of the devices' lines, in the plots' units; the first is whole.
+/// Dash patterns of the devices' lines, in plot units; the first is solid.
 const DASHES: [&str; 8] = ["none", "70 35", "20 28", "90 30 20 30", "40 20", "120 40", "60 25 15 25 15 25", "10 22"];
 
-/// Parts of a batch's time, in the order in which they happen: neighbours differ in lightness.
+/// Colours of stages, in order; neighbours differ in lightness.
 pub const STAGES: [Colour; 6] = [
     colour("t0", 0x2F6DB5, 0x5C9DE6),
     colour("t1", 0x9CC3E8, 0xB9D9F7),
@@ -81,9 +81,9 @@ fn all() -> impl Iterator<Item = Colour> {
     [INK, MUTED, SURFACE, GRID, AXIS, CEILING, BAD, GOOD, RAISED].into_iter().chain(SERIES).chain(STAGES)
 }
 
-/// The style sheet.
+/// Returns the style sheet.
 pub fn sheet() -> String {
-    // Paper is light whatever the screen is.
+    // Print is light whatever the screen is.
     let mut css = scheme("light", |colour| colour.light)
         + "@media screen and (prefers-color-scheme:dark){"
         + &scheme("dark", |colour| colour.dark)

@@ -1,4 +1,4 @@
-//! Throughput against the batch.
+//! Throughput against batch size.
 
 use maud::{Markup, html};
 
@@ -9,7 +9,7 @@ use super::view::View;
 use crate::number::{digits, short, trimmed};
 use crate::results::packets_in_words;
 
-/// Throughput against the batch.
+/// Renders the section.
 pub fn throughput(view: &View<'_>) -> Result<Markup, ReportError> {
     let mut kinds = Vec::new();
     for packets in &view.packets {
@@ -26,25 +26,24 @@ pub fn throughput(view: &View<'_>) -> Result<Markup, ReportError> {
         &html! {
             p {
                 "Both axes are logarithmic and the same in all plots of a group. Each line is a device at its best transfer and dispatch; the band around it is the "
-                "confidence interval of the median. Dashed grey lines are ceilings measured in the same run; packets that stay in a cache can be above those of memory. A red cross is a measurement whose "
+                "confidence interval of the median. Dashed grey lines are copy bandwidths measured in the same run; packets that stay in the CPU’s caches can be above that of memory. A red cross is a measurement whose "
                 "verdicts were not the interpreter’s: no speed counts there."
             }
         },
     ))
 }
 
-/// A filter with its lines and what they cannot pass.
+/// A filter with its series and bandwidth ceilings.
 pub type Plotted<'a> = (&'a str, Vec<Series>, Vec<Ceiling>);
 
-/// A plot for each filter with these packets, all with the same axes; `None` where there is nothing
-/// to show.
+/// Draws a plot for each filter, all with the same axes; `None` if there is nothing to show.
 pub fn figures_of(packets: &str, mut plots: Vec<Plotted<'_>>) -> Result<Option<Markup>, ReportError> {
     plots.retain(|(_, series, _)| !series.is_empty());
     let all = || plots.iter().flat_map(|(_, series, _)| series);
     let batches = all().flat_map(|s| s.points.iter().map(|p| p.x).chain(s.wrong.iter().copied()));
     let heights = all().flat_map(|s| &s.points).flat_map(|p| [p.low, p.y, p.high]);
     let heights = heights.chain(plots.iter().flat_map(|(.., c)| c.iter().map(|c| c.ends[0].1)));
-    // Where every verdict was wrong there is no height, and still something to show.
+    // Wrong cells have no rate but are marked, which needs an axis.
     let wrong = all().any(|s| !s.wrong.is_empty());
     let heights: Vec<_> = heights.chain(wrong.then_some(1.0)).collect();
     let (Some(x), Some(y)) = (Axis::over(batches, short), Axis::over(heights, trimmed)) else { return Ok(None) };
@@ -59,12 +58,12 @@ pub fn figures_of(packets: &str, mut plots: Vec<Plotted<'_>>) -> Result<Option<M
     grid(&captions, draw).map(Some)
 }
 
-/// Which line is whose.
+/// Renders the legend of devices.
 pub fn key(view: &View<'_>) -> Result<Markup, ReportError> {
     legend(&view.devices.iter().map(|d| (d.slot, d.id.clone(), d.name.clone())).collect::<Vec<_>>())
 }
 
-/// A section with a group of plots for each kind of packets, of which the first is open.
+/// Renders a section with a group of plots for each packet size, of which the first is open.
 pub fn section(id: &str, heading: &str, kinds: &[(String, Markup)], key: &Markup, intro: &Markup) -> Markup {
     html! {
         section id=(id) {
@@ -80,7 +79,7 @@ pub fn section(id: &str, heading: &str, kinds: &[(String, Markup)], key: &Markup
     }
 }
 
-/// A plot of throughput in words.
+/// Describes a plot in words, for screen readers.
 fn spoken(filter: &str, packets: &str, series: &[Series]) -> String {
     let mut text = format!("Throughput of {filter} against batch size, {}.", packets_in_words(packets));
     for series in series {
@@ -116,7 +115,7 @@ fn numbers_of(view: &View<'_>, packets: &str) -> Markup {
     details("The numbers", &table(&format!("Throughput, {}", packets_in_words(packets)), &columns, &rows))
 }
 
-/// A row for each device's best at each batch.
+/// Returns a table row for each device's fastest cell at each batch size.
 pub fn rows(
     view: &View<'_>,
     packets: &str,

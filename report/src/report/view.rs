@@ -1,12 +1,12 @@
-//! What of the results goes into which plot.
+//! Selection of results for plots and tables.
 
 use std::collections::BTreeMap;
 
+use super::fastest::Curve;
 use super::plot::{Ceiling, Point, Series, Slot, placeable};
-use super::reigns::Curve;
 use crate::results::{Cell, Device, Measured, Outcome, Results};
 
-/// A device in the order of devices.
+/// A device as the report shows it.
 #[derive(Debug, Clone)]
 pub struct DeviceView {
     /// Colour slot of the device.
@@ -17,23 +17,23 @@ pub struct DeviceView {
     pub name: String,
 }
 
-/// Results, sorted for showing.
+/// Results, indexed for the report.
 #[derive(Debug)]
 pub struct View<'a> {
-    /// All of them.
+    /// The results.
     pub results: &'a Results,
     /// Devices in the order in which they are listed.
     pub devices: Vec<DeviceView>,
     /// Filters in the order in which they were measured.
     pub filters: Vec<&'a str>,
-    /// Kinds of packets, the smallest first.
+    /// Packet sizes, the smallest first.
     pub packets: Vec<&'a str>,
     /// Transfers in the order in which they were measured.
     pub transfers: Vec<&'a str>,
 }
 
 impl<'a> View<'a> {
-    /// Of these results.
+    /// Indexes the results.
     pub fn new(results: &'a Results) -> View<'a> {
         let mut devices: Vec<DeviceView> = Vec::new();
         let listed = results.devices.iter().map(|Device { id, name, .. }| (id, name));
@@ -61,13 +61,13 @@ impl<'a> View<'a> {
         View { results, devices, filters, packets, transfers }
     }
 
-    /// The measurements of a filter with these packets.
+    /// Returns the cells of a filter and packet size.
     pub fn cells(&self, filter: &str, packets: &str) -> impl Iterator<Item = &'a Cell> {
         self.results.cells.iter().filter(move |cell| cell.filter == filter && cell.packets == packets)
     }
 
-    /// The fastest way of a device at each batch, whatever the transfer and the dispatch, from
-    /// packets in the host's memory: others are not there unless they were brought there.
+    /// Returns a device's fastest cell at each batch size, over all transfers and dispatch methods,
+    /// for packets that start in host memory.
     pub fn best(&self, filter: &str, packets: &str, device: &str) -> Vec<(&'a Cell, &'a Measured)> {
         self.best_of(filter, packets, device, &|cell| !cell.is_resident())
     }
@@ -97,7 +97,7 @@ impl<'a> View<'a> {
         best.into_values().collect()
     }
 
-    /// A device's throughput against the batch.
+    /// Returns a device's throughput against batch size.
     pub fn curve(&self, filter: &str, packets: &str, shown: &DeviceView) -> Curve {
         Curve { slot: shown.slot, name: shown.id.clone(), points: points(self.best(filter, packets, &shown.id)) }
     }
@@ -118,7 +118,7 @@ impl<'a> View<'a> {
         series.filter(|s| !s.points.is_empty() || !s.wrong.is_empty()).collect()
     }
 
-    /// Throughput of packets that are in devices' memory, as a plot's lines.
+    /// Throughput of resident packets over the batch size, as series of a plot.
     pub fn resident(&self, filter: &str, packets: &str) -> Vec<Series> {
         let series = self.devices.iter().map(|shown| Series {
             slot: shown.slot,
@@ -134,8 +134,7 @@ impl<'a> View<'a> {
         series.filter(|s| !s.points.is_empty() || !s.wrong.is_empty()).collect()
     }
 
-    /// What throughput cannot pass, by each measured ceiling's name: where several of a device's
-    /// ways have one, the highest.
+    /// Returns the highest rate that each measured bandwidth allows, by its name.
     pub fn ceilings(&self, filter: &str, packets: &str) -> Vec<Ceiling> {
         let mut highest: BTreeMap<&str, f64> = BTreeMap::new();
         for cell in self.cells(filter, packets).filter(|c| !c.is_resident()) {

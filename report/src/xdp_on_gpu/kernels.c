@@ -1,5 +1,6 @@
-// XDP-on-GPU's workloads over its records of 40 bytes, by the rules that its documentation gives, each in place.
-// Compiled by OpenCL and by CUDA, with KERNEL, GLOBAL, FUNCTION, ITEM and TIME (64 bits) defined for either before this text.
+// XDP-on-GPU's workloads over records of 40 bytes, by the rules in its documentation, in place.
+// Compiled as OpenCL C and as CUDA C++; KERNEL, GLOBAL, FUNCTION, ITEM and TIME (64 bits) are defined
+// before this text.
 
 typedef struct {
     GLOBAL unsigned char *packet;

@@ -1,9 +1,9 @@
-//! The workloads of XDP-on-GPU, by which this project is measured beside it: its way, which is
-//! records that the host has parsed, 40 bytes to the device and 40 back for each packet; its loop
-//! over them on one thread; and ours, from raw packets. What it publishes stands beside.
+//! The XDP-on-GPU baseline: its workloads by its method (records of 40 bytes that the host has
+//! parsed, copied to the device and back), by its loop over records on one thread, and by
+//! Portcullis from raw packets, beside the figures that it publishes.
 //!
-//! All sides of a column take turns, so that whatever else the machine does hits each of them
-//! alike; and all verdicts are held to the rule before anything is timed.
+//! All sides of a column take turns, so that other load of the machine affects them alike. All
+//! verdicts are compared with the workload's rule before timing.
 
 pub mod packet_runner;
 pub mod published;

@@ -1,5 +1,4 @@
-//! The workloads of XDP-on-GPU on Portcullis: raw packets of 64 bytes, filtered end to end by a
-//! session.
+//! XDP-on-GPU's workloads on Portcullis: raw packets of 64 bytes, filtered end to end by a session.
 
 use std::sync::Arc;
 
@@ -12,37 +11,38 @@ use portcullis_wgsl as wgsl;
 use super::records::{Fields, traffic};
 use super::workloads::Workload;
 
-/// Bytes of a packet: the shortest Ethernet frame, its checksum left out by those who capture it
-/// and its place taken here by payload. The worst case for packets a second.
+/// Bytes of a packet: the shortest Ethernet frame, with payload in place of the check sequence. The
+/// worst case for packets per second.
 pub const LENGTH: usize = 64;
 
-/// Packets of a batch at most: more go as several, of which some are in flight at once.
+/// Maximum packets of a batch; more packets are split into batches in flight at the same time.
 pub const BATCH: usize = 1 << 17;
 
-/// Batches in flight.
+/// Maximum number of batches in flight.
 const DEPTH: usize = 4;
 
-/// A workload's filter, compiled.
+/// Compiles the workload's filter.
 ///
 /// # Panics
-/// Where this project's own text does not compile.
+/// If the filter does not compile, which a test excludes.
 pub fn program(workload: &Workload) -> Arc<Program> {
     let text = Source::new(format!("{}.wgsl", workload.name), workload.text());
     let compiled = wgsl::compile(&text, &ProgramOptions::default());
     Arc::new(compiled.unwrap_or_else(|errors| panic!("{}", errors.render())))
 }
 
-/// A session, and the batches that it filters again and again.
+/// A session, and the batches that it filters repeatedly.
 pub struct PacketRunner {
     session: Box<dyn Session>,
     batches: Vec<Batch>,
 }
 
 impl PacketRunner {
-    /// Loads the filter, with packets of the workload's traffic, `batch` of them at a time.
+    /// Loads the filter and lays out `count` packets of the workload's traffic in batches of
+    /// `batch`.
     ///
     /// # Errors
-    /// The device's own, and where there is no memory.
+    /// Errors of the device, and lack of memory.
     pub fn open(
         device: &dyn Device,
         program: &Arc<Program>,
@@ -69,10 +69,10 @@ impl PacketRunner {
         Ok(PacketRunner { session, batches })
     }
 
-    /// All packets once, until every verdict is here; `look` sees those of each batch.
+    /// Filters all packets once and waits for all verdicts; `look` gets those of each batch.
     ///
     /// # Errors
-    /// The device's own.
+    /// Errors of the device.
     pub fn run(&mut self, mut look: impl FnMut(&portcullis_core::packet::Verdicts)) -> Result<(), DeviceError> {
         let mut done = Vec::with_capacity(self.batches.len());
         let mut waiting = std::mem::take(&mut self.batches).into_iter();
@@ -89,10 +89,10 @@ impl PacketRunner {
         Ok(())
     }
 
-    /// All packets one after another, each as a batch of its own that is waited for.
+    /// Filters the batches one at a time, waiting for each.
     ///
     /// # Errors
-    /// The device's own.
+    /// Errors of the device.
     pub fn run_one_by_one(&mut self) -> Result<(), DeviceError> {
         for batch in &mut self.batches {
             let empty = Batch::from_packets::<[u8; 0]>(&[]).expect("no packet needs no memory");
@@ -103,7 +103,7 @@ impl PacketRunner {
     }
 }
 
-/// What the rule gives a packet of [`LENGTH`] bytes, as a filter returns it.
+/// Returns what a filter must return for a packet of [`LENGTH`] bytes with these fields.
 pub fn expected(workload: &Workload, fields: Fields) -> u32 {
     workload.returns((workload.rule)(Fields { length: LENGTH as u32, ..fields }))
 }

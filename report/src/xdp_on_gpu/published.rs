@@ -1,19 +1,19 @@
-//! What XDP-on-GPU publishes of itself: `doc/benchmark_results_20250718_153209` of its repository,
-//! means of 100 calls on a GPU and a processor that it does not name. Figures that time something
-//! else than a whole call are left out: its asynchronous rows end when the work is queued, and its
+//! Figures that XDP-on-GPU publishes: `doc/benchmark_results_20250718_153209` of its repository,
+//! means of 100 calls on a GPU and a processor that it does not name. Figures that do not time a
+//! whole call are left out: its asynchronous rows end when the work is queued, and its
 //! unified-memory rows move no data.
 
-/// Nanoseconds that a call took over so many records.
+/// A number of records, and the nanoseconds that a call over them took.
 pub type Published = (usize, f64);
 
 /// Published figures for one workload.
 #[derive(Debug)]
 pub struct PublishedWorkload {
-    /// As in [`super::workloads::Workload::name`].
+    /// Name of the workload, as [`super::workloads::Workload::name`].
     pub workload: &'static str,
-    /// On its GPU: records there, kernel, records back.
+    /// GPU times, including the copies to the device and back.
     pub gpu: &'static [Published],
-    /// On one thread of its processor.
+    /// Times on one thread of the processor.
     pub processor: &'static [Published],
 }
 
@@ -80,7 +80,7 @@ pub const WORKLOADS: [PublishedWorkload; 6] = [
     },
 ];
 
-/// The simple filter by where the host has its records.
+/// Times of the simple filter by the kind of host memory.
 pub const MEMORY: [(&str, &[Published]); 3] = [
     (
         "pageable",
@@ -96,7 +96,7 @@ pub const MEMORY: [(&str, &[Published]); 3] = [
     ),
 ];
 
-/// The simple filter over a million pinned records, by how many go at a time.
+/// Times of the simple filter over a million pinned records, by chunk size.
 pub const CHUNKS: &[Published] = &[
     (1_000, 10.1 * MS),
     (10_000, 1.99 * MS),
@@ -107,7 +107,7 @@ pub const CHUNKS: &[Published] = &[
     (1_000_000, 1.48 * MS),
 ];
 
-/// A thousand calls of one record each.
+/// Time of a thousand calls of one record each.
 pub const SINGLE_CALLS: Published = (1_000, 15.3 * MS);
 
 #[cfg(test)]
@@ -116,11 +116,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_workload_has_its_figures() {
+    fn every_workload_has_published_figures() {
         for (published, workload) in WORKLOADS.iter().zip(&workloads::WORKLOADS) {
             assert_eq!(published.workload, workload.name);
         }
-        // Its own rates: 1,068 Mpps for ten million, 405 on its processor.
+        // The rates that it states: 1,068 Mpps for ten million records, 405 on the processor.
         let rate = |of: &[Published]| of.last().map(|&(packets, nanos)| (packets as f64 / nanos * 1e3).round());
         assert_eq!((rate(WORKLOADS[0].gpu), rate(WORKLOADS[0].processor)), (Some(1068.0), Some(405.0)));
     }

@@ -1,5 +1,4 @@
-//! What XDP-on-GPU sends to a device in a packet's place: a record of 40 bytes that its host has
-//! parsed.
+//! Records of 40 bytes that XDP-on-GPU's host parses and sends to a device in place of packets.
 //!
 //! The layout is that of its `NetworkEvent` (little-endian; padding between the fields, as a C
 //! compiler puts it there): packet pointer 0–7, length 8–11, time 16–23, source address 24–27,
@@ -8,31 +7,31 @@
 /// Bytes of a record.
 pub const SIZE: usize = 40;
 
-/// Where the verdict is.
+/// Offset of the verdict in a record.
 pub const ACTION: usize = 37;
 
 /// One record.
 pub type Record = [u8; SIZE];
 
-/// What a record says of its packet.
+/// Fields of a record that describe its packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fields {
-    /// Bytes of the packet.
+    /// Packet length, in bytes.
     pub length: u32,
-    /// Addresses, as numbers: 192.168.0.1 is 0xc0a80001.
+    /// IPv4 source address as a number: 192.168.0.1 is 0xc0a80001.
     pub source: u32,
-    /// As `source`.
+    /// IPv4 destination address, likewise.
     pub destination: u32,
-    /// Ports, as numbers.
+    /// Source port.
     pub source_port: u16,
-    /// As `source_port`.
+    /// Destination port.
     pub destination_port: u16,
-    /// IP's protocol number.
+    /// IP protocol number.
     pub protocol: u8,
 }
 
 impl Fields {
-    /// What a record says.
+    /// Reads the fields of a record.
     #[inline(always)]
     pub fn from_record(record: &Record) -> Fields {
         let word = |at: usize| u32::from_le_bytes([record[at], record[at + 1], record[at + 2], record[at + 3]]);
@@ -47,7 +46,7 @@ impl Fields {
         }
     }
 
-    /// The record that says this, without a verdict.
+    /// Returns the record with these fields, without a verdict.
     pub fn to_record(self, time: u64) -> Record {
         let mut record = [0; SIZE];
         record[8..12].copy_from_slice(&self.length.to_le_bytes());
@@ -60,8 +59,8 @@ impl Fields {
         record
     }
 
-    /// A packet that this is said of: Ethernet, IPv4 without options, ports, and zeros up to its
-    /// length.
+    /// Writes a packet with these fields: Ethernet, IPv4 without options, ports, and zeros to the
+    /// end.
     pub fn write_packet(self, packet: &mut [u8]) {
         packet.fill(0);
         packet[..14].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x08, 0x00]);
@@ -77,18 +76,18 @@ impl Fields {
     }
 }
 
-/// The traffic of XDP-on-GPU's benchmarks, without its clock: the same in every run.
+/// Traffic of XDP-on-GPU's benchmarks; unlike there, the same in every run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Traffic {
-    /// Of its filters: 64 to 1,463 bytes from 192.168.0.0/24 to 8.8.8.8, ports 80 and 443, TCP and
-    /// UDP, at random.
+    /// Traffic of the filters: 64 to 1,463 bytes from 192.168.0.0/24 to 8.8.8.8, ports 80 and 443,
+    /// TCP and UDP, at random.
     Filters,
-    /// Of its load balancers: addresses and source ports that count up, ports 80, 443 and 8080 in
-    /// turn.
+    /// Traffic of the load balancers: addresses and source ports that count up, ports 80, 443 and
+    /// 8080 in turn.
     Balancers,
 }
 
-/// The first `count` records of a kind of traffic.
+/// Generates the first `count` records of a kind of traffic.
 pub fn traffic(traffic: Traffic, count: usize) -> impl Iterator<Item = Fields> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut random = move || {
@@ -124,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_says_what_it_was_made_to_say() {
+    fn records_have_the_layout_of_network_event() {
         let fields = Fields {
             length: 0x0102_0304,
             source: 0xc0a8_0001,
@@ -135,7 +134,7 @@ mod tests {
         };
         let record = fields.to_record(0x1122_3344_5566_7788);
         assert_eq!(Fields::from_record(&record), fields);
-        // Byte by byte, as a C compiler lays it out.
+        // The bytes as a C compiler lays them out.
         assert_eq!(record[8..12], [4, 3, 2, 1]);
         assert_eq!(record[16..24], [0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11]);
         assert_eq!(record[24..38], [1, 0, 0xa8, 0xc0, 4, 4, 8, 8, 0x34, 0x12, 0x78, 0x56, 17, 0]);
@@ -143,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn traffic_keeps_to_what_it_says() {
+    fn traffic_has_the_documented_ranges() {
         for fields in traffic(Traffic::Filters, 5000) {
             assert!((64..1464).contains(&fields.length) && fields.source >> 8 == 0x00c0_a800);
             assert!(matches!(fields.protocol, 6 | 17) && matches!(fields.destination_port, 80 | 443));

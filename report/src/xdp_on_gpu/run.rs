@@ -1,4 +1,4 @@
-//! Measures the tables.
+//! Measures the tables of the XDP-on-GPU comparison.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -18,34 +18,32 @@ use super::workloads::{WORKLOADS, Workload};
 use crate::measure::TIME_USED_UP;
 use crate::statistics::median;
 
-/// Records that go to a device at a time, as in its own tables.
+/// Records per chunk sent to a device, as in XDP-on-GPU's tables.
 const CHUNK: usize = 100_000;
 
-/// Fewer rounds than this say nothing.
+/// Minimum rounds for a figure.
 const MIN_ROUNDS: usize = 7;
 
-/// More rounds than this say nothing more.
+/// Maximum rounds.
 const MAX_ROUNDS: usize = 1001;
 
-/// No side of a column gains by more.
+/// Maximum time for a side of a column.
 const MAX_SIDE_TIME: Duration = Duration::from_secs(2);
 
-/// How records are driven on a device: opens a kernel of [`KERNELS`] by its name, for so many
-/// records in chunks.
+/// Opens a workload's kernel on a device, for a number of records and a chunk size.
 pub type OpenRecords =
     dyn Fn(&Workload, HostMemory, usize, usize) -> Result<Box<dyn RecordKernel>, DeviceError> + Send + Sync;
 
-/// A device to be measured.
+/// A device to measure.
 pub struct Side {
-    /// Ours on it.
+    /// Device for Portcullis.
     pub device: Arc<dyn Device>,
-    /// XDP-on-GPU's method on the same device, if the device has a language for it:
-    /// [`open_records`].
+    /// XDP-on-GPU's method on the same device, if it can run the kernels: [`open_records`].
     pub records: Option<Box<OpenRecords>>,
 }
 
 impl Side {
-    /// Both ways on a device.
+    /// Measures both methods on a device.
     pub fn new(device: Arc<dyn Device>) -> Side {
         let records = open_records(&device.info().id);
         Side { device, records }
@@ -54,24 +52,22 @@ impl Side {
 
 /// Options of the comparison.
 pub struct Options {
-    /// Packets of a call, in ascending order.
+    /// Packets per call, in ascending order.
     pub sizes: Vec<usize>,
-    /// For all of it, about: what it leaves for each side of a column is used, but for at least
-    /// seven rounds. A column that is not begun soon after that is left out, as cells of other
-    /// tables are.
+    /// Time budget, shared among the sides of all columns; each gets at least seven rounds.
     pub time: Duration,
-    /// How long after `time` columns may still start.
+    /// How long after `time` columns may still start; later ones are left out.
     pub grace: Duration,
     /// Confidence of intervals, as 0.95.
     pub confidence: f64,
-    /// Whether where the host's memory is, sizes of chunks and single calls are measured as well.
+    /// Whether to measure kinds of host memory, chunk sizes and single calls as well.
     pub all: bool,
-    /// Ends it between two rounds.
+    /// Ends the comparison between two rounds.
     pub cancel: CancelToken,
 }
 
 impl Options {
-    /// How many columns [`run`] measures: it tells its progress after each.
+    /// Number of columns that [`run`] measures and reports as progress.
     pub fn columns(&self) -> usize {
         let all = if self.all { self.memory_sizes().count() + published::CHUNKS.len() + 1 } else { 0 };
         WORKLOADS.len() * self.sizes.len() + all
@@ -82,8 +78,8 @@ impl Options {
     }
 }
 
-/// Measures every table on every device; what there is, where it is cancelled. A device that fails
-/// has its reason in its cells. `progress` is called after each column.
+/// Measures every table on every device; if cancelled, returns what there is. The cells of a device
+/// that fails hold the reason. `progress` is called after each column.
 pub fn run(sides: &[Side], options: &Options, progress: &mut dyn FnMut(&str)) -> Vec<Table> {
     let mut run = Run { options, began: Instant::now(), left: options.columns(), progress };
     let mut tables: Vec<Table> = WORKLOADS.iter().map(|workload| measure_workload(workload, sides, &mut run)).collect();
@@ -95,11 +91,11 @@ pub fn run(sides: &[Side], options: &Options, progress: &mut dyn FnMut(&str)) ->
     tables
 }
 
-/// A run while it is under way.
+/// State of the comparison.
 struct Run<'a> {
     options: &'a Options,
     began: Instant,
-    /// Columns that are not done.
+    /// Columns left to measure.
     left: usize,
     progress: &'a mut dyn FnMut(&str),
 }
@@ -114,7 +110,7 @@ impl Run<'_> {
         self.options.cancel.is_cancelled()
     }
 
-    /// Whether too little time is left for another column.
+    /// Whether no further column may start.
     fn is_late(&self) -> bool {
         self.began.elapsed() > self.options.time + self.options.grace
     }
@@ -126,33 +122,33 @@ impl Run<'_> {
         (left / 2).min(MAX_SIDE_TIME * sides as u32)
     }
 
-    /// A column is done.
+    /// Counts a column as done and reports progress.
     fn done(&mut self, now: &str) {
         self.left = self.left.saturating_sub(1);
         (self.progress)(now);
     }
 }
 
-/// What a side does once: all packets, or all calls.
+/// Runs a side once: over all packets, or all calls.
 type Runnable<'a> = Box<dyn FnMut() -> Result<(), DeviceError> + 'a>;
 
-/// A side that is ready, or what its cell says in place of a time.
+/// A side that is ready to run, or the cell that says why not.
 type OpenedSide<'a> = Result<Runnable<'a>, Cell>;
 
-/// What a device's failure is in a cell.
+/// Returns the cell for a device failure.
 fn failed(error: DeviceError) -> Cell {
     Cell::None { reason: Some(error.to_string()) }
 }
 
 /// One side of a column, ready to be timed.
 struct Runner<'a> {
-    /// Of the table.
+    /// Row of the table.
     row: usize,
-    /// Once over all packets.
+    /// Runs once over all packets.
     once: Runnable<'a>,
 }
 
-/// A table as it is filled.
+/// A table under construction.
 struct TableBuilder {
     table: Table,
 }
@@ -164,7 +160,7 @@ impl TableBuilder {
         TableBuilder { table: Table { title, note, across, columns, rows: Vec::new() } }
     }
 
-    /// The row of a side, new where there is none yet.
+    /// Returns the row of a side, adding it if it is new.
     fn row(&mut self, of: &str, side: String, source: Source) -> usize {
         let found = self.table.rows.iter().position(|row| row.side == side && row.source == source && row.of == of);
         found.unwrap_or_else(|| {
@@ -174,7 +170,7 @@ impl TableBuilder {
         })
     }
 
-    /// A row of published figures, which are means of calls.
+    /// Adds a row of published figures, which are means over calls.
     fn published(&mut self, of: &str, side: &str, figures: &[published::Published], packets: Option<u64>) {
         let row = self.row(of, side.to_owned(), Source::Published);
         for &(at, mean_ns) in figures {
@@ -189,7 +185,7 @@ impl TableBuilder {
         self.table.rows[row].cells[column] = cell;
     }
 
-    /// Gets a side ready, unless it is too late: a runner, or why there is none.
+    /// Opens a side unless it is too late; adds its runner, or enters why there is none.
     fn ready<'a>(
         &mut self,
         (column, row): (usize, usize),
@@ -204,14 +200,14 @@ impl TableBuilder {
             return self.set(row, column, Cell::None { reason: Some(TIME_USED_UP.into()) });
         }
         match open() {
-            // What the run itself has ended is no failure.
+            // Cancelling the run is not a failure of the device.
             Err(Cell::None { .. }) if run.is_cancelled() => {}
             Ok(once) => into.push(Runner { row, once }),
             Err(cell) => self.set(row, column, cell),
         }
     }
 
-    /// Times all sides of a column in turn.
+    /// Times all sides of a column in alternation.
     fn time(&mut self, column: usize, packets: u64, mut runners: Vec<Runner<'_>>, run: &mut Run<'_>) {
         let mut samples: Vec<Vec<f64>> = vec![Vec::new(); runners.len()];
         let began = Instant::now();
@@ -225,15 +221,15 @@ impl TableBuilder {
                 let ran = (runner.once)();
                 let took = start.elapsed();
                 match ran {
-                    // The first round warms caches and clocks.
+                    // The first round warms up caches and clock frequencies.
                     Ok(()) if round > 0 => samples.push(took.as_secs_f64() * 1e9),
                     Ok(()) => {}
-                    // What was measured before stays.
+                    // Samples taken before the cancellation count.
                     Err(_) if run.is_cancelled() => break,
                     Err(error) => {
                         samples.clear();
                         self.table.rows[runner.row].cells[column] = Cell::None { reason: Some(error.to_string()) };
-                        // It is not asked again, and has no samples.
+                        // A failed side does not run again.
                         runner.once = Box::new(|| Err(DeviceError::Cancelled));
                     }
                 }
@@ -277,17 +273,17 @@ fn open_record_kernel<'a>(
     Ok(Box::new(move || records.run(count, chunk)))
 }
 
-/// Writes the workload's traffic.
+/// Writes the records of the workload's traffic.
 fn fill(host: &mut [u8], workload: &Workload, count: usize) {
     let (records, _) = host.as_chunks_mut::<SIZE>();
     for ((record, fields), time) in records.iter_mut().zip(traffic(workload.traffic, count)).zip(0..) {
         *record = fields.to_record(time);
-        // No rule gives this.
+        // A value that no rule returns.
         record[ACTION] = 0xff;
     }
 }
 
-/// The first record whose action is not the rule's.
+/// Describes the first record whose action differs from the rule's.
 fn first_wrong(host: &[u8], workload: &Workload, count: usize) -> Option<String> {
     let (records, _) = host.as_chunks::<SIZE>();
     let wrong =
@@ -306,7 +302,7 @@ fn open_record_loop<'a>(workload: &'a Workload, count: usize) -> OpenedSide<'a> 
     }))
 }
 
-/// Our way: loaded, and held to the rule.
+/// Opens Portcullis on the workload's packets and checks all verdicts against the rule.
 fn open_packet_runner<'a>(
     device: &dyn Device,
     program: &Arc<Program>,
@@ -340,7 +336,7 @@ fn open_packet_runner<'a>(
     }))
 }
 
-/// How a device is called in a table.
+/// Returns the name of a device's row.
 fn row_name(device: &dyn Device, extra: &str) -> String {
     format!("{}{extra}", device.info().id)
 }
@@ -349,7 +345,7 @@ fn measure_workload(workload: &Workload, sides: &[Side], run: &mut Run<'_>) -> T
     let options = run.options;
     let mut builder = TableBuilder::new(
         workload.name.to_owned(),
-        "Its way: records of 40 bytes in pinned memory to the device and back, 100,000 at a time. Ours: raw packets of 64 bytes, from the call to the last verdict.",
+        "XDP-on-GPU’s method: records of 40 bytes in pinned memory to the device and back, 100,000 at a time. Portcullis: raw packets of 64 bytes, from the call to the last verdict.",
         "packets",
         options.sizes.iter().copied(),
     );
@@ -387,12 +383,12 @@ fn measure_workload(workload: &Workload, sides: &[Side], run: &mut Run<'_>) -> T
 }
 
 fn measure_host_memory(sides: &[Side], run: &mut Run<'_>) -> Table {
-    let title = "where the host has its records (simple filter)";
+    let title = "by kind of host memory (simple filter)";
     let workload = &WORKLOADS[0];
     let options = run.options;
     let mut builder = TableBuilder::new(
         title.to_owned(),
-        "Its way, 100,000 records at a time. Imported is what it calls zero-copy: kernels reach the host's memory.",
+        "XDP-on-GPU’s method, 100,000 records at a time. Imported is what it calls zero-copy: kernels access host memory.",
         "packets",
         options.memory_sizes(),
     );
@@ -416,14 +412,14 @@ fn measure_host_memory(sides: &[Side], run: &mut Run<'_>) -> Table {
 }
 
 fn measure_chunk_sizes(sides: &[Side], run: &mut Run<'_>) -> Table {
-    let title = "how many go at a time, of a million (simple filter)";
+    let title = "a million packets by chunk size (simple filter)";
     const COUNT: usize = 1_000_000;
     let workload = &WORKLOADS[0];
     let program = packet_runner::program(workload);
     let sizes = || published::CHUNKS.iter().map(|&(size, _)| size);
     let mut builder = TableBuilder::new(
         title.to_owned(),
-        "Its way from pinned memory, chunks in flight on four queues; ours with four batches in flight. Both are timed until the last verdict is back, not until the work is queued.",
+        "XDP-on-GPU’s method from pinned memory, chunks in flight on four queues; Portcullis with four batches in flight. Both are timed until the last verdict is back, not until the work is queued.",
         "packets at a time",
         sizes(),
     );
@@ -452,7 +448,7 @@ fn measure_single_calls(sides: &[Side], run: &mut Run<'_>) -> Table {
     let workload = &WORKLOADS[0];
     let program = packet_runner::program(workload);
     let (calls, _) = published::SINGLE_CALLS;
-    let note = "A thousand calls of one packet each, every one waited for.";
+    let note = "A thousand calls of one packet each, waiting for each.";
     let mut builder = TableBuilder::new(title.to_owned(), note, "calls", [calls]);
     let mut runners = Vec::new();
     for side in sides {
@@ -472,7 +468,7 @@ fn measure_single_calls(sides: &[Side], run: &mut Run<'_>) -> Table {
     builder.table
 }
 
-/// How records are driven on a device of this build, where it has a language for that.
+/// Returns how to open record kernels on a device; `None` if its backend cannot run them.
 pub fn open_records(id: &str) -> Option<Box<OpenRecords>> {
     let (backend, _) = id.split_once(':').unwrap_or((id, ""));
     match backend {

@@ -1,19 +1,19 @@
-//! Figures in tables, as they are printed, written to JSON and put into the report.
+//! Tables of the XDP-on-GPU comparison, for the terminal, JSON and the report.
 
 use serde::{Deserialize, Serialize};
 
 use crate::number::{digits, grouped};
 
-/// Rows of calls, in columns by one thing that differs.
+/// A comparison: a row per side, a column per value of one dimension.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Table {
     /// Title of the table.
     pub title: String,
-    /// How it was measured, in a sentence or two.
+    /// Notes on the method, a sentence or two.
     pub note: String,
-    /// What differs from column to column: `packets`, `records a chunk`.
+    /// Dimension of the columns: `packets`, `records a chunk`.
     pub across: String,
-    /// The columns, by that.
+    /// Value of that dimension for each column.
     pub columns: Vec<u64>,
     /// Rows to compare.
     pub rows: Vec<Row>,
@@ -24,9 +24,9 @@ pub struct Table {
 pub struct Row {
     /// Workload of the row, if the table has several.
     pub of: String,
-    /// Who does it, and how: `records, opencl:0, pinned`.
+    /// The side, and how it runs: `records, opencl:0, pinned`.
     pub side: String,
-    /// What kind of figure it is.
+    /// Where the figures are from.
     pub source: Source,
     /// A figure for each column.
     pub cells: Vec<Cell>,
@@ -40,62 +40,62 @@ pub enum Source {
     LikeForLike,
     /// XDP-on-GPU's loop over records measured here, on one thread.
     Loop,
-    /// Ours, from raw packets, measured here.
+    /// Portcullis on raw packets, measured here.
     Ours,
     /// Published by its authors, on another machine.
     Published,
 }
 
 impl Source {
-    /// In a few words.
+    /// Short description for tables.
     pub fn name(self) -> &'static str {
         match self {
-            Source::LikeForLike => "its way, here",
+            Source::LikeForLike => "its method, here",
             Source::Loop => "its loop, here",
-            Source::Ours => "ours, here",
+            Source::Ours => "Portcullis, here",
             Source::Published => "published",
         }
     }
 }
 
-/// What a row has in a column.
+/// A figure of a row.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Cell {
-    /// A time that was measured here, in nanoseconds.
+    /// Measured here.
     Measured {
         /// Packets, or records, that were filtered in that time.
         packets: u64,
-        /// The median.
+        /// Median, in nanoseconds.
         median_ns: f64,
-        /// Where the median lies, with the confidence that the run's results state: its lower end.
+        /// Lower end of the confidence interval, in nanoseconds.
         low_ns: f64,
         /// Upper end of the interval, in nanoseconds.
         high_ns: f64,
-        /// How often it was measured.
+        /// Number of samples.
         samples: u64,
     },
-    /// A time that others have published, in nanoseconds.
+    /// Published by XDP-on-GPU.
     Published {
         /// Packets, or records, that were filtered in that time.
         packets: u64,
-        /// The mean.
+        /// Mean, in nanoseconds.
         mean_ns: f64,
     },
-    /// The verdicts were not right: what was measured says nothing.
+    /// The verdicts were wrong, so there is no figure.
     Wrong {
-        /// The first packet that was.
+        /// The first wrong packet.
         reason: String,
     },
-    /// Nothing was measured, or published.
+    /// Neither measured nor published.
     None {
-        /// Why, where there is more to say than that nobody did.
+        /// Why, if it was to be measured.
         reason: Option<String>,
     },
 }
 
 impl Cell {
-    /// Millions of packets a second.
+    /// Rate in Mpps.
     pub fn mpps(&self) -> Option<f64> {
         match *self {
             Cell::Measured { packets, median_ns: nanos, .. } | Cell::Published { packets, mean_ns: nanos } => {
@@ -106,42 +106,42 @@ impl Cell {
     }
 }
 
-/// A table as people read it.
+/// A table formatted for readers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FormattedTable {
-    /// As [`Table::title`].
+    /// Title, as [`Table::title`].
     pub title: String,
-    /// As [`Table::note`].
+    /// Notes, as [`Table::note`].
     pub note: String,
-    /// The first names rows.
+    /// Columns; the first holds the names of rows.
     pub columns: Vec<Column>,
-    /// The rows; a value that is not there was not measured, or not published.
+    /// Rows; `None` was neither measured nor published.
     pub rows: Vec<Vec<Option<String>>>,
 }
 
-/// A column of such a table.
+/// A column of a formatted table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Column {
     /// Name of the column, with its unit.
     pub name: String,
-    /// Whether its values were published by others and not measured here.
+    /// Whether its values are published ones, not measured here.
     pub published: bool,
 }
 
 impl Table {
-    /// Whether a side's verdicts were not right.
+    /// Whether any side's verdicts were wrong.
     pub fn is_wrong(&self) -> bool {
         self.rows.iter().flat_map(|row| &row.cells).any(|cell| matches!(cell, Cell::Wrong { .. }))
     }
 
-    /// The table as people read it: a row for each number of packets, a column for each side, in
-    /// millions of packets a second.
+    /// Formats the table transposed: a row for each number of packets, a column for each side, in
+    /// Mpps.
     pub fn formatted(&self) -> FormattedTable {
         let mut columns = vec![Column { name: self.across.clone(), published: false }];
         columns.extend(self.rows.iter().map(|row| {
             let of = if row.of.is_empty() || row.of == self.title { String::new() } else { format!("{}, ", row.of) };
             let published = row.source == Source::Published;
-            // That it is published the column says by itself.
+            // The column is marked as published anyway.
             let whose = if published { String::new() } else { format!("{}: ", row.source.name()) };
             Column { name: format!("{whose}{of}{} (Mpps)", row.side), published }
         }));

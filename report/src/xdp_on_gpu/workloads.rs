@@ -1,27 +1,25 @@
-//! XDP-on-GPU's six workloads: over records on a processor and on devices, and as filters over
-//! packets.
+//! XDP-on-GPU's six workloads: over records, on a processor and on devices, and as filters.
 
 use portcullis::stock;
 
 use super::records::{ACTION, Fields, Record, Traffic};
 
-/// One of its workloads.
+/// A workload of XDP-on-GPU.
 #[derive(Debug)]
 pub struct Workload {
     /// Name in XDP-on-GPU's tables.
     pub name: &'static str,
     /// Traffic that XDP-on-GPU generates for it.
     pub traffic: Traffic,
-    /// The rule, over one record; the result is its action.
+    /// The rule: returns the action for a record.
     pub rule: fn(Fields) -> u8,
-    /// The workload as a loop over records that sets their actions: the CPU baseline of
-    /// XDP-on-GPU's tables.
+    /// Loop over records that sets their actions: the CPU baseline of XDP-on-GPU's tables.
     pub record_loop: fn(&mut [Record]),
-    /// The kernel that does it, in [`KERNELS`].
+    /// Name of its kernel in [`KERNELS`].
     pub kernel: &'static str,
-    /// Records that a work item of that kernel takes.
+    /// Records per work item of that kernel.
     pub records_per_item: usize,
-    /// Name of the filter that does the same on packets: a stock filter, or `batch_hash_lb`.
+    /// Name of the equivalent filter: a stock filter, or `batch_hash_lb`.
     pub filter: &'static str,
 }
 
@@ -34,8 +32,8 @@ impl Workload {
         if self.filter == "batch_hash_lb" { BATCH_HASH_LB } else { stock::wgsl(self.filter).expect("a stock filter") }
     }
 
-    /// What its filter over packets returns for an action: of filters 1 is PASS and 0 is DROP, of
-    /// balancers the lowest three bits are the port that the packet is redirected to.
+    /// Returns the filter's return value for an action. Of filters, 1 is PASS and 0 is DROP; of
+    /// balancers, the lowest three bits are the port that the packet is redirected to.
     pub fn returns(&self, action: u8) -> u32 {
         match self.traffic {
             Traffic::Filters => u32::from(action) + 1,
@@ -47,12 +45,12 @@ impl Workload {
 /// The filter of the one workload that is no stock filter.
 const BATCH_HASH_LB: &str = include_str!("batch_hash_lb.wgsl");
 
-/// The kernels over records, in OpenCL C and in CUDA C++: what differs between them is defined
-/// before it.
+/// The kernels over records, in the common subset of OpenCL C and CUDA C++; macros defined before
+/// the text cover the differences.
 pub const KERNELS: &str = include_str!("kernels.c");
 
-/// A workload by its rule, which is the kernel's name as well. Each has a loop of its own, so that
-/// the rule can be inlined.
+/// Builds a workload from its rule, which also names the kernel. Each workload has its own loop, so
+/// that the rule is inlined.
 macro_rules! workload {
     ($name:literal, $traffic:ident, $rule:ident, $records_per_item:literal, $filter:literal) => {
         Workload {
@@ -71,7 +69,7 @@ macro_rules! workload {
     };
 }
 
-/// All of them, in the order of its tables.
+/// All workloads, in the order of XDP-on-GPU's tables.
 pub const WORKLOADS: [Workload; 6] = [
     workload!("simple filter", Filters, simple, 1, "simple_filter"),
     workload!("port filter", Filters, port, 1, "port_filter"),
@@ -81,7 +79,7 @@ pub const WORKLOADS: [Workload; 6] = [
     workload!("batch hash load balancer", Balancers, balance_in_batches, 16, "batch_hash_lb"),
 ];
 
-/// 192.168.0.1 is dropped, of the others TCP and UDP pass.
+/// Drops 192.168.0.1; passes TCP and UDP of all others.
 #[inline(always)]
 fn simple(fields: Fields) -> u8 {
     u8::from(fields.source != 0xc0a8_0001 && matches!(fields.protocol, 6 | 17))
@@ -112,7 +110,7 @@ fn complex(fields: Fields) -> u8 {
     u8::from(!(refused || fields.length > 1500 || fields.length < 64 || fields.protocol == 1))
 }
 
-/// FNV-1a of 32 bits over addresses and ports, lowest byte first.
+/// 32-bit FNV-1a over addresses and ports, lowest byte first.
 #[inline(always)]
 fn hash(fields: Fields) -> u32 {
     let mut hash = 2_166_136_261_u32;
@@ -128,7 +126,7 @@ fn hash(fields: Fields) -> u32 {
     hash
 }
 
-/// One of eight workers, and a mark on every other one.
+/// Returns the action of one of eight workers, with a mark on every other one.
 #[inline(always)]
 fn marked(worker: u32, mark: bool) -> u8 {
     worker as u8 | if mark { 0x80 } else { 0 }
@@ -140,7 +138,7 @@ fn balance(fields: Fields) -> u8 {
     marked(worker, worker.is_multiple_of(2))
 }
 
-/// A worker of another part of the hash, marked by the first.
+/// Takes the worker from the hash's upper half and the mark from its lowest bits.
 #[inline(always)]
 fn balance_in_batches(fields: Fields) -> u8 {
     let hash = hash(fields);

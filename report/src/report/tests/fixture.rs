@@ -1,14 +1,14 @@
-//! Results as a benchmark could find them, by a formula and not by measurement: a device has a cost
-//! for each batch, one for each packet, and moves bytes.
+//! Synthetic results from a cost model: a device has a cost per batch, a cost per packet, and moves
+//! bytes.
 
 use crate::results::*;
 use crate::xdp_on_gpu::{self, Row, Source, Table};
 
-/// Filters, by what a packet costs on a processor, in nanoseconds.
+/// Filters, with their cost per packet on a processor, in nanoseconds.
 pub const FILTERS: [(&str, f64); 3] = [("simple_filter", 3.1), ("http_only", 9.0), ("hash_lb", 14.0)];
-/// Batches.
+/// Batch sizes, in packets.
 pub const BATCHES: [u64; 6] = [64, 1_024, 16_384, 262_144, 1_048_576, 10_000_000];
-/// Packets, with their bytes.
+/// Packet sizes, with their mean in bytes.
 pub const PACKETS: [(&str, f64); 3] = [("64", 64.0), ("1500", 1_500.0), ("imix", 353.8)];
 
 /// Devices: id, name, nanoseconds a batch, share of the processor's time for a packet, whether
@@ -24,7 +24,7 @@ fn around(median: f64, noise: f64) -> Estimate {
     Estimate { median, low: median * (1.0 - noise), high: median * (1.0 + noise) }
 }
 
-/// One measurement.
+/// Returns one measured cell.
 pub fn cell(filter: usize, device: usize, batch: u64, packets: usize, transfer: &str) -> Cell {
     let (id, _, start, share, bus) = DEVICES[device];
     let (packets, packet_bytes) = PACKETS[packets];
@@ -114,7 +114,7 @@ pub fn empty() -> Results {
     }
 }
 
-/// A run of which everything came, with a device that was wrong once and one that failed once.
+/// Returns a complete run, with one wrong cell and one failed cell.
 pub fn full() -> Results {
     let mut results = empty();
     results.devices = DEVICES

@@ -1,4 +1,4 @@
-//! What must hold of any report, whatever was measured.
+//! Properties that every report has, whatever was measured.
 
 use super::{fixture, html};
 use crate::number::{digits, grouped};
@@ -8,7 +8,7 @@ fn page(results: &Results) -> String {
     html(results).expect("a report can be made of any results")
 }
 
-/// What every report is, of whatever results.
+/// Renders a report and checks the properties of every report.
 fn sound(results: &Results) -> String {
     let page = page(results);
     assert!(!page.contains("://"), "an address: {}", around(&page, "://"));
@@ -38,10 +38,10 @@ fn around<'a>(page: &'a str, what: &str) -> &'a str {
     &page[start..page.ceil_char_boundary((at + 80).min(page.len()))]
 }
 
-/// Every element that is opened is closed, in order.
+/// Checks that elements are closed in order.
 fn balanced(page: &str) {
     const VOID: [&str; 3] = ["meta", "br", "!DOCTYPE"];
-    // Those around the style sheet.
+    // The elements around the style sheet.
     let mut open = vec!["html", "head"];
     let markup = page.split_once("</style>").expect("there is a style sheet").1;
     for tag in markup.split('<').skip(1) {
@@ -77,7 +77,7 @@ fn reports_of_anything_are_sound() {
 }
 
 #[test]
-fn values_that_are_no_numbers_are_left_out_of_plots() {
+fn values_without_a_place_are_left_out_of_plots() {
     for bad in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 0.0, -1.0, 1e300, f64::MIN_POSITIVE] {
         let mut results = fixture::full();
         for cell in results.cells.iter_mut().step_by(3) {
@@ -97,7 +97,7 @@ fn values_that_are_no_numbers_are_left_out_of_plots() {
 }
 
 #[test]
-fn only_wrong_cells_are_called_so() {
+fn only_wrong_cells_are_marked() {
     let mut results = fixture::full();
     let wrong = results.cells.iter().filter(|c| matches!(c.outcome, Outcome::Wrong { .. })).count();
     assert_eq!(wrong, 1);
@@ -114,7 +114,7 @@ fn only_wrong_cells_are_called_so() {
 }
 
 #[test]
-fn a_wrong_cell_has_no_speed() {
+fn a_wrong_cell_has_no_rate() {
     let mut results = Results { cells: vec![fixture::cell(0, 0, 64, 0, "whole packets")], ..fixture::empty() };
     assert!(sound(&results).contains(" Mpps in batches of 64."));
     results.cells[0].outcome = Outcome::Wrong { detail: "packet 3: PASS for DROP".into() };
@@ -123,9 +123,9 @@ fn a_wrong_cell_has_no_speed() {
     assert!(page.contains("packet 3: PASS for DROP"));
 }
 
-/// Every text of the results, replaced.
+/// Replaces every text of the results.
 fn strings(value: &mut serde_json::Value, text: &str) {
-    // These are the shape's own words and not texts.
+    // These are part of the format, not texts.
     const KEPT: [&str; 3] = ["outcome", "source", "ended"];
     match value {
         serde_json::Value::String(old) => *old = text.into(),
@@ -142,7 +142,7 @@ fn strings(value: &mut serde_json::Value, text: &str) {
 }
 
 #[test]
-fn texts_are_escaped_wherever_they_come_from() {
+fn all_texts_are_escaped() {
     let evil = r#"</title></style><script>alert("1")</script><b onload='x'>&amp; http://www.example.org/"#;
     let mut value = serde_json::to_value(fixture::full()).expect("results can be written");
     strings(&mut value, evil);
@@ -150,7 +150,7 @@ fn texts_are_escaped_wherever_they_come_from() {
     let page = sound(&results);
     assert!(!page.contains("<b "), "{}", around(&page, "<b "));
     assert!(page.contains("&lt;script&gt;alert("));
-    // It reads as it was written: once by the page, once by the plots.
+    // It is escaped in the page and in the plots.
     assert!(page.contains("&amp;amp; http:&#47;/www&#46;example"));
 }
 
@@ -190,7 +190,7 @@ fn every_measurement_is_in_a_table() {
 }
 
 #[test]
-fn what_ended_early_says_so() {
+fn interrupted_runs_say_so() {
     let mut results = fixture::full();
     assert!(!sound(&results).contains("Interrupted"));
     results.run.interrupted = true;
@@ -198,7 +198,7 @@ fn what_ended_early_says_so() {
 }
 
 #[test]
-fn misses_are_as_plain_as_hits() {
+fn missed_targets_are_shown() {
     let page = sound(&fixture::full());
     assert!(page.contains("1 met, 2 missed, 1 not measured here."));
     for text in [">met<", ">missed<", ">not measured<", "0.96 (0.93 to 0.98)", "no GPU on this machine"] {
@@ -220,7 +220,7 @@ fn latencies_under_load_are_shown_where_there_are_any() {
 }
 
 #[test]
-fn what_was_cut_short_says_so() {
+fn unconverged_cells_say_so() {
     let mut results = Results { cells: vec![fixture::cell(0, 0, 64, 0, "whole packets")], ..fixture::empty() };
     let mut with = |ended, latencies| {
         if let Outcome::Measured(measured) = &mut results.cells[0].outcome {
@@ -260,7 +260,7 @@ fn a_device_keeps_its_colour() {
     let labels = page.split("<text ").filter_map(|t| t.split_once("</text>")).map(|(label, _)| label);
     let labels: Vec<_> = labels.filter(|label| label.ends_with(">cuda:0")).collect();
     assert!(labels.len() > 10, "{}", labels.len());
-    // In the summary's bars it stands on its colour.
+    // In the summary's bars the label is on the device's colour.
     let surface = super::theme::SURFACE.rgb();
     let ground = format!("#{:02X}{:02X}{:02X}", surface.0, surface.1, surface.2);
     assert!(labels.iter().all(|t| t.contains(&literal) || t.contains(&ground)));

@@ -21,7 +21,7 @@ fn options(sizes: &[usize], all: bool) -> Options {
     }
 }
 
-/// The interpreter as a device that gets its seventh packet wrong.
+/// The interpreter with a wrong verdict for the seventh packet.
 #[derive(Debug)]
 struct FaultyInterp(InterpDevice);
 
@@ -80,7 +80,7 @@ impl Session for WrongSession {
 
 impl Instrumented for WrongSession {}
 
-/// Records that a processor looks at by the rule, and wrongly where it is asked to.
+/// A record kernel on the processor, wrong on request.
 struct CpuRecords {
     memory: Vec<u8>,
     rule: fn(Fields) -> u8,
@@ -135,7 +135,7 @@ fn every_column_has_every_side() {
 }
 
 #[test]
-fn what_is_wrong_has_no_speed() {
+fn wrong_sides_have_no_rate() {
     let side = Side { device: Arc::new(FaultyInterp(InterpDevice::new())), records: Some(fake_records(true)) };
     let tables = run(&[side], &options(&[100], false), &mut |_| ());
     for row in tables.iter().flat_map(|table| &table.rows) {
@@ -149,7 +149,7 @@ fn what_is_wrong_has_no_speed() {
 }
 
 #[test]
-fn an_end_that_is_asked_for_comes_between_two_rounds() {
+fn cancelling_ends_the_comparison() {
     let options = options(&[100, 1000], true);
     options.cancel.cancel();
     let tables = run(&[], &options, &mut |_| ());
@@ -158,7 +158,7 @@ fn an_end_that_is_asked_for_comes_between_two_rounds() {
 }
 
 #[test]
-fn what_is_not_begun_in_time_is_left_out_with_the_reason() {
+fn late_columns_are_left_out_with_the_reason() {
     let side = Side { device: Arc::new(InterpDevice::new()), records: Some(fake_records(false)) };
     let options = options(&[100], false);
     for (late, is_left_out) in [(Duration::ZERO, false), (GRACE + Duration::from_secs(1), true)] {
@@ -178,7 +178,7 @@ fn what_is_not_begun_in_time_is_left_out_with_the_reason() {
 }
 
 #[test]
-fn columns_share_the_time_that_is_left() {
+fn columns_share_the_remaining_time() {
     let options = Options { time: Duration::from_secs(100), ..options(&[100], false) };
     let mut progress = |_: &str| ();
     let mut run = Run { options: &options, began: Instant::now(), left: 20, progress: &mut progress };
@@ -191,7 +191,7 @@ fn columns_share_the_time_that_is_left() {
     assert!(run.budget(3) < Duration::from_secs(1) || run.began.elapsed() < Duration::from_secs(99));
 }
 
-/// The kernels written here for XDP-on-GPU's records keep its rules on every OpenCL device.
+/// The record kernels follow the rules on every OpenCL device.
 #[cfg(feature = "opencl")]
 #[test]
 fn kernels_keep_to_the_rules() {
@@ -207,7 +207,7 @@ fn kernels_keep_to_the_rules() {
         let open = open_records(&device.info().id).expect("it was found");
         for workload in &super::super::workloads::WORKLOADS {
             for memory in [HostMemory::Pageable, HostMemory::Pinned, HostMemory::Imported] {
-                // Chunks that divide the number, that do not, and one of more than there are.
+                // A chunk size that divides the count, one that does not, and one above it.
                 for chunk in [1000, 300, 5000] {
                     let mut records = open(workload, memory, 3000, chunk).unwrap();
                     fill(records.host(), workload, 3000);

@@ -62,8 +62,7 @@ fn records_and_packets_get_the_same() {
     }
 }
 
-/// The marks that packets do not bear: what FNV's authors publish for a text, and the rule's own
-/// words.
+/// The marks are only in records, so they are checked against the hash and the rule's definition.
 #[test]
 fn every_other_worker_is_marked() {
     // "foobar", as they hash it (http://www.isthe.com/chongo/tech/comp/fnv/), is six bytes; here
@@ -79,7 +78,7 @@ fn every_other_worker_is_marked() {
     }
 }
 
-/// The loop is the rule, one record after another.
+/// The loop applies the rule to each record.
 #[test]
 fn the_loop_over_records_keeps_each_action() {
     for workload in &WORKLOADS {
