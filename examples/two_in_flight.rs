@@ -1,26 +1,18 @@
 //! Keeps two batches in flight, so that the device works on one while the next is read: `cargo run
 //! --example two_in_flight`. (A CPU may run small batches only on completion.)
 //!
-//! [`portcullis::pipeline`] does the same, with threads for reading and writing.
-
-use std::sync::Arc;
+//! [`portcullis::Pipeline`] does the same with threads for reading and writing.
 
 use portcullis::device::LoadOptions;
-use portcullis::diagnostics;
-use portcullis::frontend::wgsl;
 use portcullis::io::{self, Source, SourceOptions};
 use portcullis::packet::VerdictCounts;
-use portcullis::pipeline;
-use portcullis::program::ProgramOptions;
+use portcullis::{Device, Filter, pipeline};
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let text = include_str!("../shaders/port_filter.wgsl");
-    let filter = diagnostics::Source::new("port_filter.wgsl", text);
-    let program = Arc::new(wgsl::compile(&filter, &ProgramOptions::default())?);
-
-    let device = portcullis::devices::open_auto()?;
+pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let program = Filter::stock("port_filter")?.compile()?;
+    let device = Device::auto()?;
     let options = LoadOptions { depth: 2, ..LoadOptions::default() };
-    let mut session = device.load(&program, &options)?;
+    let mut session = device.as_dyn().load(&program, &options)?;
 
     // 100,000 synthetic packets in batches of 10,000; a path to a capture works as well. The filter
     // determines what else batches need: headroom and tailroom, or metadata.

@@ -75,6 +75,7 @@ pub mod stock;
 
 pub use error::Error;
 pub use filter::{Device, Filter, Filtered, FilteredIntoIter, Packet, Run, RunMap};
+pub use pipeline::Pipeline;
 pub use portcullis_core::packet::{Verdict, VerdictCounts};
 
 /// Front ends: from a filter's text or object to a [`program::Program`].

@@ -11,6 +11,7 @@
 //! packets are written.
 
 mod broadcast;
+mod builder;
 mod completion_estimator;
 mod driver;
 #[cfg(all(target_os = "linux", feature = "live"))]
@@ -30,6 +31,7 @@ use portcullis_core::reason;
 use portcullis_io::{Progress, RedirectGroups, SinkError, Source, SourceError, SourceOptions, Warning};
 
 pub use broadcast::Broadcasts;
+pub use builder::Pipeline;
 use driver::{Driver, Endpoints, NextBatch};
 pub use outputs::Outputs;
 pub use totals::{MAX_TARGETS, TargetCounts, Times, Totals};

@@ -172,7 +172,7 @@ fn outputs_that_cannot_be_written_are_named() {
     );
 }
 
-/// If writing fails, the file ends with a whole packet, and the error states how many packets it has.
+/// If writing fails, the file ends with a whole packet, and the error states how many it has.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_file_whose_writing_fails_ends_with_a_whole_packet() {

@@ -116,7 +116,7 @@ fn a_closed_standard_output_is_an_error() {
     assert_eq!(packets(&place.read("o.pcap")), [[1; 60]]);
 }
 
-/// The other outputs are complete if one fails.
+/// If one output fails, the others are still complete.
 #[test]
 fn a_closed_pipe_does_not_truncate_other_outputs() {
     let place = Place::new();
