@@ -145,6 +145,6 @@ pub fn missing(option: &str, feature: &str) -> Failure {
     Failure::Usage(if cfg!(target_os = "linux") {
         format!("{option}: this program was built without it; build it with `--features {feature}`")
     } else {
-        format!("{option}: only Linux has this")
+        format!("{option}: supported on Linux only")
     })
 }
