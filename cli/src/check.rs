@@ -170,7 +170,7 @@ fn wgsl(program: &Program) -> Result<String, Failure> {
 
 #[cfg(feature = "wgpu")]
 fn spirv(program: &Program) -> Result<Vec<u8>, Failure> {
-    let words = portcullis::wgpu::spirv(program)?;
+    let words = portcullis::backend::wgpu::spirv(program)?;
     Ok(words.iter().flat_map(|word| word.to_le_bytes()).collect())
 }
 
@@ -181,7 +181,7 @@ fn spirv(_: &Program) -> Result<Vec<u8>, Failure> {
 
 #[cfg(feature = "cpu")]
 fn render_clif(program: &Program) -> Result<String, Failure> {
-    Ok(portcullis::cpu::render_clif(program)?)
+    Ok(portcullis::backend::cpu::render_clif(program)?)
 }
 
 #[cfg(not(feature = "cpu"))]
@@ -191,7 +191,7 @@ fn render_clif(_: &Program) -> Result<String, Failure> {
 
 #[cfg(feature = "cpu")]
 fn lanes(program: &Program) -> Result<String, Failure> {
-    let traced = portcullis::cpu::vector::LaneProgram::trace(program);
+    let traced = portcullis::backend::cpu::vector::LaneProgram::trace(program);
     let traced =
         traced.map_err(|reason| Failure::Wrong(format!("packets go one by one through this filter: {reason}")))?;
     Ok(traced.dump())

@@ -8,7 +8,7 @@ use portcullis::device::{CancelToken, Device, LoadOptions};
 use portcullis::devices::backends;
 use portcullis::diagnostics;
 use portcullis::frontend::wgsl;
-use portcullis::io::capture;
+use portcullis::packet_io::capture;
 use portcullis::pipeline::{self, Event, Outputs, Totals};
 use portcullis::program::{Program, ProgramOptions};
 use portcullis::stock;

@@ -271,7 +271,7 @@ impl FilterArgs {
     }
 
     fn options(&self) -> ProgramOptions {
-        ProgramOptions { parameters: self.set.clone(), fuel: self.fuel, ..ProgramOptions::default() }
+        ProgramOptions::default().with_parameters(self.set.clone()).with_fuel(self.fuel)
     }
 
     /// An object's name, what is in the file, and the program that is named.

@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind, IsTerminal, Write};
 
 use codespan_reporting::term::termcolor::ColorChoice;
 use comfy_table::{CellAlignment, Table, presets};
-use portcullis::io::create_error_reason;
+use portcullis::packet_io::create_error_reason;
 use portcullis::reason;
 
 use super::failure::Failure;

@@ -3,8 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
-use portcullis::io::synth::{self, Generator, Size, Spec};
-use portcullis::io::{Source, SourceError, SourceOptions, capture};
+use portcullis::packet_io::synth::{self, Generator, Size, Spec};
+use portcullis::packet_io::{Source, SourceError, SourceOptions, capture};
 
 /// Packets of one kind or from one file.
 #[derive(Debug, Clone)]

@@ -62,6 +62,7 @@ pub struct Progress {
 
 /// Options for how a source builds batches.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct SourceOptions {
     /// Maximum number of packets in a batch. Batches may be smaller, because a batch lies in one
     /// arena.
@@ -81,6 +82,30 @@ impl SourceOptions {
     /// when it is filtered. Measured from 128 KiB to 4 MiB: 0.5 to 1 MiB was fastest, 4 MiB a
     /// quarter slower.
     pub const BLOCK_SIZE: usize = 1 << 20;
+
+    /// Sets [`SourceOptions::max_packets`].
+    #[must_use]
+    pub fn with_max_packets(self, max_packets: usize) -> SourceOptions {
+        SourceOptions { max_packets, ..self }
+    }
+
+    /// Sets [`SourceOptions::room`].
+    #[must_use]
+    pub fn with_room(self, room: ResizeRoom) -> SourceOptions {
+        SourceOptions { room, ..self }
+    }
+
+    /// Sets [`SourceOptions::metadata`].
+    #[must_use]
+    pub fn with_metadata(self, metadata: bool) -> SourceOptions {
+        SourceOptions { metadata, ..self }
+    }
+
+    /// Sets [`SourceOptions::block_size`].
+    #[must_use]
+    pub fn with_block_size(self, block_size: usize) -> SourceOptions {
+        SourceOptions { block_size, ..self }
+    }
 }
 
 impl Default for SourceOptions {

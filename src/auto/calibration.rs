@@ -140,7 +140,7 @@ mod tests {
 
     fn program(text: &str, parameters: &[(&str, &str)]) -> Program {
         let parameters = parameters.iter().map(|&(name, value)| (name.into(), value.into())).collect();
-        let options = ProgramOptions { parameters, ..ProgramOptions::default() };
+        let options = ProgramOptions::default().with_parameters(parameters);
         wgsl::compile(&Source::new("f.wgsl", text), &options).unwrap_or_else(|e| panic!("{}", e.render()))
     }
 
@@ -161,8 +161,8 @@ mod tests {
         let base = key(&program(text, &[]), &[&info], &options);
         assert_eq!(base, key(&program(text, &[]), &[&info], &options));
         let other = DeviceInfo { driver: "another".into(), ..info.clone() };
-        let depth = LoadOptions { depth: 7, ..LoadOptions::default() };
-        let inline = LoadOptions { dispatch: Some(Dispatch::Inline), ..LoadOptions::default() };
+        let depth = LoadOptions::default().with_depth(7);
+        let inline = LoadOptions::default().with_dispatch(Some(Dispatch::Inline));
         let keys = [
             base,
             key(&program(text, &[("limit", "4")]), &[&info], &options),

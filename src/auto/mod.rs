@@ -222,11 +222,10 @@ impl AutoDevice {
     /// Load options for a candidate.
     fn options(&self, device: usize, options: &LoadOptions) -> LoadOptions {
         let kind = self.candidates[device].info().kind;
-        LoadOptions {
-            dispatch: options.dispatch.or(self.settings.cpu_dispatch.filter(|_| kind == DeviceKind::Cpu)),
-            elephant_flow_device: options.elephant_flow_device.clone().filter(|_| kind != DeviceKind::Cpu),
-            ..options.clone()
-        }
+        options
+            .clone()
+            .with_dispatch(options.dispatch.or(self.settings.cpu_dispatch.filter(|_| kind == DeviceKind::Cpu)))
+            .with_elephant_flow_device(options.elephant_flow_device.clone().filter(|_| kind != DeviceKind::Cpu))
     }
 
     /// Loads the filter on a candidate. If that does not support it, records why and returns

@@ -80,7 +80,7 @@ impl FilterArgs {
         let program = match stock {
             Some((_, text)) => {
                 let source = Source::new(format!("{name}.wgsl"), *text);
-                let options = ProgramOptions { parameters: self.set.clone(), ..ProgramOptions::default() };
+                let options = ProgramOptions::default().with_parameters(self.set.clone());
                 wgsl::compile(&source, &options).map_err(filter::of_arguments)?
             }
             None if !Path::new(name).exists() && !name.contains(['.', '/']) => {

@@ -16,7 +16,7 @@ use portcullis::auto::calibration::CalibrationStore;
 use portcullis::auto::{AutoDevice, CalibrationMode, Settings};
 use portcullis::device::{Device, Dispatch};
 use portcullis::devices::{self, Selector};
-use portcullis::io::{create_error_reason, same_destination, same_file};
+use portcullis::packet_io::{create_error_reason, same_destination, same_file};
 use portcullis_bench::csv::csv;
 use portcullis_bench::results::{Bar, Cell, Missing, Outcome, Results};
 use portcullis_bench::run::{self, BATCHES, Chosen, Extent, Order, QUICK_BATCHES, RunGuard, Start};

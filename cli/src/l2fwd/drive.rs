@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use portcullis::device::{
     CancelToken, Device, DeviceError, DeviceInfo, Dispatch, LoadOptions, MAX_SYNTHETIC_WORK, MeasureOptions, Session,
 };
-use portcullis::io::dpdk::{self, DpdkError, Options, PortInfo};
-use portcullis::io::live::Lane;
+use portcullis::packet_io::dpdk::{self, DpdkError, Options, PortInfo};
+use portcullis::packet_io::live::Lane;
 use portcullis::pipeline::Event;
 use portcullis::pipeline::live::{
     BatchPolicy, LaneError, LaneStats, LiveLane, LiveOptions, MeasurementWindow, OverloadPolicy, RunStats, Snapshot,
@@ -237,13 +237,11 @@ impl Benchmark<'_> {
             Workload::Cpu => (devices::open("cpu")?, Dispatch::Inline),
             Workload::Device(dispatch) => (self.args.device.open()?, dispatch),
         };
-        let load = LoadOptions {
-            threads: NonZeroUsize::new(1),
-            dispatch: Some(dispatch),
-            measure: MeasureOptions { synthetic_work: self.args.work, ..MeasureOptions::default() },
-            cancel: self.interrupt.give_up.clone(),
-            ..LoadOptions::default()
-        };
+        let load = LoadOptions::default()
+            .with_threads(NonZeroUsize::new(1))
+            .with_dispatch(dispatch)
+            .with_measure(MeasureOptions::default().with_synthetic_work(self.args.work))
+            .with_cancel(self.interrupt.give_up.clone());
         let dispatch = if workload == Workload::Cpu { Dispatch::Pipelined } else { dispatch };
         Ok((Some((device, load)), dispatch))
     }

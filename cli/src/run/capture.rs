@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use portcullis::auto::{EXPECTED_BATCH_PACKETS, Settings};
 use portcullis::device::{Device, DeviceError, DeviceKind, LoadOptions, MeasureOptions, Session};
-use portcullis::io::wrap::Limit;
-use portcullis::io::{self, RedirectSink, Sink, SinkError, Source, SourceOptions};
+use portcullis::packet_io::wrap::Limit;
+use portcullis::packet_io::{self, RedirectSink, Sink, SinkError, Source, SourceOptions};
 use portcullis::pipeline::{self, Broadcasts, Event, Observer, Outputs, PipelineError, Totals};
 use portcullis::program::Program;
 
@@ -29,17 +29,15 @@ pub fn run(args: &Args, read: &str) -> Result<(), Failure> {
     let chosen = Chosen::open(&args.device, settings)?;
     let device = chosen.device.clone();
     args.maps.check(&program, device.info())?;
-    let options = LoadOptions {
+    let options = LoadOptions::default()
         // Unless the user asked for this GPU, leave it those batches at which the CPU is not
         // better.
-        elephant_flow_device: chosen.elephant_flow_device(),
-        threads: args.threads.and_then(|n| NonZeroUsize::new(n.into())),
-        dispatch: args.dispatch,
-        transfer: args.transfer,
-        measure: MeasureOptions { record_stages: args.explain, ..MeasureOptions::default() },
-        cancel: interrupt.give_up.clone(),
-        ..LoadOptions::default()
-    };
+        .with_elephant_flow_device(chosen.elephant_flow_device())
+        .with_threads(args.threads.and_then(|n| NonZeroUsize::new(n.into())))
+        .with_dispatch(args.dispatch)
+        .with_transfer(args.transfer)
+        .with_measure(MeasureOptions::default().with_record_stages(args.explain))
+        .with_cancel(interrupt.give_up.clone());
     let loaded = device.load(&program, &options);
     chosen.warn();
     let mut session = loaded?;
@@ -246,8 +244,8 @@ fn open_source(args: &Args, read: &str, program: &Program, kind: DeviceKind) -> 
         options.block_size =
             (batch as usize).saturating_mul(512).clamp(SourceOptions::BLOCK_SIZE, 8 * SourceOptions::BLOCK_SIZE);
     }
-    let source = io::open(read, &options).map_err(|error| match error {
-        io::SourceError::Spec(_) => Failure::Usage(error.to_string()),
+    let source = packet_io::open(read, &options).map_err(|error| match error {
+        packet_io::SourceError::Spec(_) => Failure::Usage(error.to_string()),
         _ => Failure::Wrong(error.to_string()),
     })?;
     Ok(match args.limit {
@@ -258,7 +256,7 @@ fn open_source(args: &Args, read: &str, program: &Program, kind: DeviceKind) -> 
 
 fn open_outputs(args: &Args, program: &Program, source: &dyn Source) -> Result<Outputs, SinkError> {
     let create = |path: &Option<String>| -> Result<Option<Box<dyn Sink>>, SinkError> {
-        path.as_deref().map(|path| io::create(path, source.format())).transpose()
+        path.as_deref().map(|path| packet_io::create(path, source.format())).transpose()
     };
     let pass = create(&args.write)?;
     let tx = create(&args.write_tx)?;

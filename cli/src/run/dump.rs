@@ -3,8 +3,8 @@
 use std::io::{self, BufWriter, Write};
 
 use portcullis::device::Session;
-use portcullis::io::SinkError;
 use portcullis::map::{self, Declaration, Format};
+use portcullis::packet_io::SinkError;
 use portcullis::program::Program;
 
 use super::maps::MapFile;

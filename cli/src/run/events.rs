@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use portcullis::device::{CancelToken, DeviceError, Session};
 use portcullis::frontend::xdp::events::{Event, EventCounts, EventPayload, EventReader, MAX_PACKET_BYTES};
-use portcullis::io::SinkError;
+use portcullis::packet_io::SinkError;
 use portcullis::program::Program;
 use serde::Serialize;
 

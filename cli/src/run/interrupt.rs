@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use portcullis::device::CancelToken;
 #[cfg(all(target_os = "linux", feature = "live"))]
-use portcullis::io::live::sighup::keep_sighup_ignored;
+use portcullis::packet_io::live::sighup::keep_sighup_ignored;
 
 use crate::failure::INTERRUPTED;
 use crate::out;

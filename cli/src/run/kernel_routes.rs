@@ -2,7 +2,7 @@
 
 use portcullis::device::{DeviceError, DeviceInfo, Session};
 #[cfg(target_os = "linux")]
-use portcullis::io::routes::RouteWatch;
+use portcullis::packet_io::routes::RouteWatch;
 use portcullis::program::Program;
 use portcullis::routes::RoutingTables;
 use portcullis::routes::{RouteMaps, RouteMapsError};

@@ -7,10 +7,10 @@ use std::time::Duration;
 use clap::builder::{NonEmptyStringValueParser, StringValueParser, TypedValueParser};
 use portcullis::device::{CancelToken, DeviceError, DeviceInfo, Session};
 use portcullis::frontend::xdp::events::EventCounts;
-use portcullis::io::SinkError;
 use portcullis::map::{Declaration, Format};
 use portcullis::map_file::find_map;
 use portcullis::map_file::text::ParsedRows;
+use portcullis::packet_io::SinkError;
 use portcullis::program::Program;
 
 use super::dump::Dumps;

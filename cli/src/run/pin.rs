@@ -4,9 +4,9 @@ use std::path::Path;
 
 use portcullis::device::Session;
 use portcullis::frontend::xdp::object::MapType;
-use portcullis::io::pinned::{Entries, PinnedMap};
 use portcullis::map::typed::{CType, scalar_fields, sum_per_cpu};
 use portcullis::map::{Declaration, MapKind, Row, Table};
+use portcullis::packet_io::pinned::{Entries, PinnedMap};
 
 use super::maps::MapFile;
 use crate::failure::Failure;

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use portcullis::io::{resolved_path, same_destination, same_file};
+use portcullis::packet_io::{resolved_path, same_destination, same_file};
 
 use super::Args;
 use crate::failure::Failure;

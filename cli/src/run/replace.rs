@@ -9,7 +9,7 @@ use std::io::{self, BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use portcullis::io::{SinkError, resolved_path};
+use portcullis::packet_io::{SinkError, resolved_path};
 
 /// A file to be created or replaced.
 #[derive(Debug)]

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use std::{fs, io};
 
 use portcullis::device::Session;
-use portcullis::io::{SinkError, resolved_path};
 use portcullis::map::{Declaration, Table};
 use portcullis::map_file::{self, state};
+use portcullis::packet_io::{SinkError, resolved_path};
 use portcullis::program::Program;
 use portcullis::reason;
 

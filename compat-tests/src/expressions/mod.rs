@@ -21,7 +21,7 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use portcullis::io::{Source as _, SourceOptions, capture};
+use portcullis::packet_io::{Source as _, SourceOptions, capture};
 use portcullis_bpf as bpf;
 pub use portcullis_bpf::Instruction;
 use portcullis_conformance::corpora::Packet;

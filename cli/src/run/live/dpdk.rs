@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use portcullis::io::dpdk::{
+use portcullis::packet_io::dpdk::{
     self, Dpdk, DpdkError, HeaderSplit, MbufCounts, Mempool, Options, PassTarget, PortSpec, WrittenCaptures,
 };
 

@@ -11,8 +11,8 @@ use portcullis::device::{
     CancelToken, Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, Imported, LoadOptions, Session, WithFallback,
 };
 use portcullis::devices::{self, Selector};
-use portcullis::io::live::Lane;
 use portcullis::packet::{self, Batch};
+use portcullis::packet_io::live::Lane;
 use portcullis::pipeline::live::local_socket::LocalSocket;
 use portcullis::pipeline::live::metrics::Trap;
 use portcullis::pipeline::live::metrics::server::{AddressError, MetricsListener, Server};
@@ -103,13 +103,11 @@ impl Prepared {
         let mut device = WithFallback::from(chosen.device.clone());
         args.maps.check(&program, device.info())?;
         let is_cpu = device.info().kind == DeviceKind::Cpu || device.info().kind == DeviceKind::Reference;
-        let load = LoadOptions {
+        let load = LoadOptions::default()
             // Batches are small, and each queue has a thread of its own.
-            threads: args.threads.map_or(NonZeroUsize::new(1), |n| NonZeroUsize::new(n.into())),
-            dispatch: args.dispatch.or(inline.filter(|_| is_cpu)),
-            cancel: interrupt.give_up.clone(),
-            ..LoadOptions::default()
-        };
+            .with_threads(args.threads.map_or(NonZeroUsize::new(1), |n| NonZeroUsize::new(n.into())))
+            .with_dispatch(args.dispatch.or(inline.filter(|_| is_cpu)))
+            .with_cancel(interrupt.give_up.clone());
         // Load now: whether the device accepts the filter has to be known before the network is
         // changed, and its cost may have to be measured.
         let loaded = device.load(&program, &load);

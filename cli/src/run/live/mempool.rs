@@ -5,7 +5,7 @@ use portcullis::device::DeviceInfo;
 #[cfg(all(target_os = "linux", feature = "dpdk"))]
 use portcullis::gpudev::GpuChoice;
 #[cfg(all(target_os = "linux", feature = "dpdk"))]
-use portcullis::io::dpdk::{self, Options};
+use portcullis::packet_io::dpdk::{self, Options};
 #[cfg(all(target_os = "linux", feature = "dpdk"))]
 use portcullis::program::Program;
 

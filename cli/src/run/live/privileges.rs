@@ -6,7 +6,7 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use portcullis::io::resolved_path;
+use portcullis::packet_io::resolved_path;
 use portcullis::reason;
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_no_new_privs};

@@ -3,8 +3,8 @@
 use std::fmt;
 
 use portcullis::frontend::xdp::events::EventCounts;
-use portcullis::io::live::Loss;
 use portcullis::packet::Action;
+use portcullis::packet_io::live::Loss;
 use portcullis::pipeline::live::{LaneSummary, Latency, RunSummary, SizingSummary};
 
 use serde::{Deserialize, Serialize};

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use portcullis::device::CancelToken;
-use portcullis::io::live::Loss;
 use portcullis::packet::Action;
+use portcullis::packet_io::live::Loss;
 use portcullis::pipeline::live::{LanesSummary, RunStats, RunSummary, Summary};
 use serde::Serialize;
 
