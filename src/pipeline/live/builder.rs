@@ -60,9 +60,11 @@ impl LaneRequirements {
 ///
 /// let program = Filter::stock("port_filter")?.compile()?;
 /// let needs = LaneRequirements::of(&program, false);
-/// let options = QueueOptions { queue: 7, room: needs.room, writes: needs.writes, ..QueueOptions::default() };
+/// let (room, writes) = (needs.room, needs.writes);
+/// let options = QueueOptions { queue: 7, room, writes, ..QueueOptions::default() };
 /// let (receiver, executor) = nfqueue::open(&options)?;
-/// let lane = Lane { name: "queue 7".into(), memory: None, receiver: Box::new(receiver), executor: Box::new(executor) };
+/// let (receiver, executor) = (Box::new(receiver), Box::new(executor));
+/// let lane = Lane { name: "queue 7".into(), memory: None, receiver, executor };
 ///
 /// let stop = CancelToken::new(); // cancelled by another thread, or a signal handler
 /// let totals = LivePipeline::new(vec![lane]).run(&program, &Device::auto()?, &stop)?;
