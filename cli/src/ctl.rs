@@ -92,7 +92,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     Err(Failure::Usage(if cfg!(target_os = "linux") {
         "this program was built without live packets; build it with `--features af-xdp`, `--features nfqueue` or `--features dpdk`".into()
     } else {
-        "live packets are Linux's, and so are runs that can be asked for something".into()
+        "live traffic and `portcullis ctl` are supported on Linux only".into()
     }))
 }
 
@@ -127,7 +127,7 @@ mod asking {
                 Command::Stats { json: true } => out::print(format!("{}\n", stats.get())),
                 _ => {
                     let summary: RunSummary = serde_json::from_str(stats.get())
-                        .map_err(|error| Failure::Wrong(format!("the run's numbers make no sense here: {error}")))?;
+                        .map_err(|error| Failure::Wrong(format!("cannot decode the statistics of the run: {error}")))?;
                     // Instances of other releases may not send these.
                     let besides: ExtraReport = serde_json::from_str(stats.get()).unwrap_or_default();
                     out::print(report::table(&summary, "so far", None, &besides))
@@ -172,16 +172,18 @@ mod asking {
                 wrong("the run has not answered for a minute; it may be stopped")
             }
             ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => {
-                wrong("the run hung up without an answer: it has ended, or is ending")
+                wrong("the run closed the connection without an answer: it has ended or is ending")
             }
             _ => wrong(&reason(&error)),
         };
         let mut stream = UnixStream::connect(path).map_err(|error| match error.kind() {
-            ErrorKind::NotFound => wrong("there is no socket; name the one that the run was started with"),
-            ErrorKind::PermissionDenied => wrong("no permission: the socket is for who started the run, and for root"),
+            ErrorKind::NotFound => wrong(&format!("{error}; give the path that the run was started with")),
+            ErrorKind::PermissionDenied => {
+                wrong(&format!("{error}; only root and the user who started the run may use it"))
+            }
             ErrorKind::ConnectionRefused => {
                 let is_socket = path.metadata().is_ok_and(|it| it.file_type().is_socket());
-                wrong(if is_socket { "nobody listens there: the run has ended" } else { "this is no socket" })
+                wrong(&format!("{error}; {}", if is_socket { "the run has ended" } else { "it is not a socket" }))
             }
             _ => wrong(&reason(&error)),
         })?;
@@ -202,11 +204,11 @@ mod asking {
 
     /// Formats what a reload did to the maps.
     fn told(reloaded: &ReloadReport) -> String {
-        let mut text = format!("{} has taken over\n", reloaded.filter);
+        let mut text = format!("{} has replaced the filter\n", reloaded.filter);
         for (names, what) in [
             (&reloaded.carried, "maps carried over"),
-            (&reloaded.empty, "maps that begin empty"),
-            (&reloaded.gone, "maps of the old filter that are gone"),
+            (&reloaded.empty, "maps that start empty"),
+            (&reloaded.gone, "maps of the old filter that were dropped"),
         ] {
             if !names.is_empty() {
                 text += &format!("{what}: {}\n", names.join(", "));

@@ -100,11 +100,11 @@ fn usable(args: &Args, read: &str) -> Result<(), Failure> {
         return wrong("--read -: standard input is a terminal; pipe a capture into it");
     }
     if args.batch == Some(BatchSize::Auto) {
-        let what = "a capture does not come at a rate that a size could be found for; give a number, or nothing";
+        let what = "adapts to live traffic only; give a number, or leave the option out";
         return wrong(&format!("--batch auto: {what}"));
     }
     if args.captures_to_stdout() && stdout().is_terminal() {
-        return wrong("a capture is binary, and standard output a terminal; send it to a file");
+        return wrong("standard output is a terminal, and a capture is binary; redirect it to a file");
     }
     Ok(())
 }
@@ -127,9 +127,11 @@ impl End {
 
     /// Reports that a batch in flight was abandoned.
     fn given_up(&self) {
-        out::warn("what was under way took too long and was given up; the packets before it are counted and written");
+        out::warn(
+            "the batches in flight took too long and were abandoned; the packets before them are counted and written",
+        );
         if self.writes_maps {
-            out::warn("no map is written: nobody knows how far what was given up has changed it");
+            out::warn("no map is written: the abandoned batches may have changed only part of them");
         }
     }
 
@@ -145,10 +147,10 @@ impl End {
         out::error(&error.to_string());
         if self.packets > 0 {
             let what = match (error, self.packets) {
-                (PipelineError::Sink(_), 1) => "packet was judged, and may not be written",
-                (PipelineError::Sink(_), _) => "packets were judged, and not all are written",
-                (_, 1) => "packet came through before",
-                _ => "packets came through before",
+                (PipelineError::Sink(_), 1) => "packet was filtered, but may not be written",
+                (PipelineError::Sink(_), _) => "packets were filtered, but not all are written",
+                (_, 1) => "packet was filtered before the error",
+                _ => "packets were filtered before the error",
             };
             out::note(&format!("{} {what}", out::grouped(self.packets)));
         }
@@ -169,7 +171,7 @@ impl End {
             out::error(text);
             let (packets, verb) = if self.packets == 1 { ("packet", "was") } else { ("packets", "were") };
             let count = out::grouped(self.packets);
-            out::note(&format!("{count} {packets} {verb} judged, and not all maps are written"));
+            out::note(&format!("{count} {packets} {verb} filtered, but not all maps are written"));
             return self.silent();
         }
         if self.stopped {

@@ -64,7 +64,7 @@ impl Interrupt {
                     std::process::exit(INTERRUPTED.into());
                 }
                 if !ended.load(Ordering::Relaxed) {
-                    out::note("interrupted: finishing what is under way (again: end at once)");
+                    out::note("interrupted: finishing the batches in flight (again: end at once)");
                 }
                 std::thread::sleep(GRACE);
                 give_up.cancel();

@@ -103,7 +103,7 @@ impl MapFile {
         let (map, file) = parts(text, "--dump-map flows=flows.csv")?;
         let file = stdout_by_any_name(file);
         let by_name = if file == "-" { Some(Format::Csv) } else { Format::of(Path::new(&file)) };
-        let format = by_name.ok_or("files' names end in .csv or .json, which says what is written")?;
+        let format = by_name.ok_or("the file name must end in .csv or .json, which selects the format")?;
         Ok(MapFile { map: map.into(), file, format })
     }
 
@@ -111,7 +111,7 @@ impl MapFile {
     fn input(text: &str, option: &str) -> Result<MapFile, String> {
         let (map, file) = parts(text, &format!("{option} blocked=blocked.csv"))?;
         let format =
-            Format::of(Path::new(file)).ok_or("files' names end in .csv or .json, which says what is in them")?;
+            Format::of(Path::new(file)).ok_or("the file name must end in .csv or .json, which selects the format")?;
         Ok(MapFile { map: map.into(), file: file.into(), format })
     }
 
@@ -175,10 +175,10 @@ impl MapArgs {
             }
             match file {
                 None if !program.maps().iter().any(Declaration::is_persistent) => {
-                    return wrong("the filter has no maps that anything could be carried over in".into());
+                    return wrong("the filter has no maps whose entries could be saved".into());
                 }
                 _ if device.id == "noop" => {
-                    let what = "runs no filter, so that maps stay as they begin; choose another device";
+                    let what = "runs no filter and leaves maps unchanged; choose another device";
                     return wrong(format!("{} {what}", device.id));
                 }
                 _ => {}
@@ -192,16 +192,16 @@ impl MapArgs {
             let wrong = |what: &str| Err(Failure::Usage(format!("--events {file}: {what}")));
             if portcullis::frontend::xdp::ObjectInfo::of(program).is_none_or(|object| object.rings.is_empty()) {
                 return wrong(
-                    "the filter tells of no events, which programs of XDP do by ring buffers, perf buffers and prints",
+                    "the filter sends no events; XDP programs do, with ring buffers, perf buffers and bpf_printk",
                 );
             }
             if device.id == "noop" {
-                return wrong("noop runs no filter, and nothing is told of; choose another device");
+                return wrong("noop runs no filter and sends no events; choose another device");
             }
         }
         for (index, file) in self.watch_map.iter().enumerate() {
             if let Some(before) = self.watch_map[..index].iter().find(|before| before.map == file.map) {
-                let what = format!("the map follows {} already; it can follow one file", before.file);
+                let what = format!("the map already follows {}; a map can follow only one file", before.file);
                 return Err(Failure::Usage(format!("--watch-map {}={}: {what}", file.map, file.file)));
             }
         }
@@ -291,7 +291,7 @@ impl Maps {
         let mut told = Vec::new();
         self.events.boundary(session, coming)?;
         if let Some(Err(error)) = self.state.as_mut().map(|state| state.save_if_due(&self.program, session)) {
-            told.push(MapNotice::Warning(format!("{error}; the file is as it was, and is tried again")));
+            told.push(MapNotice::Warning(format!("{error}; the file is unchanged, and will be written again later")));
         }
         for follower in &mut self.followers {
             told.extend(follower.boundary(session)?);

@@ -185,10 +185,10 @@ pub fn check_processors(wanted: &[u16]) -> Result<(), Failure> {
 fn relieved(device: Arc<dyn Device>, load: &LoadOptions) -> Result<WithFallback, Failure> {
     let usage = |what: &str| Err(Failure::Usage(format!("--overload cpu: {what}")));
     if device.info().kind == DeviceKind::Cpu {
-        return usage("the CPU runs the filter, and nothing else could relieve it; `drop` is what is left");
+        return usage("the CPU already runs the filter and has no fallback; use `drop`");
     }
     if Dispatch::select(device.info(), load)? == Dispatch::Inline {
-        return usage("with `--dispatch inline` each batch is waited for, and none waits; another method is needed");
+        return usage("`--dispatch inline` has no queue that could be full; choose another method");
     }
     Ok(WithFallback::new(device, devices::open("cpu")?))
 }
@@ -238,7 +238,7 @@ fn go(
     };
     let mut lanes: Vec<LiveLane> = lanes.into_iter().map(load).collect::<Result<_, DeviceError>>()?;
     if lanes.is_empty() {
-        return Err(Failure::Usage("there is nothing to receive packets by".into()));
+        return Err(Failure::Usage("there is no queue to receive packets from".into()));
     }
     let copied = import(lanes.iter_mut().map(|lane| (&lane.lane.memory, &mut lane.session)))?;
     show_copies(copied, device.info());
@@ -450,7 +450,7 @@ pub fn import<'a, S: Session + ?Sized + 'a>(
 /// Prints a note if a device works on copies of packets.
 pub fn show_copies(copied: bool, device: &DeviceInfo) {
     if copied {
-        out::note(&format!("{}: gets a copy of what the filter needs of each packet", device.id));
+        out::note(&format!("{}: works on copies of the packet bytes that the filter needs", device.id));
     }
 }
 
@@ -488,7 +488,7 @@ impl FinishedRun {
         let code = match error {
             // The user asked for the end, which took too long.
             LaneError::Device(DeviceError::Cancelled) => {
-                out::warn("what was under way took too long and was given up; its packets are counted as lost");
+                out::warn("the batches in flight took too long and were abandoned; their packets are counted as lost");
                 INTERRUPTED
             }
             error => {
@@ -497,7 +497,7 @@ impl FinishedRun {
             }
         };
         if maps_are_gone {
-            out::warn("no map is written: nobody knows how far what was under way has changed it");
+            out::warn("no map is written: the batches in flight may have changed only part of them");
         }
         saved.and(accounted).and(Err(Failure::Silent(code)))
     }

@@ -64,7 +64,7 @@ impl MempoolArgs {
             if any {
                 return Err(wrong(
                     "--header-split",
-                    "a filter that takes over (--control) may look further; leave either out",
+                    "a filter loaded by a reload (--control) may read more; leave out one of the two",
                 ));
             }
             dpdk::check_split(bytes, program.facts()).map_err(|error| Failure::Wrong(error.to_string()))?;

@@ -141,7 +141,7 @@ impl Live {
         let others: Vec<_> = others.map(|(lane, session)| swap(lane, session, |_, _| Ok(Ok(())))).collect();
         others.iter().try_for_each(result)?;
         self.program = program;
-        out::note(&out::printable(&format!("{name} has taken over")));
+        out::note(&out::printable(&format!("{name} has replaced the filter")));
         self.stats.set_filter(name);
         show_copies(copied, self.device.info());
         told.ok_or_else(ending)
