@@ -206,17 +206,19 @@ mod tests {
         let store = CalibrationStore::with_cache(Cache::at(&at, 1 << 20).unwrap());
         let ids = ["cpu".to_owned(), "cuda:0".to_owned()];
         let key = CalibrationKey("a".into());
-        assert_eq!(store.get(&key, &ids), Ok(None));
+        assert_eq!(store.get(&key, &ids).unwrap(), None);
         store.put(&key, &ids, &costs()).unwrap();
-        assert_eq!(store.get(&key, &ids), Ok(Some(costs())));
-        assert_eq!(store.get(&CalibrationKey("b".into()), &ids), Ok(None));
-        assert_eq!(store.get(&key, &ids[..1]), Err("it was made for other devices".into()));
+        assert_eq!(store.get(&key, &ids).unwrap(), Some(costs()));
+        assert_eq!(store.get(&CalibrationKey("b".into()), &ids).unwrap(), None);
+        let error = store.get(&key, &ids[..1]).unwrap_err();
+        assert!(matches!(error, CalibrationError::OtherDevices), "{error}");
+        assert_eq!(error.to_string(), "it was made for other devices");
 
         // A truncated file.
         let file = std::fs::read_dir(&at).unwrap().next().unwrap().unwrap().path();
         let whole = std::fs::read(&file).unwrap();
         std::fs::write(&file, &whole[..whole.len() - 3]).unwrap();
-        let message = store.get(&key, &ids).unwrap_err();
+        let message = store.get(&key, &ids).unwrap_err().to_string();
         assert!(message.contains("is damaged, or somebody else's") && message.contains(".bin"), "{message}");
 
         // Intact files with unusable content.
@@ -235,7 +237,7 @@ mod tests {
             ),
         ] {
             assert!(cache.put(b"a", text.as_bytes()));
-            let message = store.get(&key, &ids).unwrap_err();
+            let message = store.get(&key, &ids).unwrap_err().to_string();
             assert!(message.contains(what), "{text}: {message}");
         }
 
@@ -244,7 +246,7 @@ mod tests {
             use std::os::unix::fs::PermissionsExt;
             std::fs::set_permissions(&at, std::fs::Permissions::from_mode(0o777)).unwrap();
             let store = CalibrationStore(Cache::at(&at, 1 << 20));
-            assert_eq!(store.get(&key, &ids), Ok(None));
+            assert_eq!(store.get(&key, &ids).unwrap(), None);
             let message = store.put(&key, &ids, &costs()).unwrap_err().to_string();
             assert!(message.contains("others may enter it"), "{message}");
         }

@@ -109,7 +109,7 @@ impl CostCurve {
 }
 
 impl TryFrom<Vec<(u32, f64)>> for CostCurve {
-    type Error = String;
+    type Error = ImpossibleCosts;
 
     fn try_from(points: Vec<(u32, f64)>) -> Result<CostCurve, ImpossibleCosts> {
         CostCurve::new(points)
