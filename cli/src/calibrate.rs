@@ -41,7 +41,7 @@ pub struct Args {
     batch: Option<u32>,
 }
 
-/// Measures.
+/// Calibrates the filter on each device and prints the result.
 pub fn run(args: &Args) -> Result<(), Failure> {
     portcullis_cache::costs::force_remeasurement();
     let program = Arc::new(args.filter.load()?);

@@ -84,7 +84,7 @@ enum MapCommand {
 }
 
 #[cfg(all(target_os = "linux", feature = "live"))]
-pub use asking::run;
+pub use client::run;
 
 #[cfg(not(all(target_os = "linux", feature = "live")))]
 pub fn run(args: &Args) -> Result<(), Failure> {
@@ -97,7 +97,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 }
 
 #[cfg(all(target_os = "linux", feature = "live"))]
-mod asking {
+mod client {
     use std::io::{self, ErrorKind, Read, Write};
     use std::os::unix::fs::FileTypeExt;
     use std::os::unix::net::UnixStream;
@@ -113,16 +113,15 @@ mod asking {
     use crate::out;
     use crate::run::live::report::{self, ExtraReport};
 
-    /// How long to wait for an answer: a driver may compile for seconds, and a batch in flight
-    /// delays it too.
-    const PATIENCE: Duration = Duration::from_secs(60);
+    /// Time limit for an answer. A driver may compile for seconds; batches take less.
+    const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
     /// Sends the request and prints the answer.
     pub fn run(args: &Args) -> Result<(), Failure> {
         match ask(&args.control, &request(&args.command)?)? {
             Answer::Done => Ok(()),
             Answer::Text(text) => out::print(text),
-            Answer::Reloaded(reloaded) => out::print(out::printable(&told(&reloaded))),
+            Answer::Reloaded(reloaded) => out::print(out::printable(&describe_reload(&reloaded))),
             Answer::Stats(stats) => match args.command {
                 Command::Stats { json: true } => out::print(format!("{}\n", stats.get())),
                 _ => {
@@ -187,8 +186,8 @@ mod asking {
             }
             _ => wrong(&reason(&error)),
         })?;
-        stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
-        stream.set_write_timeout(Some(PATIENCE)).map_err(failed)?;
+        stream.set_read_timeout(Some(ANSWER_TIMEOUT)).map_err(failed)?;
+        stream.set_write_timeout(Some(ANSWER_TIMEOUT)).map_err(failed)?;
         let line = control::encode(request);
         if line.len() > control::MAX_REQUEST_BYTES {
             return Err(Failure::Usage(format!("the request has more than {} bytes", control::MAX_REQUEST_BYTES)));
@@ -202,8 +201,8 @@ mod asking {
         control::decode_answer(&answer).map_err(|refused| wrong(&refused.error))
     }
 
-    /// Formats what a reload did to the maps.
-    fn told(reloaded: &ReloadReport) -> String {
+    /// Describes a reload and what became of the maps.
+    fn describe_reload(reloaded: &ReloadReport) -> String {
         let mut text = format!("{} has replaced the filter\n", reloaded.filter);
         for (names, what) in [
             (&reloaded.carried, "maps carried over"),

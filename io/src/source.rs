@@ -1,5 +1,6 @@
 //! The [`Source`] trait, its options, warnings and errors, and opening sources from text.
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::io;
 
@@ -285,12 +286,14 @@ pub enum SourceError {
 /// # Errors
 /// See [`SourceError`]. A fault after the first block of a capture is reported by
 /// [`Source::next_batch`].
-pub fn open(text: &str, options: &SourceOptions) -> Result<Box<dyn Source>, SourceError> {
-    if let Some(spec) = text.strip_prefix("synth:") {
-        return Ok(Box::new(SynthSource::new(&spec.parse::<Spec>()?, options)));
-    }
-    match text {
-        "-" => capture::read("stdin", None, Box::new(io::stdin()), options),
-        path => capture::open(path, options),
+pub fn open(input: impl AsRef<OsStr>, options: &SourceOptions) -> Result<Box<dyn Source>, SourceError> {
+    let input = input.as_ref();
+    match input.to_str() {
+        Some("-") => capture::read("stdin", None, Box::new(io::stdin()), options),
+        Some(text) if text.starts_with("synth:") => {
+            let spec: Spec = text["synth:".len()..].parse()?;
+            Ok(Box::new(SynthSource::new(&spec, options)))
+        }
+        _ => capture::open(input, options),
     }
 }

@@ -87,8 +87,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let modes = plan::modes(&args.workload, &args.mempool, &args.burst);
     drive::check_processors(&args.pin)?;
     let filter = match (&args.filter, &args.expr) {
-        (Some(file), _) => Some(FilterArgs::of_file(file)),
-        (None, Some(expression)) => Some(FilterArgs::of_expression(expression)),
+        (Some(file), _) => Some(FilterArgs::from_name(file)?),
+        (None, Some(expression)) => Some(FilterArgs::from_expression(expression)),
         (None, None) => None,
     };
     let program = Arc::new(match &filter {

@@ -2,6 +2,7 @@
 
 use std::io::{IsTerminal, stdin, stdout};
 use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -21,7 +22,7 @@ use crate::failure::{Failure, INTERRUPTED, WRONG};
 use crate::{explain, out};
 
 /// Runs the filter over the capture `read`.
-pub fn run(args: &Args, read: &str) -> Result<(), Failure> {
+pub fn run(args: &Args, read: &Path) -> Result<(), Failure> {
     usable(args, read)?;
     let program = Arc::new(args.filter.load()?);
     let interrupt = Interrupt::default();
@@ -91,12 +92,12 @@ pub fn run(args: &Args, read: &str) -> Result<(), Failure> {
 }
 
 /// Refuses arguments that contradict each other or standard input and output.
-fn usable(args: &Args, read: &str) -> Result<(), Failure> {
+fn usable(args: &Args, read: &Path) -> Result<(), Failure> {
     let wrong = |what: &str| Err(Failure::Usage(what.into()));
-    if args.filter.is_stdin() && read == "-" {
+    if args.filter.is_stdin() && read == Path::new("-") {
         return wrong("the filter and --read cannot both be standard input");
     }
-    if read == "-" && stdin().is_terminal() {
+    if read == Path::new("-") && stdin().is_terminal() {
         return wrong("--read -: standard input is a terminal; pipe a capture into it");
     }
     if args.batch == Some(BatchSize::Auto) {
@@ -234,7 +235,7 @@ impl Observer for RunObserver<'_> {
     }
 }
 
-fn open_source(args: &Args, read: &str, program: &Program, kind: DeviceKind) -> Result<Box<dyn Source>, Failure> {
+fn open_source(args: &Args, read: &Path, program: &Program, kind: DeviceKind) -> Result<Box<dyn Source>, Failure> {
     let writes = args.write.is_some() || args.write_tx.is_some() || args.write_redirect.is_some();
     let mut options = pipeline::source_options(program, kind, writes);
     if let Some(BatchSize::Packets(batch)) = args.batch {
@@ -255,13 +256,12 @@ fn open_source(args: &Args, read: &str, program: &Program, kind: DeviceKind) -> 
 }
 
 fn open_outputs(args: &Args, program: &Program, source: &dyn Source) -> Result<Outputs, SinkError> {
-    let create = |path: &Option<String>| -> Result<Option<Box<dyn Sink>>, SinkError> {
+    let create = |path: &Option<PathBuf>| -> Result<Option<Box<dyn Sink>>, SinkError> {
         path.as_deref().map(|path| packet_io::create(path, source.format())).transpose()
     };
     let pass = create(&args.write)?;
     let tx = create(&args.write_tx)?;
-    let redirect =
-        args.write_redirect.as_deref().map(|dir| RedirectSink::create(dir.as_ref(), source.format())).transpose()?;
+    let redirect = args.write_redirect.as_deref().map(|dir| RedirectSink::create(dir, source.format())).transpose()?;
     let mut outputs = Outputs::new(pass, tx, redirect);
     outputs.broadcasts = Broadcasts::from_program(program);
     Ok(outputs)

@@ -1,7 +1,5 @@
 //! `--from-pin`: initialises a map from a pinned kernel map.
 
-use std::path::Path;
-
 use portcullis::device::Session;
 use portcullis::frontend::xdp::object::MapType;
 use portcullis::map::typed::{CType, scalar_fields, sum_per_cpu};
@@ -13,8 +11,8 @@ use crate::failure::Failure;
 
 /// Reads the rows of a pinned kernel map after checking that it matches the filter's map.
 pub fn read(from: &MapFile, map: &Declaration) -> Result<Vec<Row>, Failure> {
-    let wrong = |what: String| Failure::Wrong(format!("--from-pin {}={}: {what}", from.map, from.file));
-    let pinned = PinnedMap::open(Path::new(&from.file)).map_err(|error| wrong(error.to_string()))?;
+    let wrong = |what: String| Failure::Wrong(format!("--from-pin {from}: {what}"));
+    let pinned = PinnedMap::open(&from.file).map_err(|error| wrong(error.to_string()))?;
     check(&pinned, map).map_err(wrong)?;
     let entries = pinned.entries().map_err(|error| wrong(error.to_string()))?;
     Ok(words(map, entries))
@@ -37,7 +35,7 @@ pub fn set(
                 map.entries,
                 portcullis::map_file::capacity_hint(map, entries.len())
             );
-            return Err(Failure::Wrong(format!("--from-pin {}={}: {what}", from.map, from.file)));
+            return Err(Failure::Wrong(format!("--from-pin {from}: {what}")));
         }
     }
     let (at, words) = table.changes();

@@ -42,12 +42,14 @@ impl State {
     ///
     /// # Errors
     /// The file cannot be written, or another run has locked it.
-    pub fn open(name: &str, every: Option<Duration>) -> Result<State, Failure> {
-        let path = resolved_path(Path::new(name));
+    pub fn open(name: &Path, every: Option<Duration>) -> Result<State, Failure> {
+        let path = resolved_path(name);
+        let file = name;
+        let name = &name.display().to_string();
         if path.metadata().is_ok_and(|it| !it.is_file() && !it.is_dir()) {
             return Err(wrong(name, "not a regular file, which --state needs"));
         }
-        let next = Replacement::new(name)?;
+        let next = Replacement::new(file)?;
         let companion = lock_file::companion(&path);
         let cannot_lock =
             |error| wrong(name, &format!("cannot lock it with {}: {}", companion.display(), reason(&error)));
@@ -56,7 +58,7 @@ impl State {
             wrong(name, "another run is using this state file; wait until it ends, or choose another file")
         })?;
         let timer = every.map(|every| StateTimer { every, last: Instant::now(), failing: false });
-        Ok(State { name: name.into(), path, next, timer, _lock: lock })
+        Ok(State { name: name.clone(), path, next, timer, _lock: lock })
     }
 
     /// Loads the file's entries, if there is a file, into the session's maps.

@@ -63,6 +63,10 @@ fn a_failed_reload_changes_nothing() {
     assert!(stats.contains("set.wgsl, on cpu") && stats.contains("tx"), "{stats}");
     let batches = format!("  at {}:0 ", veth.right.name());
     assert!(stats.contains(&batches), "no batch size of --batch auto: {stats}");
+    // A stock filter needs no path, and has no file.
+    assert!(ctl.done(&["reload", "minimal"]).starts_with("minimal has replaced the filter"));
+    let stats: Value = serde_json::from_str(&ctl.done(&["stats", "--json"])).unwrap();
+    assert_eq!(stats["filter"], "minimal");
     running.signal("INT");
     assert!(running.wait().status.success());
 }

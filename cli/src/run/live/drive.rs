@@ -15,7 +15,7 @@ use portcullis::packet::{self, Batch};
 use portcullis::packet_io::live::Lane;
 use portcullis::pipeline::live::local_socket::LocalSocket;
 use portcullis::pipeline::live::metrics::Trap;
-use portcullis::pipeline::live::metrics::server::{AddressError, MetricsListener, Server};
+use portcullis::pipeline::live::metrics::server::{Address, AddressError, MetricsListener, Server};
 use portcullis::pipeline::live::{
     BatchPolicy, LaneError, LaneStats, LiveLane, LiveOptions, RunStats, RunSummary, metrics, run_live,
 };
@@ -81,7 +81,7 @@ impl Prepared {
     /// network is changed.
     pub fn new(args: &Args) -> Result<Prepared, Failure> {
         log::start(&args.live)?;
-        let metrics = args.live.metrics.as_deref().map(str::parse).transpose();
+        let metrics = args.live.metrics.as_deref().map(Address::try_from).transpose();
         let metrics = metrics.map_err(|error: AddressError| Failure::Usage(format!("--metrics: {error}")))?;
         check_processors(&args.live.pin)?;
         let program = Arc::new(args.filter.load()?);

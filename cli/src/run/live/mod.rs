@@ -126,7 +126,7 @@ fn by_af_xdp(args: &Args) -> Result<(), Failure> {
 
 #[cfg(not(all(target_os = "linux", feature = "af-xdp")))]
 fn by_af_xdp(_: &Args) -> Result<(), Failure> {
-    Err(missing("--af-xdp", "af-xdp"))
+    Err(missing("--af-xdp (-i)", "af-xdp"))
 }
 
 #[cfg(all(target_os = "linux", feature = "nfqueue"))]

@@ -7,6 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use portcullis::packet_io::resolved_path;
+use portcullis::pipeline::live::metrics::server::Address;
 use portcullis::reason;
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_no_new_privs};
@@ -86,14 +87,17 @@ fn told(kept: CapabilitySet, admin: Admin) -> String {
 fn needed(args: &Args) -> CapabilitySet {
     let mut needed = CapabilitySet::empty();
     let read = args.maps.map.iter().chain(&args.maps.watch_map).map(|it| &it.file).chain(&args.maps.state);
-    for path in read.map(|file| resolved_path(Path::new(file))) {
+    for path in read.map(|file| resolved_path(file)) {
         if accessat(CWD, &path, Access::READ_OK, AtFlags::EACCESS) == Err(rustix::io::Errno::ACCESS) {
             needed |= CapabilitySet::DAC_READ_SEARCH;
         }
     }
-    let dumps = args.maps.dump_map.iter().map(|it| &it.file).filter(|file| *file != "-");
-    let written = dumps.chain(&args.maps.state).map(|file| resolved_path(Path::new(file)));
-    let metrics = args.live.metrics.as_deref().and_then(|at| at.strip_prefix("unix:")).map(PathBuf::from);
+    let dumps = args.maps.dump_map.iter().map(|it| &it.file).filter(|file| *file != Path::new("-"));
+    let written = dumps.chain(&args.maps.state).map(|file| resolved_path(file));
+    let metrics = args.live.metrics.as_deref().and_then(|at| match Address::try_from(at) {
+        Ok(Address::Unix(path)) => Some(path),
+        _ => None,
+    });
     for path in written.chain(args.live.control.clone()).chain(metrics) {
         needed |= to_replace(&path);
     }
