@@ -4,21 +4,20 @@
 //! [`portcullis::Pipeline`] does the same with threads for reading and writing.
 
 use portcullis::device::LoadOptions;
-use portcullis::io::{self, Source, SourceOptions};
 use portcullis::packet::VerdictCounts;
+use portcullis::packet_io::{self, Source};
 use portcullis::{Device, Filter, pipeline};
 
 pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
     let program = Filter::stock("port_filter")?.compile()?;
     let device = Device::auto()?;
-    let options = LoadOptions { depth: 2, ..LoadOptions::default() };
+    let options = LoadOptions::default().with_depth(2);
     let mut session = device.as_dyn().load(&program, &options)?;
 
     // 100,000 synthetic packets in batches of 10,000; a path to a capture works as well. The filter
     // determines what else batches need: headroom and tailroom, or metadata.
-    let batches =
-        SourceOptions { max_packets: 10_000, ..pipeline::source_options(&program, device.info().kind, false) };
-    let mut source = io::open("synth:packets=100000,size=64..300", &batches)?;
+    let batches = pipeline::source_options(&program, device.info().kind, false).with_max_packets(10_000);
+    let mut source = packet_io::open("synth:packets=100000,size=64..300", &batches)?;
 
     let mut totals = VerdictCounts::default();
     let mut more = true;

@@ -92,13 +92,17 @@ pub mod frontend {
     pub use portcullis_xdp as xdp;
 }
 
+/// Backends: the devices that filters run on, a crate for each family.
+pub mod backend {
+    #[cfg(feature = "cpu")]
+    pub use portcullis_cpu as cpu;
+    #[cfg(feature = "cuda")]
+    pub use portcullis_cuda as cuda;
+    #[cfg(feature = "opencl")]
+    pub use portcullis_opencl as opencl;
+    #[cfg(feature = "wgpu")]
+    pub use portcullis_wgpu as wgpu;
+}
+
 pub use portcullis_core::{device, diagnostics, interp, map, naga, packet, program, reason, spelling, stack};
-#[cfg(feature = "cpu")]
-pub use portcullis_cpu as cpu;
-#[cfg(feature = "cuda")]
-pub use portcullis_cuda as cuda;
-pub use portcullis_io as io;
-#[cfg(feature = "opencl")]
-pub use portcullis_opencl as opencl;
-#[cfg(feature = "wgpu")]
-pub use portcullis_wgpu as wgpu;
+pub use portcullis_io as packet_io;

@@ -9,10 +9,10 @@ use portcullis::device::{CancelToken, DeviceError, LoadOptions, Session};
 use portcullis::devices;
 use portcullis::diagnostics;
 use portcullis::frontend::wgsl;
-use portcullis::io::synth::{Spec, SynthSource};
-use portcullis::io::{CaptureFormat, Progress, Sink, SinkError, Source, SourceError, SourceOptions, Written};
 use portcullis::map::layout::HEADER_WORDS;
 use portcullis::packet::{Batch, VerdictCounts};
+use portcullis::packet_io::synth::{Spec, SynthSource};
+use portcullis::packet_io::{CaptureFormat, Progress, Sink, SinkError, Source, SourceError, SourceOptions, Written};
 use portcullis::pipeline::{self, Event, Observer, Outputs, PipelineError, RunOutcome};
 use portcullis::program::ProgramOptions;
 
@@ -24,7 +24,7 @@ fn session() -> Box<dyn Session> {
 }
 
 fn synthetic(packets: u64, a_batch: usize) -> Box<dyn Source> {
-    let options = SourceOptions { max_packets: a_batch, ..SourceOptions::default() };
+    let options = SourceOptions::default().with_max_packets(a_batch);
     Box::new(SynthSource::new(&Spec { packets, ..Spec::default() }, &options))
 }
 

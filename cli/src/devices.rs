@@ -14,7 +14,7 @@ pub struct Args {
     json: bool,
 }
 
-/// Probes and lists.
+/// Probes every backend and prints what it finds.
 pub fn run(args: Args) -> Result<(), Failure> {
     let found: Vec<(&Backend, BackendDevices)> = backends().iter().map(|b| (b, b.probe())).collect();
     if args.json { out::print(as_json(&found) + "\n") } else { out::print(as_text(&found)) }

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use codespan_reporting::term::termcolor::StandardStream;
 use portcullis::device::DeviceError;
 use portcullis::diagnostics::Diagnostics;
-use portcullis::io::SinkError;
+use portcullis::packet_io::SinkError;
 
 use super::out;
 

@@ -2,10 +2,11 @@
 
 use std::fmt;
 use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::path::Path;
 
 use codespan_reporting::term::termcolor::ColorChoice;
-use comfy_table::{CellAlignment, Table, presets};
-use portcullis::io::create_error_reason;
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use portcullis::packet_io::create_error_reason;
 use portcullis::reason;
 
 use super::failure::Failure;
@@ -26,9 +27,9 @@ pub fn print(text: impl AsRef<[u8]>) -> Result<(), Failure> {
 ///
 /// # Errors
 /// The file or standard output cannot be written.
-pub fn deliver(file: Option<&str>, json: String, text: String) -> Result<(), Failure> {
+pub fn deliver(file: Option<&Path>, json: String, text: String) -> Result<(), Failure> {
     match file {
-        Some("-") => {
+        Some(file) if file == Path::new("-") => {
             note(text.trim_end());
             print(json)
         }
@@ -36,7 +37,8 @@ pub fn deliver(file: Option<&str>, json: String, text: String) -> Result<(), Fai
         file => {
             if let Some(file) = file {
                 std::fs::write(file, json).map_err(|error| {
-                    Failure::Wrong(format!("{file}: cannot be written: {}", create_error_reason(file.as_ref(), &error)))
+                    let reason = create_error_reason(file, &error);
+                    Failure::Wrong(format!("{}: cannot be written: {reason}", file.display()))
                 })?;
             }
             print(text)
@@ -203,7 +205,22 @@ pub fn color(stream: &impl IsTerminal) -> ColorChoice {
 
 /// Formats a table without borders. The columns in `right` are right-aligned.
 pub fn table(rows: Vec<Vec<String>>, right: &[usize]) -> String {
+    arranged(Table::new(), rows, right)
+}
+
+/// A table whose cells are wrapped between words, as wide as the terminal or else 80 columns.
+pub fn wrapped_table(rows: Vec<Vec<String>>, right: &[usize]) -> String {
     let mut table = Table::new();
+    table.set_content_arrangement(ContentArrangement::Dynamic).set_width(terminal_width());
+    arranged(table, rows, right)
+}
+
+/// Width of standard output in columns: the terminal's up to 100, else 80.
+fn terminal_width() -> u16 {
+    terminal_size::terminal_size_of(io::stdout()).map_or(80, |(width, _)| width.0.clamp(40, 100))
+}
+
+fn arranged(mut table: Table, rows: Vec<Vec<String>>, right: &[usize]) -> String {
     table.load_style(presets::NOTHING);
     table.add_rows(rows);
     for (i, column) in table.column_iter_mut().enumerate() {

@@ -77,7 +77,7 @@ fn groups_leave_in_maps_what_they_leave_there_elsewhere() {
         let with_maps = stock_filters().filter(|(_, program)| !program.maps().is_empty() && !program.has_flows());
         for (name, program) in with_maps.filter(|(_, program)| batches(program) > 2) {
             let here = Cpu::with_style(style);
-            let options = LoadOptions { threads: std::num::NonZeroUsize::new(1), ..LoadOptions::default() };
+            let options = LoadOptions::default().with_threads(std::num::NonZeroUsize::new(1));
             let mut sessions = [&here as &dyn Device, &**device].map(|device| device.load(&program, &options).unwrap());
             let mut outcomes = Vec::new();
             for session in &mut sessions {
@@ -113,7 +113,7 @@ fn random_filters_mean_the_same() {
         let mut refused = 0;
         for seed in 0..FILTERS {
             let filter = generator::filter(seed, &Config::varied(seed));
-            let options = ProgramOptions { parameters: filter.parameters, fuel: FUEL, ..ProgramOptions::default() };
+            let options = ProgramOptions::default().with_parameters(filter.parameters).with_fuel(FUEL);
             let program = texts::in_wgsl_with(&format!("random filter {seed}"), &filter.text, &options);
             let packets = generator::packets(seed, 43);
             if program.facts().uses_float {

@@ -156,7 +156,7 @@ fn packets_at_odd_addresses() {
 fn batches_come_back_in_order() {
     on_each("batches come back in order", |device| {
         for (&dispatch, text) in device.info().dispatch.iter().flat_map(|d| [(d, NUMBER), (d, COUNT)]) {
-            let options = LoadOptions { depth: 4, dispatch: Some(dispatch), ..LoadOptions::default() };
+            let options = LoadOptions::default().with_depth(4).with_dispatch(dispatch);
             let session = device.load(&program(text), &options);
             let mut session = session.unwrap_or_else(|e| panic!("{} {dispatch}: {e}", device.info().id));
             let depth = session.depth();
@@ -197,7 +197,7 @@ fn batches_come_back_in_order() {
 fn a_dispatch_method_that_a_device_lacks_is_refused_by_name() {
     on_each("dispatch methods that are not there", |device| {
         for dispatch in Dispatch::ALL {
-            let options = LoadOptions { dispatch: Some(dispatch), ..LoadOptions::default() };
+            let options = LoadOptions::default().with_dispatch(dispatch);
             let loaded = device.load(&program(NUMBER), &options);
             if device.info().dispatch.contains(&dispatch) {
                 assert!(loaded.is_ok(), "{dispatch}");
@@ -274,7 +274,7 @@ const BURN: &str = "
 fn cancelling_ends_a_batch_that_would_take_long() {
     on_each("cancelling ends a batch that would take long", |device| {
         let cancel = CancelToken::new();
-        let options = LoadOptions { cancel: cancel.clone(), ..LoadOptions::default() };
+        let options = LoadOptions::default().with_cancel(cancel.clone());
         let mut session = device.load(&program(BURN), &options).unwrap();
         session.submit(numbers(4_000_000, 8, 0, 8)).unwrap();
         cancel.cancel();
@@ -302,7 +302,7 @@ fn cancelling_ends_a_load() {
     on_each("cancelling ends a load", |device| {
         let cancel = CancelToken::new();
         cancel.cancel();
-        let options = LoadOptions { cancel, ..LoadOptions::default() };
+        let options = LoadOptions::default().with_cancel(cancel);
         // Either is right: it may be done before the token is looked at.
         match device.load(&program(NUMBER), &options) {
             Ok(mut session) => assert_eq!(session.run(numbers(1, 4, 0, 4)).unwrap_err(), DeviceError::Cancelled),

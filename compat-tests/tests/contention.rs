@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use portcullis::io::synth::Random;
+use portcullis::packet_io::synth::Random;
 use portcullis_compat_tests::interleavings::check::{Call, What, filter, memory, packet};
 use portcullis_compat_tests::{devices, texts};
 use portcullis_core::device::{Device, DeviceKind, LoadOptions, Session};
@@ -74,7 +74,7 @@ impl KeyHistory {
 
 fn load(device: &Arc<dyn Device>, program: &Arc<Program>) -> Box<dyn Session> {
     // More than there are processors here, so that threads stop each other anywhere.
-    let options = LoadOptions { threads: NonZeroUsize::new(4), ..LoadOptions::default() };
+    let options = LoadOptions::default().with_threads(NonZeroUsize::new(4));
     device.load(program, &options).unwrap_or_else(|error| panic!("{error}"))
 }
 

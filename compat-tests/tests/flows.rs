@@ -6,7 +6,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use portcullis::io::synth::Random;
+use portcullis::packet_io::synth::Random;
 use portcullis_compat_tests::{devices, texts};
 use portcullis_core::device::{Device, DeviceError, DeviceInfo, Dispatch, LoadOptions, Session};
 use portcullis_core::interp::InterpDevice;
@@ -103,7 +103,7 @@ fn outcome(session: &mut dyn Session, program: &Program, packets: &[Vec<u8>], si
 }
 
 fn options(threads: usize) -> LoadOptions {
-    LoadOptions { threads: NonZeroUsize::new(threads), ..LoadOptions::default() }
+    LoadOptions::default().with_threads(NonZeroUsize::new(threads))
 }
 
 /// Ways to hand batches over that filter packets side by side, and say so where a filter has flows.
@@ -193,7 +193,7 @@ fn one_sided_batches_are_left_to_another_device() {
             return println!("interp is what the others are held to");
         }
         let counted = Arc::new(Counted(Cpu::new(), AtomicUsize::new(0)));
-        let options = LoadOptions { elephant_flow_device: Some(counted.clone()), ..options(2) };
+        let options = options(2).with_elephant_flow_device(counted.clone() as Arc<dyn Device>);
         let Some(mut session) = load(device, &program, &options) else { return };
         let found = outcome(&mut *session, &program, &all, &[2000]);
         assert!(found == wanted, "what comes of the packets");

@@ -125,7 +125,7 @@ fn random_filters_mean_the_same() {
     };
     for seed in 0..count {
         let filter = generator::filter(seed, &Config::varied(seed));
-        let options = ProgramOptions { parameters: filter.parameters, fuel: FUEL, ..ProgramOptions::default() };
+        let options = ProgramOptions::default().with_parameters(filter.parameters).with_fuel(FUEL);
         let program = texts::in_wgsl_with(&format!("random filter {seed}"), &filter.text, &options);
         let packets = generator::packets(seed, 43);
         match Case::new(program, packets).compare(&Lanes::new(), &[43, 7]) {
@@ -146,7 +146,7 @@ fn random_filters_with_maps_mean_the_same() {
     let (mut fit, mut apart) = (0, Vec::new());
     for seed in 0..40 {
         let filter = generator::filter(seed, &Config { maps: Some(Maps::OneByOne), ..Config::varied(seed) });
-        let options = ProgramOptions { parameters: filter.parameters, fuel: FUEL, ..ProgramOptions::default() };
+        let options = ProgramOptions::default().with_parameters(filter.parameters).with_fuel(FUEL);
         let program = texts::in_wgsl_with(&format!("random filter {seed} with maps"), &filter.text, &options);
         match LaneProgram::trace(&program) {
             Ok(_) => {

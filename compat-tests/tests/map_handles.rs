@@ -171,7 +171,7 @@ fn an_update_is_there_as_a_whole_or_not_at_all() {
 fn updates_stand_between_the_batches_in_flight() {
     devices::on_each("updates between batches", |device: &Arc<dyn Device>| {
         let program = program("hash");
-        let options = LoadOptions { depth: 3, ..LoadOptions::default() };
+        let options = LoadOptions::default().with_depth(3);
         let mut session = device.load(&program, &options).unwrap();
         let session = &mut *session;
         let hosts = MapHandle::<Key, Host>::open(&program, "hosts").unwrap();

@@ -27,21 +27,18 @@ fn compile(name: &str, text: &str) -> Arc<Program> {
 /// The devices, and those of OpenCL's and wgpu's once more as if their memory were their own.
 fn with_distant(suite: &str, mut check: impl FnMut(&Arc<dyn Device>)) {
     devices::on_each(suite, |device| check(device));
-    for device in portcullis::opencl::probe().unwrap_or_default() {
+    for device in portcullis::backend::opencl::probe().unwrap_or_default() {
         check(&(Arc::new(device.as_discrete()) as Arc<dyn Device>));
     }
-    for device in portcullis::wgpu::probe().unwrap_or_default() {
+    for device in portcullis::backend::wgpu::probe().unwrap_or_default() {
         check(&(Arc::new(device.as_discrete()) as Arc<dyn Device>));
     }
 }
 
 /// A session by a transfer; `None` where the device says why there is none.
 fn load(device: &Arc<dyn Device>, program: &Arc<Program>, transfer: Transfer) -> Option<Box<dyn Session>> {
-    let options = LoadOptions {
-        transfer,
-        measure: MeasureOptions { record_stages: true, ..MeasureOptions::default() },
-        ..LoadOptions::default()
-    };
+    let options =
+        LoadOptions::default().with_transfer(transfer).with_measure(MeasureOptions::default().with_record_stages(true));
     match device.load(program, &options) {
         Ok(session) => Some(session),
         Err(DeviceError::Unsupported { reason, .. }) if transfer != Transfer::Auto => {
@@ -210,10 +207,7 @@ fn what_is_moved_is_counted() {
 fn load_resident(device: &Arc<dyn Device>, name: &str, program: &Arc<Program>) -> Option<Box<dyn Session>> {
     match device.load(
         program,
-        &LoadOptions {
-            measure: MeasureOptions { resident: true, record_stages: true, ..MeasureOptions::default() },
-            ..LoadOptions::default()
-        },
+        &LoadOptions::default().with_measure(MeasureOptions::default().with_resident(true).with_record_stages(true)),
     ) {
         Ok(session) => Some(session),
         Err(DeviceError::Unsupported { reason, .. }) => {

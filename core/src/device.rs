@@ -3,6 +3,7 @@
 //! verdicts.
 
 use std::fmt;
+use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
@@ -231,9 +232,10 @@ impl CancelToken {
 
 /// Options for [`Device::load`].
 #[derive(Clone)]
+#[non_exhaustive]
 pub struct LoadOptions {
     /// Number of threads for devices that run on the host's processor; one per core if `None`.
-    pub threads: Option<std::num::NonZeroUsize>,
+    pub threads: Option<NonZeroUsize>,
     /// Maximum number of batches in flight, at least 1.
     pub depth: usize,
     /// The dispatch method; the device's default if `None`. Loading fails if
@@ -260,6 +262,7 @@ pub struct LoadOptions {
 
 /// Options for measuring a session, part of [`LoadOptions`].
 #[derive(Debug, Clone, Default)]
+#[non_exhaustive]
 pub struct MeasureOptions {
     /// Record time and bytes per stage ([`Instrumented::stages`]). Costs a few clock reads per
     /// batch, and on devices with timestamps two per launch and copy.
@@ -289,6 +292,76 @@ impl Default for LoadOptions {
             cancel: CancelToken::new(),
             measure: MeasureOptions::default(),
         }
+    }
+}
+
+impl LoadOptions {
+    /// Sets [`LoadOptions::threads`].
+    #[must_use]
+    pub fn with_threads(self, threads: impl Into<Option<NonZeroUsize>>) -> LoadOptions {
+        LoadOptions { threads: threads.into(), ..self }
+    }
+
+    /// Sets [`LoadOptions::depth`].
+    #[must_use]
+    pub fn with_depth(self, depth: usize) -> LoadOptions {
+        LoadOptions { depth, ..self }
+    }
+
+    /// Sets [`LoadOptions::dispatch`].
+    #[must_use]
+    pub fn with_dispatch(self, dispatch: impl Into<Option<Dispatch>>) -> LoadOptions {
+        LoadOptions { dispatch: dispatch.into(), ..self }
+    }
+
+    /// Sets [`LoadOptions::elephant_flow_device`].
+    #[must_use]
+    pub fn with_elephant_flow_device(self, device: impl Into<Option<Arc<dyn Device>>>) -> LoadOptions {
+        LoadOptions { elephant_flow_device: device.into(), ..self }
+    }
+
+    /// Sets [`LoadOptions::transfer`].
+    #[must_use]
+    pub fn with_transfer(self, transfer: Transfer) -> LoadOptions {
+        LoadOptions { transfer, ..self }
+    }
+
+    /// Sets [`LoadOptions::cancel`].
+    #[must_use]
+    pub fn with_cancel(self, cancel: CancelToken) -> LoadOptions {
+        LoadOptions { cancel, ..self }
+    }
+
+    /// Sets [`LoadOptions::measure`].
+    #[must_use]
+    pub fn with_measure(self, measure: MeasureOptions) -> LoadOptions {
+        LoadOptions { measure, ..self }
+    }
+}
+
+impl MeasureOptions {
+    /// Sets [`MeasureOptions::record_stages`].
+    #[must_use]
+    pub fn with_record_stages(self, record_stages: bool) -> MeasureOptions {
+        MeasureOptions { record_stages, ..self }
+    }
+
+    /// Sets [`MeasureOptions::synthetic_work`].
+    #[must_use]
+    pub fn with_synthetic_work(self, synthetic_work: impl Into<Option<Duration>>) -> MeasureOptions {
+        MeasureOptions { synthetic_work: synthetic_work.into(), ..self }
+    }
+
+    /// Sets [`MeasureOptions::costs`].
+    #[must_use]
+    pub fn with_costs(self, costs: impl Into<Option<TransferCosts>>) -> MeasureOptions {
+        MeasureOptions { costs: costs.into(), ..self }
+    }
+
+    /// Sets [`MeasureOptions::resident`].
+    #[must_use]
+    pub fn with_resident(self, resident: bool) -> MeasureOptions {
+        MeasureOptions { resident, ..self }
     }
 }
 

@@ -84,7 +84,7 @@ pub fn run(data: &[u8]) {
         let _ = writeln!(text, "{code} {jt} {jf} {k}");
     }
     crate::filter::run(text.as_bytes(), bpf::compile);
-    let options = ProgramOptions { fuel: 100, ..ProgramOptions::default() };
+    let options = ProgramOptions::default().with_fuel(100);
     let Ok(compiled) = bpf::compile(&Source::new("fuzz", text), &options) else { return };
     let metadata = Metadata { wire_length: packet.len() as u32 + 3, port: 2, ..Metadata::default() };
     let input = Input { packet, wire_length: metadata.wire_length, port: metadata.port };

@@ -96,12 +96,10 @@ pub fn run(data: &[u8]) {
     let (wanted, format, error) = read(bytes, usize::MAX, &SourceOptions::default());
     // The header of a record takes at least 16 bytes.
     assert!(wanted.iter().map(|(packet, ..)| packet.len() + 16).sum::<usize>() <= bytes.len());
-    let options = SourceOptions {
-        max_packets: if how & 1 == 0 { 3 } else { usize::MAX },
-        room: if how & 2 == 0 { ResizeRoom::None } else { ResizeRoom::Both },
-        block_size: if how & 4 == 0 { 64 } else { 4096 },
-        ..SourceOptions::default()
-    };
+    let options = SourceOptions::default()
+        .with_max_packets(if how & 1 == 0 { 3 } else { usize::MAX })
+        .with_room(if how & 2 == 0 { ResizeRoom::None } else { ResizeRoom::Both })
+        .with_block_size(if how & 4 == 0 { 64 } else { 4096 });
     let step = if how & 8 == 0 { 17 } else { usize::MAX };
     let other = read(bytes, step, &options);
     assert_eq!((&other.0, &other.2), (&wanted, &error), "read with {options:?}, {step} bytes at a time");

@@ -15,7 +15,7 @@ use portcullis_cpu::vector::LaneProgram;
 /// # Panics
 /// If the compiler panics, rejects without a reason, or accepts what a device cannot run.
 pub(crate) fn run(data: &[u8], compile: impl FnOnce(&Source, &ProgramOptions) -> Result<Program, Diagnostics>) {
-    let options = ProgramOptions { fuel: 100, ..ProgramOptions::default() };
+    let options = ProgramOptions::default().with_fuel(100);
     let compiled = Source::from_bytes("fuzz", data.to_vec()).and_then(|source| compile(&source, &options));
     match compiled {
         Ok(program) => check_accepted(&Arc::new(program)),

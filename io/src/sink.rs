@@ -88,11 +88,12 @@ impl SinkError {
 ///
 /// # Errors
 /// See [`SinkError`].
-pub fn create(path: &str, format: &CaptureFormat) -> Result<Box<dyn Sink>, SinkError> {
-    if path == "-" {
+pub fn create(path: impl AsRef<Path>, format: &CaptureFormat) -> Result<Box<dyn Sink>, SinkError> {
+    let path = path.as_ref();
+    if path == Path::new("-") {
         return Ok(Box::new(standard_output(format)?.live()));
     }
-    Ok(Box::new(CaptureSink::create(Path::new(path), format)?))
+    Ok(Box::new(CaptureSink::create(path, format)?))
 }
 
 /// A capture on standard output, without the line buffering of [`io::stdout`].

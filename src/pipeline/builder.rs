@@ -89,7 +89,7 @@ impl Pipeline {
     pub fn run_observed(&self, run: &mut Run, observer: &mut dyn Observer) -> Result<Totals, Error> {
         let writes = self.pass.is_some() || self.tx.is_some() || self.redirect.is_some();
         let options = source_options(run.program(), run.device_kind(), writes);
-        let mut source = open(&self.source.to_string_lossy(), &options)?;
+        let mut source = open(&self.source, &options)?;
         if let Some(packets) = self.limit {
             source = Box::new(Limit::new(source, packets));
         }
@@ -104,7 +104,7 @@ impl Pipeline {
     fn open_outputs(&self, run: &Run, source: &dyn Source) -> Result<Outputs, Error> {
         let format = source.format();
         let sink = |path: &Option<PathBuf>| -> Result<Option<Box<dyn Sink>>, Error> {
-            Ok(path.as_ref().map(|path| create(&path.to_string_lossy(), format)).transpose()?)
+            Ok(path.as_ref().map(|path| create(path, format)).transpose()?)
         };
         let (pass, tx) = (sink(&self.pass)?, sink(&self.tx)?);
         let redirect = self.redirect.as_ref().map(|folder| RedirectSink::create(folder, format)).transpose()?;

@@ -70,7 +70,7 @@ const BURN: &str = "
 #[test]
 fn software_devices_refuse_loops_that_they_would_cut_short() {
     for device in devices() {
-        let program = program_with(BURN, &ProgramOptions { fuel: 70_000, ..ProgramOptions::default() });
+        let program = program_with(BURN, &ProgramOptions::default().with_fuel(70_000));
         let loaded = device.load(&program, &LoadOptions::default());
         if device.info().kind == DeviceKind::Software {
             let Err(error) = loaded else { panic!("the filter was accepted") };

@@ -16,7 +16,7 @@ use portcullis::auto::calibration::CalibrationStore;
 use portcullis::auto::{AutoDevice, CalibrationMode, Settings};
 use portcullis::device::{Device, Dispatch};
 use portcullis::devices::{self, Selector};
-use portcullis::io::{create_error_reason, same_destination, same_file};
+use portcullis::packet_io::{create_error_reason, same_destination, same_file};
 use portcullis_bench::csv::csv;
 use portcullis_bench::results::{Bar, Cell, Missing, Outcome, Results};
 use portcullis_bench::run::{self, BATCHES, Chosen, Extent, Order, QUICK_BATCHES, RunGuard, Start};
@@ -42,7 +42,7 @@ use progress::Progress;
 /// On the first Ctrl-C it finishes the current measurement and writes the results so far.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Exit codes: 0 done, 1 a device is wrong or something failed (with --compare: something is slower \
+    after_long_help = "Exit codes: 0 done, 1 a device is wrong or something failed (with --compare: something is slower \
 beyond noise, or no longer measured), 2 wrong usage, 130 interrupted (what there is has been written), 141 nobody reads \
 the output any more."
 )]

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use portcullis::device::{
     CancelToken, Device, DeviceError, DeviceInfo, Dispatch, LoadOptions, MAX_SYNTHETIC_WORK, MeasureOptions, Session,
 };
-use portcullis::io::dpdk::{self, DpdkError, Options, PortInfo};
-use portcullis::io::live::Lane;
+use portcullis::packet_io::dpdk::{self, DpdkError, Options, PortInfo};
+use portcullis::packet_io::live::Lane;
 use portcullis::pipeline::Event;
 use portcullis::pipeline::live::{
     BatchPolicy, LaneError, LaneStats, LiveLane, LiveOptions, MeasurementWindow, OverloadPolicy, RunStats, Snapshot,
@@ -87,8 +87,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let modes = plan::modes(&args.workload, &args.mempool, &args.burst);
     drive::check_processors(&args.pin)?;
     let filter = match (&args.filter, &args.expr) {
-        (Some(file), _) => Some(FilterArgs::of_file(file)),
-        (None, Some(expression)) => Some(FilterArgs::of_expression(expression)),
+        (Some(file), _) => Some(FilterArgs::from_name(file)?),
+        (None, Some(expression)) => Some(FilterArgs::from_expression(expression)),
         (None, None) => None,
     };
     let program = Arc::new(match &filter {
@@ -176,7 +176,9 @@ impl Benchmark<'_> {
         }
         let gpu = self.gpu(mode.mempool)?;
         if let Some(gpu) = gpu {
-            options.mempool = gpu.mempool(mode.mempool == plan::Mempool::Gpu).map_err(NotMeasured::Unavailable)?;
+            options.mempool = gpu
+                .mempool(mode.mempool == plan::Mempool::Gpu)
+                .map_err(|error| NotMeasured::Unavailable(error.to_string()))?;
             // One item for each burst that the buffers suffice for; more would stay unused.
             options.items = (2 * packets / u32::from(mode.burst))
                 .next_power_of_two()
@@ -237,13 +239,11 @@ impl Benchmark<'_> {
             Workload::Cpu => (devices::open("cpu")?, Dispatch::Inline),
             Workload::Device(dispatch) => (self.args.device.open()?, dispatch),
         };
-        let load = LoadOptions {
-            threads: NonZeroUsize::new(1),
-            dispatch: Some(dispatch),
-            measure: MeasureOptions { synthetic_work: self.args.work, ..MeasureOptions::default() },
-            cancel: self.interrupt.give_up.clone(),
-            ..LoadOptions::default()
-        };
+        let load = LoadOptions::default()
+            .with_threads(NonZeroUsize::new(1))
+            .with_dispatch(dispatch)
+            .with_measure(MeasureOptions::default().with_synthetic_work(self.args.work))
+            .with_cancel(self.interrupt.give_up.clone());
         let dispatch = if workload == Workload::Cpu { Dispatch::Pipelined } else { dispatch };
         Ok((Some((device, load)), dispatch))
     }

@@ -17,6 +17,7 @@ mod plan;
 #[cfg(all(target_os = "linux", feature = "dpdk"))]
 mod report;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -74,8 +75,10 @@ pub struct Args {
     #[arg(long, value_name = "DEVICE", default_value = "auto", help_heading = "Filter and device")]
     device: Selector,
     /// Run this filter and apply its verdicts instead of swapping MAC addresses
-    #[arg(long, value_name = "FILE", value_parser = PathBufValueParser::new(), help_heading = "Filter and device")]
-    filter: Option<PathBuf>,
+    ///
+    /// A stock filter or a file.
+    #[arg(long, value_name = "FILTER", value_parser = super::filter::NameParser, hide_possible_values = true, help_heading = "Filter and device")]
+    filter: Option<OsString>,
     /// Forward packets that match a tcpdump expression
     #[arg(
         long,
@@ -144,8 +147,8 @@ pub struct Args {
     #[arg(long, value_name = "TIME", value_parser = duration, help_heading = "Measurement", hide_short_help = true)]
     idle_exit: Option<Duration>,
     /// Write results as JSON to a file, or instead of the table if no file is given
-    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-", value_parser = NonEmptyStringValueParser::new(), help_heading = "Output")]
-    json: Option<String>,
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-", value_parser = PathBufValueParser::new(), help_heading = "Output")]
+    json: Option<PathBuf>,
 }
 
 /// Runs every mode and prints or writes the report.

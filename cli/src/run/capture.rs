@@ -2,13 +2,14 @@
 
 use std::io::{IsTerminal, stdin, stdout};
 use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
 use portcullis::auto::{EXPECTED_BATCH_PACKETS, Settings};
 use portcullis::device::{Device, DeviceError, DeviceKind, LoadOptions, MeasureOptions, Session};
-use portcullis::io::wrap::Limit;
-use portcullis::io::{self, RedirectSink, Sink, SinkError, Source, SourceOptions};
+use portcullis::packet_io::wrap::Limit;
+use portcullis::packet_io::{self, RedirectSink, Sink, SinkError, Source, SourceOptions};
 use portcullis::pipeline::{self, Broadcasts, Event, Observer, Outputs, PipelineError, Totals};
 use portcullis::program::Program;
 
@@ -21,7 +22,7 @@ use crate::failure::{Failure, INTERRUPTED, WRONG};
 use crate::{explain, out};
 
 /// Runs the filter over the capture `read`.
-pub fn run(args: &Args, read: &str) -> Result<(), Failure> {
+pub fn run(args: &Args, read: &Path) -> Result<(), Failure> {
     usable(args, read)?;
     let program = Arc::new(args.filter.load()?);
     let interrupt = Interrupt::default();
@@ -29,17 +30,15 @@ pub fn run(args: &Args, read: &str) -> Result<(), Failure> {
     let chosen = Chosen::open(&args.device, settings)?;
     let device = chosen.device.clone();
     args.maps.check(&program, device.info())?;
-    let options = LoadOptions {
+    let options = LoadOptions::default()
         // Unless the user asked for this GPU, leave it those batches at which the CPU is not
         // better.
-        elephant_flow_device: chosen.elephant_flow_device(),
-        threads: args.threads.and_then(|n| NonZeroUsize::new(n.into())),
-        dispatch: args.dispatch,
-        transfer: args.transfer,
-        measure: MeasureOptions { record_stages: args.explain, ..MeasureOptions::default() },
-        cancel: interrupt.give_up.clone(),
-        ..LoadOptions::default()
-    };
+        .with_elephant_flow_device(chosen.elephant_flow_device())
+        .with_threads(args.threads.and_then(|n| NonZeroUsize::new(n.into())))
+        .with_dispatch(args.dispatch)
+        .with_transfer(args.transfer)
+        .with_measure(MeasureOptions::default().with_record_stages(args.explain))
+        .with_cancel(interrupt.give_up.clone());
     let loaded = device.load(&program, &options);
     chosen.warn();
     let mut session = loaded?;
@@ -93,20 +92,20 @@ pub fn run(args: &Args, read: &str) -> Result<(), Failure> {
 }
 
 /// Refuses arguments that contradict each other or standard input and output.
-fn usable(args: &Args, read: &str) -> Result<(), Failure> {
+fn usable(args: &Args, read: &Path) -> Result<(), Failure> {
     let wrong = |what: &str| Err(Failure::Usage(what.into()));
-    if args.filter.is_stdin() && read == "-" {
+    if args.filter.is_stdin() && read == Path::new("-") {
         return wrong("the filter and --read cannot both be standard input");
     }
-    if read == "-" && stdin().is_terminal() {
+    if read == Path::new("-") && stdin().is_terminal() {
         return wrong("--read -: standard input is a terminal; pipe a capture into it");
     }
     if args.batch == Some(BatchSize::Auto) {
-        let what = "a capture does not come at a rate that a size could be found for; give a number, or nothing";
+        let what = "adapts to live traffic only; give a number, or leave the option out";
         return wrong(&format!("--batch auto: {what}"));
     }
     if args.captures_to_stdout() && stdout().is_terminal() {
-        return wrong("a capture is binary, and standard output a terminal; send it to a file");
+        return wrong("standard output is a terminal, and a capture is binary; redirect it to a file");
     }
     Ok(())
 }
@@ -129,9 +128,11 @@ impl End {
 
     /// Reports that a batch in flight was abandoned.
     fn given_up(&self) {
-        out::warn("what was under way took too long and was given up; the packets before it are counted and written");
+        out::warn(
+            "the batches in flight took too long and were abandoned; the packets before them are counted and written",
+        );
         if self.writes_maps {
-            out::warn("no map is written: nobody knows how far what was given up has changed it");
+            out::warn("no map is written: the abandoned batches may have changed only part of them");
         }
     }
 
@@ -147,10 +148,10 @@ impl End {
         out::error(&error.to_string());
         if self.packets > 0 {
             let what = match (error, self.packets) {
-                (PipelineError::Sink(_), 1) => "packet was judged, and may not be written",
-                (PipelineError::Sink(_), _) => "packets were judged, and not all are written",
-                (_, 1) => "packet came through before",
-                _ => "packets came through before",
+                (PipelineError::Sink(_), 1) => "packet was filtered, but may not be written",
+                (PipelineError::Sink(_), _) => "packets were filtered, but not all are written",
+                (_, 1) => "packet was filtered before the error",
+                _ => "packets were filtered before the error",
             };
             out::note(&format!("{} {what}", out::grouped(self.packets)));
         }
@@ -171,7 +172,7 @@ impl End {
             out::error(text);
             let (packets, verb) = if self.packets == 1 { ("packet", "was") } else { ("packets", "were") };
             let count = out::grouped(self.packets);
-            out::note(&format!("{count} {packets} {verb} judged, and not all maps are written"));
+            out::note(&format!("{count} {packets} {verb} filtered, but not all maps are written"));
             return self.silent();
         }
         if self.stopped {
@@ -234,7 +235,7 @@ impl Observer for RunObserver<'_> {
     }
 }
 
-fn open_source(args: &Args, read: &str, program: &Program, kind: DeviceKind) -> Result<Box<dyn Source>, Failure> {
+fn open_source(args: &Args, read: &Path, program: &Program, kind: DeviceKind) -> Result<Box<dyn Source>, Failure> {
     let writes = args.write.is_some() || args.write_tx.is_some() || args.write_redirect.is_some();
     let mut options = pipeline::source_options(program, kind, writes);
     if let Some(BatchSize::Packets(batch)) = args.batch {
@@ -244,8 +245,8 @@ fn open_source(args: &Args, read: &str, program: &Program, kind: DeviceKind) -> 
         options.block_size =
             (batch as usize).saturating_mul(512).clamp(SourceOptions::BLOCK_SIZE, 8 * SourceOptions::BLOCK_SIZE);
     }
-    let source = io::open(read, &options).map_err(|error| match error {
-        io::SourceError::Spec(_) => Failure::Usage(error.to_string()),
+    let source = packet_io::open(read, &options).map_err(|error| match error {
+        packet_io::SourceError::Spec(_) => Failure::Usage(error.to_string()),
         _ => Failure::Wrong(error.to_string()),
     })?;
     Ok(match args.limit {
@@ -255,13 +256,12 @@ fn open_source(args: &Args, read: &str, program: &Program, kind: DeviceKind) -> 
 }
 
 fn open_outputs(args: &Args, program: &Program, source: &dyn Source) -> Result<Outputs, SinkError> {
-    let create = |path: &Option<String>| -> Result<Option<Box<dyn Sink>>, SinkError> {
-        path.as_deref().map(|path| io::create(path, source.format())).transpose()
+    let create = |path: &Option<PathBuf>| -> Result<Option<Box<dyn Sink>>, SinkError> {
+        path.as_deref().map(|path| packet_io::create(path, source.format())).transpose()
     };
     let pass = create(&args.write)?;
     let tx = create(&args.write_tx)?;
-    let redirect =
-        args.write_redirect.as_deref().map(|dir| RedirectSink::create(dir.as_ref(), source.format())).transpose()?;
+    let redirect = args.write_redirect.as_deref().map(|dir| RedirectSink::create(dir, source.format())).transpose()?;
     let mut outputs = Outputs::new(pass, tx, redirect);
     outputs.broadcasts = Broadcasts::from_program(program);
     Ok(outputs)

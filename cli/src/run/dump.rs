@@ -1,10 +1,11 @@
 //! `--dump-map`: writes a map's entries as CSV or JSON after the run.
 
 use std::io::{self, BufWriter, Write};
+use std::path::Path;
 
 use portcullis::device::Session;
-use portcullis::io::SinkError;
 use portcullis::map::{self, Declaration, Format};
+use portcullis::packet_io::SinkError;
 use portcullis::program::Program;
 
 use super::maps::MapFile;
@@ -27,7 +28,8 @@ impl Dumps {
     /// Checks that the files can be written.
     pub fn open(dumps: &[MapFile]) -> Result<Dumps, SinkError> {
         let one = |dump: &MapFile| {
-            let to = if dump.file == "-" { Ok(To::Stdout) } else { Replacement::new(&dump.file).map(To::File) };
+            let to =
+                if dump.file == Path::new("-") { Ok(To::Stdout) } else { Replacement::new(&dump.file).map(To::File) };
             to.map(|to| (dump.clone(), to))
         };
         Ok(Dumps { all: dumps.iter().map(one).collect::<Result<_, _>>()? })

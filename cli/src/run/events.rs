@@ -5,11 +5,12 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use portcullis::device::{CancelToken, DeviceError, Session};
 use portcullis::frontend::xdp::events::{Event, EventCounts, EventPayload, EventReader, MAX_PACKET_BYTES};
-use portcullis::io::SinkError;
+use portcullis::packet_io::SinkError;
 use portcullis::program::Program;
 use serde::Serialize;
 
@@ -88,13 +89,14 @@ impl Serialize for Hex<'_> {
 
 impl Log {
     /// Creates or truncates the file; `-` is standard output. A later write error cancels `stop`.
-    pub fn create(name: &str, stop: &CancelToken) -> Result<Log, SinkError> {
-        let file: Box<dyn Write + Send> = match name {
+    pub fn create(path: &Path, stop: &CancelToken) -> Result<Log, SinkError> {
+        let name = path.display().to_string();
+        let file: Box<dyn Write + Send> = match name.as_str() {
             "-" => Box::new(io::stdout()),
-            _ => Box::new(File::create(name).map_err(|error| SinkError::Create { name: name.into(), error })?),
+            _ => Box::new(File::create(path).map_err(|error| SinkError::Create { name: name.clone(), error })?),
         };
         let out = BufWriter::with_capacity(1 << 16, Counted { file, bytes: 0 });
-        Ok(Log { name: name.into(), out, ends: VecDeque::new(), unwritten: 0, failed: None, stop: stop.clone() })
+        Ok(Log { name, out, ends: VecDeque::new(), unwritten: 0, failed: None, stop: stop.clone() })
     }
 
     fn write(&mut self, event: Event<'_>) {

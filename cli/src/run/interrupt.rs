@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use portcullis::device::CancelToken;
 #[cfg(all(target_os = "linux", feature = "live"))]
-use portcullis::io::live::sighup::keep_sighup_ignored;
+use portcullis::packet_io::live::sighup::keep_sighup_ignored;
 
 use crate::failure::INTERRUPTED;
 use crate::out;
@@ -64,7 +64,7 @@ impl Interrupt {
                     std::process::exit(INTERRUPTED.into());
                 }
                 if !ended.load(Ordering::Relaxed) {
-                    out::note("interrupted: finishing what is under way (again: end at once)");
+                    out::note("interrupted: finishing the batches in flight (again: end at once)");
                 }
                 std::thread::sleep(GRACE);
                 give_up.cancel();

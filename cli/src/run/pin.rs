@@ -1,20 +1,18 @@
 //! `--from-pin`: initialises a map from a pinned kernel map.
 
-use std::path::Path;
-
 use portcullis::device::Session;
 use portcullis::frontend::xdp::object::MapType;
-use portcullis::io::pinned::{Entries, PinnedMap};
 use portcullis::map::typed::{CType, scalar_fields, sum_per_cpu};
 use portcullis::map::{Declaration, MapKind, Row, Table};
+use portcullis::packet_io::pinned::{Entries, PinnedMap};
 
 use super::maps::MapFile;
 use crate::failure::Failure;
 
 /// Reads the rows of a pinned kernel map after checking that it matches the filter's map.
 pub fn read(from: &MapFile, map: &Declaration) -> Result<Vec<Row>, Failure> {
-    let wrong = |what: String| Failure::Wrong(format!("--from-pin {}={}: {what}", from.map, from.file));
-    let pinned = PinnedMap::open(Path::new(&from.file)).map_err(|error| wrong(error.to_string()))?;
+    let wrong = |what: String| Failure::Wrong(format!("--from-pin {from}: {what}"));
+    let pinned = PinnedMap::open(&from.file).map_err(|error| wrong(error.to_string()))?;
     check(&pinned, map).map_err(wrong)?;
     let entries = pinned.entries().map_err(|error| wrong(error.to_string()))?;
     Ok(words(map, entries))
@@ -37,7 +35,7 @@ pub fn set(
                 map.entries,
                 portcullis::map_file::capacity_hint(map, entries.len())
             );
-            return Err(Failure::Wrong(format!("--from-pin {}={}: {what}", from.map, from.file)));
+            return Err(Failure::Wrong(format!("--from-pin {from}: {what}")));
         }
     }
     let (at, words) = table.changes();
@@ -54,10 +52,13 @@ fn check(pinned: &PinnedMap, map: &Declaration) -> Result<(), String> {
                 || ty.is_map_of_maps()
                 || matches!(ty, MapType::CPUMAP | MapType::XSKMAP) =>
         {
-            return Err(format!("the kernel's map is of type {}, and what it holds cannot be brought over", ty.name()));
+            return Err(format!(
+                "the kernel's map is of type {}, whose values mean nothing outside of the kernel",
+                ty.name()
+            ));
         }
         Some(typed) if typed.constant => {
-            return Err("these are constants, with which the program was compiled: set them with --set".into());
+            return Err("the program is compiled with these constants; change them with --set".into());
         }
         Some(typed) => typed.map_type_number == pinned.ty,
         None => match map.kind {

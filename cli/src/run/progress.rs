@@ -4,7 +4,7 @@ use std::io::{IsTerminal, stderr};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use portcullis::io;
+use portcullis::packet_io;
 use portcullis::pipeline::Totals;
 
 use crate::out;
@@ -30,7 +30,7 @@ impl Progress {
     }
 
     /// Updates the display after a batch, at most ten times per second.
-    pub fn show(&mut self, totals: &Totals, progress: io::Progress) {
+    pub fn show(&mut self, totals: &Totals, progress: packet_io::Progress) {
         if self.last.elapsed() < Duration::from_millis(100) {
             return;
         }

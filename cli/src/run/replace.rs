@@ -9,7 +9,7 @@ use std::io::{self, BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use portcullis::io::{SinkError, resolved_path};
+use portcullis::packet_io::{SinkError, resolved_path};
 
 /// A file to be created or replaced.
 #[derive(Debug)]
@@ -29,12 +29,13 @@ impl Replacement {
     ///
     /// # Errors
     /// [`SinkError::Create`].
-    pub fn new(name: &str) -> Result<Replacement, SinkError> {
-        Replacement::probe(name).map_err(|error| SinkError::Create { name: name.into(), error })
+    pub fn new(name: impl AsRef<Path>) -> Result<Replacement, SinkError> {
+        let name = name.as_ref();
+        Replacement::probe(name).map_err(|error| SinkError::Create { name: name.display().to_string(), error })
     }
 
-    fn probe(name: &str) -> io::Result<Replacement> {
-        let path = resolved_path(Path::new(name));
+    fn probe(name: &Path) -> io::Result<Replacement> {
+        let path = resolved_path(name);
         let there = path.metadata().ok();
         // Do not open a pipe, which would block until it has a reader.
         let special = there.as_ref().is_some_and(|it| !it.is_file() && !it.is_dir());
@@ -46,7 +47,7 @@ impl Replacement {
             let (_, temporary) = beside(&path)?;
             fs::remove_file(temporary)?;
         }
-        Ok(Replacement { name: name.into(), path, special, permissions })
+        Ok(Replacement { name: name.display().to_string(), path, special, permissions })
     }
 
     /// Writes the content and replaces the file by it.

@@ -76,8 +76,8 @@ impl OutOfFuel {
     /// Formats the line that follows a table.
     fn line(self) -> String {
         let OutOfFuel { at_least, at_most } = self;
-        let also = if at_least < at_most { ", or since the filter says so" } else { "" };
-        format!("{} aborted for want of fuel{also}: see --fuel\n", out::grouped(at_most))
+        let also = if at_least < at_most { " or by the filter itself" } else { "" };
+        format!("{} aborted for lack of fuel{also}: see --fuel\n", out::grouped(at_most))
     }
 }
 
@@ -275,7 +275,7 @@ fn shown(all: &[Trapped], most: usize) -> String {
     let count = rest.iter().map(|it| it.count).sum();
     let places = rest.len();
     first.iter().copied().map(line).collect::<String>()
-        + &format!("{} aborted at {places} other places, which --json has\n", out::grouped(count))
+        + &format!("{} aborted at {places} other places; --json lists them\n", out::grouped(count))
 }
 
 #[cfg(test)]

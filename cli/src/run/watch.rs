@@ -1,7 +1,5 @@
 //! `--watch-map`: keeps a map equal to a file.
 
-use std::path::Path;
-
 use portcullis::device::{DeviceError, Session};
 use portcullis::map::{Declaration, Table};
 use portcullis::map_file::text::ParsedRows;
@@ -27,7 +25,7 @@ pub struct Follower {
 impl Follower {
     /// Reads the file and starts to watch it. The rows are for [`Follower::begin`].
     pub fn new(from: &MapFile, (number, map): (usize, &Declaration)) -> Result<(Follower, ParsedRows), Failure> {
-        let (rows, watch) = FileWatcher::start(Path::new(&from.file), map, from.format).map_err(Failure::Wrong)?;
+        let (rows, watch) = FileWatcher::start(&from.file, map, from.format).map_err(Failure::Wrong)?;
         let followed = Entries::new(map);
         Ok((Follower { from: from.clone(), number, map: map.clone(), watch, followed, stays: false }, rows))
     }
@@ -64,12 +62,12 @@ impl Follower {
         }
         let Some(last) = last else { return Ok(None) };
         let stayed = std::mem::replace(&mut self.stays, last.is_err());
-        let (map, file) = (&self.map.name, &self.from.file);
+        let (map, file) = (&self.map.name, self.from.file.display());
         Ok(match last {
-            Err(wrong) => {
-                Some(MapNotice::Warning(format!("{wrong}\nthe map `{map}` stays as it is until {file} is right again")))
-            }
-            Ok(()) if stayed => Some(MapNotice::Note(format!("{file} is right again, and the map `{map}` follows it"))),
+            Err(wrong) => Some(MapNotice::Warning(format!(
+                "{wrong}\nthe map `{map}` stays unchanged until {file} is valid again"
+            ))),
+            Ok(()) if stayed => Some(MapNotice::Note(format!("{file} is valid again; the map `{map}` follows it"))),
             Ok(()) => None,
         })
     }
@@ -77,7 +75,7 @@ impl Follower {
     fn follow(&mut self, rows: ParsedRows, session: &mut dyn Session) -> Result<Result<(), String>, DeviceError> {
         let mut table = Table::new(&self.map, session.map_words(self.number)?);
         if let Err(row) = map_file::sync_table(&self.map, &mut table, &self.followed, &rows.entries) {
-            return Ok(Err(no_room(&rows, row, &self.map).with_file_name(&self.from.file)));
+            return Ok(Err(no_room(&rows, row, &self.map).with_file_name(&self.from.file.display().to_string())));
         }
         let (at, words) = table.changes();
         session.set_map_words(self.number, at, words)?;

@@ -1,6 +1,6 @@
 //! `portcullis selftest --af-xdp`: tests the AF_XDP modes of a network interface.
 
-use portcullis::io::af_xdp::Steering;
+use portcullis::packet_io::af_xdp::Steering;
 use portcullis_conformance::af_xdp::{self, COPIES, EXPERIMENT, Numbers, Options, Outcome, Report};
 
 use super::Args;

@@ -1,7 +1,7 @@
 //! Commands that describe the program and the machine: no arguments, `devices`, `selftest`,
 //! `completions`.
 
-use crate::support::{Place, sample};
+use crate::support::{Place, RunOutput, sample};
 
 #[test]
 fn without_arguments_devices_and_a_sample_run_are_shown() {
@@ -10,6 +10,29 @@ fn without_arguments_devices_and_a_sample_run_are_shown() {
         assert!(ran.out.contains(words), "{words}: {}", ran.out);
     }
     assert_eq!(ran.err, "");
+}
+
+/// It may stand anywhere: what it names is in the program, and its lines fit 80 columns.
+#[test]
+fn the_demo_fits_80_columns_and_its_commands_work() {
+    let place = Place::new();
+    // cargo sets this, and then the commands begin with `cargo run`.
+    let run = |command: &mut std::process::Command| RunOutput::of(command.output().unwrap()).done().out;
+    let by_cargo = run(place.command::<&str>(&[]).env("CARGO", "cargo"));
+    let shown = run(place.command::<&str>(&[]).env_remove("CARGO"));
+    assert!(by_cargo.lines().all(|line| line.chars().count() <= 80), "{by_cargo}");
+    assert!(shown.lines().all(|line| line.chars().count() <= 80), "{shown}");
+    assert!(!shown.contains("shaders/"), "{shown}");
+    let (_, next) = shown.split_once("\nNext:\n").unwrap();
+    let mut commands = 0;
+    for command in next.lines().filter_map(|line| line.trim_start().strip_prefix("portcullis ")) {
+        commands += 1;
+        // It takes long, and has tests of its own.
+        if command != "selftest" {
+            place.run(&command.split(' ').collect::<Vec<_>>()).done();
+        }
+    }
+    assert_eq!(commands, 4, "{shown}");
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! The command line: exit codes, output streams, messages, and no panics.
 
+#[cfg(unix)]
+mod any_bytes;
 mod arguments;
 mod bench;
 mod broadcast;
@@ -15,6 +17,7 @@ mod flows;
 mod interrupts;
 mod live;
 mod look_around;
+mod man;
 mod map_files;
 mod maps;
 mod objects;
@@ -24,6 +27,8 @@ mod readme;
 mod refused;
 mod run;
 mod state;
+mod stock_filters;
 mod support;
+mod tcpdump;
 mod traps;
 mod watch;

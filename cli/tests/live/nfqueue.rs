@@ -250,7 +250,7 @@ fn invalid_arguments_are_refused() {
         assert!(stderr.contains(message), "{arguments:?}: {stderr}");
     }
     for (filter, dispatch, code, message) in [
-        ("minimal", "inline", 2, "with `--dispatch inline` each batch is waited for"),
+        ("minimal", "inline", 2, "`--dispatch inline` has no queue that could be full"),
         ("conntrack_fw", "pipelined", 1, "its maps would be in two places"),
     ] {
         let arguments = ["--nfqueue", "1", "--overload", "cpu", "--dispatch", dispatch];

@@ -31,7 +31,7 @@ pub fn run(data: &[u8]) {
         assert!(!error.to_string().is_empty(), "refused without a reason");
         return;
     }
-    let options = ProgramOptions { fuel: 100, ..ProgramOptions::default() };
+    let options = ProgramOptions::default().with_fuel(100);
     let report = match xdp::inspect("fuzz", data, &options) {
         Ok(report) => report,
         Err(errors) => return filter::check_rejected(&errors),

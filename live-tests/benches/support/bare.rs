@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use portcullis::io::af_xdp::{Steering, xdp::AttachedProgram};
+use portcullis::packet_io::af_xdp::{Steering, xdp::AttachedProgram};
 use portcullis_live_tests::pin_to_processor;
 use xsk_rs::config::{BindFlags, Interface, LibxdpFlags, SocketConfig, UmemConfig};
 use xsk_rs::socket::Socket;

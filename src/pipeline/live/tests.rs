@@ -245,7 +245,7 @@ fn run_with(
     stop: &CancelToken,
     fails: Option<usize>,
 ) -> LaneResults {
-    let options = LoadOptions { threads: NonZeroUsize::new(1), dispatch: Some(dispatch), ..LoadOptions::default() };
+    let options = LoadOptions::default().with_threads(NonZeroUsize::new(1)).with_dispatch(dispatch);
     let (mut lanes, mut batches, mut waits, mut stats) = (vec![], vec![], vec![], vec![]);
     for (number, (script, commands)) in scripts.into_iter().zip(command_queues).enumerate() {
         let executor = RecordingExecutor { fails_at: fails, ..RecordingExecutor::default() };
@@ -483,7 +483,7 @@ fn a_failing_executor_ends_its_lane() {
 fn a_session_is_replaced_between_two_batches() {
     for dispatch in BOTH {
         let (stop, commands) = (CancelToken::new(), Arc::new(LaneCommands::default()));
-        let load = LoadOptions { threads: NonZeroUsize::new(1), dispatch: Some(dispatch), ..LoadOptions::default() };
+        let load = LoadOptions::default().with_threads(NonZeroUsize::new(1)).with_dispatch(dispatch);
         let next = compiled("fn xdp_filter(pkt: u32) -> u32 { return XDP_TX; }");
         let mut next = InterpDevice::new().load(&next, &load).unwrap().into();
         let replace = LaneCommand::replace_session(move |session| {

@@ -1,9 +1,9 @@
 //! `run --af-xdp`: live packets from AF_XDP sockets.
 
-use portcullis::io::af_xdp::xdp::Mode;
-use portcullis::io::af_xdp::{self, AfXdp, BusyPoll, CopyMode, FrameCounts, LaneLayout, Options, Steering};
-use portcullis::io::live::link::{Interface, StackDevice};
 use portcullis::packet::ResizeRoom;
+use portcullis::packet_io::af_xdp::xdp::Mode;
+use portcullis::packet_io::af_xdp::{self, AfXdp, BusyPoll, CopyMode, FrameCounts, LaneLayout, Options, Steering};
+use portcullis::packet_io::live::link::{Interface, StackDevice};
 
 use super::CaptureRequirements;
 use super::drive::{self, Prepared};
@@ -96,7 +96,7 @@ fn known_by_interface(options: &mut Options, has_routes: bool) -> Result<(), Fai
             None => options.redirect.push((index, name)),
             Some((_, other)) if *other == name || !has_routes => {}
             Some((_, other)) => {
-                let what = format!("with --kernel-routes, {index} stands for {name}, whose number it is in the kernel");
+                let what = format!("with --kernel-routes, {index} is the kernel's number of {name}");
                 return Err(Failure::Usage(format!("--redirect {index}={other}: {what}")));
             }
         }
@@ -135,9 +135,9 @@ fn announce(run: &AfXdp) {
         if port.mode == Mode::Skb {
             let name = &port.interface;
             out::note(&format!(
-                "{name}: in this mode packets may come that were put together or not cut yet, and longer ones than {} bytes are \
-                 dropped; `ethtool -K {name} gro off lro off` has them come as they were, and where {name} is one end of a \
-                 veth pair, `tso off gso off` at the other end",
+                "{name}: in this mode the kernel may merge received packets (GRO, LRO, TSO), and drops those of more than {} \
+                 bytes; `ethtool -K {name} gro off lro off` stops that, and if {name} is one end of a veth pair, `tso off gso \
+                 off` at the other end",
                 port.longest
             ));
         }

@@ -1,5 +1,6 @@
 //! Arguments about live packets.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -18,8 +19,9 @@ pub struct LiveArgs {
     /// Filter the packets an interface receives, through AF_XDP sockets
     ///
     /// All RX queues, or those listed (`eth0:0-3,8`, counted from 0), until Ctrl-C. May be
-    /// repeated; the first interface is port 0.
-    #[arg(long, value_name = "IFACE[:QUEUES]", value_parser = NonEmptyStringValueParser::new(), help_heading = "Input")]
+    /// repeated; the first interface is port 0. Unlike tcpdump's `-i`, which copies packets, this
+    /// takes them over: what the filter drops is gone, and the kernel gets what passes.
+    #[arg(short = 'i', long, value_name = "IFACE[:QUEUES]", value_parser = NonEmptyStringValueParser::new(), help_heading = "Input")]
     pub af_xdp: Vec<String>,
     /// Filter the packets of a netfilter queue
     ///
@@ -146,7 +148,7 @@ pub struct LiveArgs {
     ///
     /// A port of 127.0.0.1, `[::1]:PORT`, or a Unix socket that only this user can open.
     #[arg(long, value_name = "[ADDR:]PORT|unix:PATH", conflicts_with = "read", help_heading = "Observability")]
-    pub metrics: Option<String>,
+    pub metrics: Option<OsString>,
     /// Log to standard error, with timestamps as text or as JSON lines
     #[arg(long, value_name = "FORMAT", value_parser = ["text", "json"], conflicts_with = "read", help_heading = "Observability", hide_short_help = true)]
     pub log: Option<String>,

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use portcullis::io::dpdk::{
+use portcullis::packet_io::dpdk::{
     self, Dpdk, DpdkError, HeaderSplit, MbufCounts, Mempool, Options, PassTarget, PortSpec, WrittenCaptures,
 };
 
@@ -99,7 +99,7 @@ pub fn redirects(given: &[(u32, String)]) -> Result<Vec<(u32, PortSpec)>, Failur
 
 /// Splits the argument of `--eal` into words as a shell does.
 pub fn eal(text: Option<&str>) -> Result<Vec<String>, Failure> {
-    let split = text.map(|text| shlex::split(text).ok_or_else(|| usage("--eal", &"a quotation mark has no other one")));
+    let split = text.map(|text| shlex::split(text).ok_or_else(|| usage("--eal", &"a quotation mark is not closed")));
     split.transpose().map(Option::unwrap_or_default)
 }
 
@@ -130,7 +130,7 @@ fn announce(run: &Dpdk, options: &Options) {
         let place = match (&options.mempool, options.split) {
             (Mempool::Gpu(_), None) => "packets are in its memory".to_owned(),
             (Mempool::Gpu(_), Some(bytes)) => format!("packets' bytes from {bytes} on are in its memory"),
-            _ => "it is shown the host's memory that packets are in".to_owned(),
+            _ => "it reads packets in host memory".to_owned(),
         };
         out::note(&format!("GPU {name}, number {} of DPDK: {place}", gpu.number));
     }
@@ -139,10 +139,10 @@ fn announce(run: &Dpdk, options: &Options) {
     let copied: BTreeSet<&str> = copied.collect();
     if !copied.is_empty() {
         let drivers = Vec::from_iter(copied).join(", ");
-        out::note(&format!("{drivers}: cannot split packets, and so they are split by copying"));
+        out::note(&format!("{drivers}: cannot split packets in hardware, so they are split by copying"));
     }
     match &options.pass_to {
-        None => out::note("packets that pass have nowhere to go (--pass-to): they are counted, and dropped"),
+        None => out::note("packets that pass are counted and dropped; --pass-to would send them on"),
         Some(PassTarget::Port(port)) => out::note(&format!("packets that pass go out of {port}")),
         Some(PassTarget::Tap(interface) | PassTarget::VirtioUser(interface)) => out::note(&format!(
             "packets that pass go into the kernel at {interface}, and what it sends there goes out of {}",

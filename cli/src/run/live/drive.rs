@@ -11,11 +11,11 @@ use portcullis::device::{
     CancelToken, Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, Imported, LoadOptions, Session, WithFallback,
 };
 use portcullis::devices::{self, Selector};
-use portcullis::io::live::Lane;
 use portcullis::packet::{self, Batch};
+use portcullis::packet_io::live::Lane;
 use portcullis::pipeline::live::local_socket::LocalSocket;
 use portcullis::pipeline::live::metrics::Trap;
-use portcullis::pipeline::live::metrics::server::{AddressError, MetricsListener, Server};
+use portcullis::pipeline::live::metrics::server::{Address, AddressError, MetricsListener, Server};
 use portcullis::pipeline::live::{
     BatchPolicy, LaneError, LaneStats, LiveLane, LiveOptions, RunStats, RunSummary, metrics, run_live,
 };
@@ -81,7 +81,7 @@ impl Prepared {
     /// network is changed.
     pub fn new(args: &Args) -> Result<Prepared, Failure> {
         log::start(&args.live)?;
-        let metrics = args.live.metrics.as_deref().map(str::parse).transpose();
+        let metrics = args.live.metrics.as_deref().map(Address::try_from).transpose();
         let metrics = metrics.map_err(|error: AddressError| Failure::Usage(format!("--metrics: {error}")))?;
         check_processors(&args.live.pin)?;
         let program = Arc::new(args.filter.load()?);
@@ -103,13 +103,11 @@ impl Prepared {
         let mut device = WithFallback::from(chosen.device.clone());
         args.maps.check(&program, device.info())?;
         let is_cpu = device.info().kind == DeviceKind::Cpu || device.info().kind == DeviceKind::Reference;
-        let load = LoadOptions {
+        let load = LoadOptions::default()
             // Batches are small, and each queue has a thread of its own.
-            threads: args.threads.map_or(NonZeroUsize::new(1), |n| NonZeroUsize::new(n.into())),
-            dispatch: args.dispatch.or(inline.filter(|_| is_cpu)),
-            cancel: interrupt.give_up.clone(),
-            ..LoadOptions::default()
-        };
+            .with_threads(args.threads.map_or(NonZeroUsize::new(1), |n| NonZeroUsize::new(n.into())))
+            .with_dispatch(args.dispatch.or(inline.filter(|_| is_cpu)))
+            .with_cancel(interrupt.give_up.clone());
         // Load now: whether the device accepts the filter has to be known before the network is
         // changed, and its cost may have to be measured.
         let loaded = device.load(&program, &load);
@@ -187,10 +185,10 @@ pub fn check_processors(wanted: &[u16]) -> Result<(), Failure> {
 fn relieved(device: Arc<dyn Device>, load: &LoadOptions) -> Result<WithFallback, Failure> {
     let usage = |what: &str| Err(Failure::Usage(format!("--overload cpu: {what}")));
     if device.info().kind == DeviceKind::Cpu {
-        return usage("the CPU runs the filter, and nothing else could relieve it; `drop` is what is left");
+        return usage("the CPU already runs the filter and has no fallback; use `drop`");
     }
     if Dispatch::select(device.info(), load)? == Dispatch::Inline {
-        return usage("with `--dispatch inline` each batch is waited for, and none waits; another method is needed");
+        return usage("`--dispatch inline` has no queue that could be full; choose another method");
     }
     Ok(WithFallback::new(device, devices::open("cpu")?))
 }
@@ -240,7 +238,7 @@ fn go(
     };
     let mut lanes: Vec<LiveLane> = lanes.into_iter().map(load).collect::<Result<_, DeviceError>>()?;
     if lanes.is_empty() {
-        return Err(Failure::Usage("there is nothing to receive packets by".into()));
+        return Err(Failure::Usage("there is no queue to receive packets from".into()));
     }
     let copied = import(lanes.iter_mut().map(|lane| (&lane.lane.memory, &mut lane.session)))?;
     show_copies(copied, device.info());
@@ -452,7 +450,7 @@ pub fn import<'a, S: Session + ?Sized + 'a>(
 /// Prints a note if a device works on copies of packets.
 pub fn show_copies(copied: bool, device: &DeviceInfo) {
     if copied {
-        out::note(&format!("{}: gets a copy of what the filter needs of each packet", device.id));
+        out::note(&format!("{}: works on copies of the packet bytes that the filter needs", device.id));
     }
 }
 
@@ -490,7 +488,7 @@ impl FinishedRun {
         let code = match error {
             // The user asked for the end, which took too long.
             LaneError::Device(DeviceError::Cancelled) => {
-                out::warn("what was under way took too long and was given up; its packets are counted as lost");
+                out::warn("the batches in flight took too long and were abandoned; their packets are counted as lost");
                 INTERRUPTED
             }
             error => {
@@ -499,7 +497,7 @@ impl FinishedRun {
             }
         };
         if maps_are_gone {
-            out::warn("no map is written: nobody knows how far what was under way has changed it");
+            out::warn("no map is written: the batches in flight may have changed only part of them");
         }
         saved.and(accounted).and(Err(Failure::Silent(code)))
     }

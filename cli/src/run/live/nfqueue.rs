@@ -1,7 +1,7 @@
 //! `run --nfqueue`: live packets from netfilter queues.
 
-use portcullis::io::live::Lane;
-use portcullis::io::nfqueue::{self, QueueOptions};
+use portcullis::packet_io::live::Lane;
+use portcullis::packet_io::nfqueue::{self, QueueOptions};
 
 use super::CaptureRequirements;
 use super::drive::{self, Prepared};

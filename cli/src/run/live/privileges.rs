@@ -6,7 +6,8 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use portcullis::io::resolved_path;
+use portcullis::packet_io::resolved_path;
+use portcullis::pipeline::live::metrics::server::Address;
 use portcullis::reason;
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_no_new_privs};
@@ -65,35 +66,38 @@ fn keep(kept: CapabilitySet) -> rustix::io::Result<()> {
 /// Describes the capabilities that were kept, and their purpose.
 fn told(kept: CapabilitySet, admin: Admin) -> String {
     let network = match admin {
-        Admin::AtEnd => "to remove the interfaces that were made",
+        Admin::AtEnd => "to remove the interfaces it has created",
         Admin::No | Admin::Always => "for verdicts",
     };
     let names = [
         (CapabilitySet::NET_ADMIN, "CAP_NET_ADMIN", network),
-        (CapabilitySet::DAC_OVERRIDE, "CAP_DAC_OVERRIDE", "to write files in folders of others"),
-        (CapabilitySet::DAC_READ_SEARCH, "CAP_DAC_READ_SEARCH", "to read files of others"),
-        (CapabilitySet::FOWNER, "CAP_FOWNER", "to replace files of others"),
+        (CapabilitySet::DAC_OVERRIDE, "CAP_DAC_OVERRIDE", "to write files in other users' folders"),
+        (CapabilitySet::DAC_READ_SEARCH, "CAP_DAC_READ_SEARCH", "to read other users' files"),
+        (CapabilitySet::FOWNER, "CAP_FOWNER", "to replace other users' files"),
     ];
     let names = names.iter().filter(|(capability, ..)| kept.contains(*capability));
     let names: Vec<String> = names.map(|(_, name, what)| format!("{name} ({what})")).collect();
     if names.is_empty() {
-        return "capabilities: all given up".into();
+        return "capabilities: all dropped".into();
     }
-    format!("capabilities: all given up but {}", names.join(", "))
+    format!("capabilities: all dropped except {}", names.join(", "))
 }
 
 /// Returns the capabilities that the run's files need. To be called without [`FILES`].
 fn needed(args: &Args) -> CapabilitySet {
     let mut needed = CapabilitySet::empty();
     let read = args.maps.map.iter().chain(&args.maps.watch_map).map(|it| &it.file).chain(&args.maps.state);
-    for path in read.map(|file| resolved_path(Path::new(file))) {
+    for path in read.map(|file| resolved_path(file)) {
         if accessat(CWD, &path, Access::READ_OK, AtFlags::EACCESS) == Err(rustix::io::Errno::ACCESS) {
             needed |= CapabilitySet::DAC_READ_SEARCH;
         }
     }
-    let dumps = args.maps.dump_map.iter().map(|it| &it.file).filter(|file| *file != "-");
-    let written = dumps.chain(&args.maps.state).map(|file| resolved_path(Path::new(file)));
-    let metrics = args.live.metrics.as_deref().and_then(|at| at.strip_prefix("unix:")).map(PathBuf::from);
+    let dumps = args.maps.dump_map.iter().map(|it| &it.file).filter(|file| *file != Path::new("-"));
+    let written = dumps.chain(&args.maps.state).map(|file| resolved_path(file));
+    let metrics = args.live.metrics.as_deref().and_then(|at| match Address::try_from(at) {
+        Ok(Address::Unix(path)) => Some(path),
+        _ => None,
+    });
     for path in written.chain(args.live.control.clone()).chain(metrics) {
         needed |= to_replace(&path);
     }

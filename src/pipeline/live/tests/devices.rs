@@ -61,7 +61,7 @@ fn filtering_devices() -> Vec<Arc<dyn Device>> {
 }
 
 fn options(dispatch: Dispatch) -> LoadOptions {
-    LoadOptions { threads: NonZeroUsize::new(1), dispatch: Some(dispatch), ..LoadOptions::default() }
+    LoadOptions::default().with_threads(NonZeroUsize::new(1)).with_dispatch(dispatch)
 }
 
 #[test]

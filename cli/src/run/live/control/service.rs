@@ -70,7 +70,7 @@ impl Service for Live {
     }
 
     fn reload(&mut self, filter: &Reload) -> Result<ReloadReport, Refusal> {
-        let name = out::printable(filter.name());
+        let name = out::printable(&filter.name());
         let span = tracing::error_span!(target: "portcullis", "reload", filter = %name);
         let _reload = span.enter();
         let reloaded = self.take_over(filter);
@@ -109,7 +109,7 @@ impl Service for Live {
 impl Live {
     /// Replaces the filter.
     fn take_over(&mut self, filter: &Reload) -> Result<ReloadReport, Refusal> {
-        let args = FilterArgs::of(filter)?;
+        let args = FilterArgs::from_reload(filter)?;
         // Opening a pipe could block for ever.
         let is_file = args.file().map(|file| file.metadata().map(|it| it.is_file()));
         match is_file {
@@ -141,7 +141,7 @@ impl Live {
         let others: Vec<_> = others.map(|(lane, session)| swap(lane, session, |_, _| Ok(Ok(())))).collect();
         others.iter().try_for_each(result)?;
         self.program = program;
-        out::note(&out::printable(&format!("{name} has taken over")));
+        out::note(&out::printable(&format!("{name} has replaced the filter")));
         self.stats.set_filter(name);
         show_copies(copied, self.device.info());
         told.ok_or_else(ending)
