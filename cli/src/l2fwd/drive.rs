@@ -176,7 +176,9 @@ impl Benchmark<'_> {
         }
         let gpu = self.gpu(mode.mempool)?;
         if let Some(gpu) = gpu {
-            options.mempool = gpu.mempool(mode.mempool == plan::Mempool::Gpu).map_err(NotMeasured::Unavailable)?;
+            options.mempool = gpu
+                .mempool(mode.mempool == plan::Mempool::Gpu)
+                .map_err(|error| NotMeasured::Unavailable(error.to_string()))?;
             // One item for each burst that the buffers suffice for; more would stay unused.
             options.items = (2 * packets / u32::from(mode.burst))
                 .next_power_of_two()

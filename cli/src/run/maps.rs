@@ -191,7 +191,7 @@ impl MapArgs {
         for (given, file) in state.chain(files) {
             let wrong = |what: String| Err(Failure::Usage(format!("{given}: {what}")));
             if let Some(Err(what)) = file.map(|file| find_map(program.maps(), &file.map)) {
-                return wrong(what);
+                return wrong(what.to_string());
             }
             match file {
                 None if !program.maps().iter().any(Declaration::is_persistent) => {
