@@ -118,9 +118,9 @@ impl DeviceLimit {
 pub enum InPlaceReads {
     /// The device works on copies.
     Never,
-    /// Some dispatch methods do, or the memory has to allow it; the text says which.
+    /// The device reads in place under a condition, which the text states.
     Sometimes(&'static str),
-    /// Every dispatch method does.
+    /// The device always reads in place.
     Always,
 }
 
