@@ -1,4 +1,4 @@
-//! How batches travel, on every device there is.
+//! Batch layouts, submission and cancellation on every device.
 
 use std::sync::Arc;
 
@@ -25,7 +25,8 @@ fn run_batch(device: &Arc<dyn Device>, program: &Arc<Program>, batch: Batch) -> 
     (done.verdicts.iter().collect(), done.batch.packets().map(<[u8]>::to_vec).collect())
 }
 
-/// `count` packets of `length` bytes, `stride` apart from `start` on, written by `fill`.
+/// Returns a batch of `count` packets of `length` bytes, the first at offset `start` and the others
+/// each `stride` bytes further. `fill` writes their bytes.
 fn strided(count: usize, length: usize, start: usize, stride: usize, mut fill: impl FnMut(usize, &mut [u8])) -> Batch {
     let mut arena = Arena::new(start + count * stride + length).unwrap();
     let mut descriptors = Vec::with_capacity(count);
@@ -67,8 +68,8 @@ fn no_packet_at_all() {
     });
 }
 
-/// Packets of a ring lie in any order, with others' between them: those a device may neither read
-/// nor write.
+/// Frames of a ring: packets lie in any order, between frames that the device must neither read nor
+/// write.
 #[test]
 fn packets_in_frames() {
     const MOVES: &str = "
@@ -105,7 +106,7 @@ fn packets_in_frames() {
                 assert_eq!(after[0], 0xaa);
                 let kept = &before[cut..];
                 let at = after.len() - kept.len();
-                // The first byte is the filter's.
+                // The filter has overwritten the first byte.
                 assert_eq!(after[at.max(1)..], kept[usize::from(at == 0)..]);
             }
         }
@@ -151,7 +152,7 @@ fn packets_at_odd_addresses() {
     });
 }
 
-/// By every dispatch method that the device has.
+/// Tests each dispatch method of the device.
 #[test]
 fn batches_come_back_in_order() {
     on_each("batches come back in order", |device| {
@@ -214,7 +215,7 @@ fn many_spans_and_several_batches_of_one() {
     on_each("many spans and several batches of one", |device| {
         let mut session = load(device, &program(NUMBER));
         for round in 0..many(device, 100).max(3) as u32 {
-            // Large enough to be imported without being announced.
+            // Large enough for the device to import the arena without being told in advance.
             let mut arena = Arena::new(300 << 10).unwrap();
             for i in 0..2000u32 {
                 arena[i as usize * 128..][..4].copy_from_slice(&(i + round).to_be_bytes());
@@ -262,7 +263,7 @@ fn a_filter_that_moves_ends_wants_room() {
     });
 }
 
-/// Burns all of its fuel on every packet.
+/// Exhausts its fuel on every packet.
 const BURN: &str = "
     fn xdp_filter(pkt: u32) -> u32 {
         var x = load_le32(pkt, 0u);
@@ -303,7 +304,7 @@ fn cancelling_ends_a_load() {
         let cancel = CancelToken::new();
         cancel.cancel();
         let options = LoadOptions { cancel, ..LoadOptions::default() };
-        // Either is right: it may be done before the token is looked at.
+        // Both outcomes are correct: the load may finish before it checks the token.
         match device.load(&program(NUMBER), &options) {
             Ok(mut session) => assert_eq!(session.run(numbers(1, 4, 0, 4)).unwrap_err(), DeviceError::Cancelled),
             Err(error) => assert_eq!(error, DeviceError::Cancelled),
@@ -329,7 +330,7 @@ fn sessions_are_apart_and_can_move_to_other_threads() {
 
 #[test]
 fn stores_change_the_packet_s_bytes_and_no_others() {
-    // Sizes and offsets at every place in a word; the packets lie 4 bytes apart at most.
+    // Covers every size at every offset within a word; packets start at most 4 bytes apart.
     let text = "
         fn xdp_filter(pkt: u32) -> u32 {
             store_u8(pkt, 0u, 0x1a1u);
@@ -379,7 +380,7 @@ fn metadata_comes_with_the_packet() {
             let ms = (time / 1_000_000) as u32;
             assert_eq!(words(packet), [i as u32 + 1000, i as u32 % 7, time as u32, (time >> 32) as u32, ms, 24]);
         }
-        // Without metadata the wire length is the captured one.
+        // Without metadata, the wire length is the captured length.
         let (_, after) = run_batch(device, &program(text), strided(3, 24, 0, 24, |_, _| ()));
         assert_eq!(words(&after[2]), [24, 0, 0, 0, 0, 24]);
     });
@@ -387,8 +388,8 @@ fn metadata_comes_with_the_packet() {
 
 #[test]
 fn packets_far_apart_are_packed() {
-    // Far less than half of the memory between the first packet and the last is packets. The batch
-    // is too small to be imported unasked, and two of the filters write anyway.
+    // Packets make up far less than half of the memory between the first and the last. The batch is
+    // too small to be imported unless requested, and two of the filters write to packets.
     let read = "fn xdp_filter(pkt: u32) -> u32 { return redirect(load_be32(pkt, 0u) + load_u8(pkt, 40u)); }";
     let write = "fn xdp_filter(pkt: u32) -> u32 { store_be16(pkt, 11u, load_be16(pkt, 2u)); return XDP_PASS; }";
     let packets = || {

@@ -1,6 +1,6 @@
-//! OpenCL C means here what it means to others: random programs through the front end and the
-//! interpreter, and through the system's C compiler (`CC`, or `cc`), clang, and the compilers of
-//! OpenCL devices, give the same bytes. And every device gives them as well.
+//! Differential test of the OpenCL C front end: random programs give the same bytes through the
+//! front end and the interpreter as through the system's C compiler (`CC`, or `cc`), clang and the
+//! compilers of OpenCL devices. Every device must give those bytes too.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -21,31 +21,31 @@ use portcullis_core::program::Program;
 use rand::SeedableRng;
 use rand_pcg::Pcg64;
 
-/// How many programs, where somebody wants more (or fewer) than [`PROGRAMS`].
+/// Environment variable with the number of programs, [`PROGRAMS`] by default.
 const COUNT: &str = "PORTCULLIS_RANDOM_PROGRAMS";
 
-/// The first seed, for looking at one failure.
+/// Environment variable with the first seed, to reproduce a failure.
 const SEED: &str = "PORTCULLIS_RANDOM_SEED";
 
-/// Programs a run.
+/// Programs per run.
 const PROGRAMS: u64 = 200;
 
 /// Number of programs that each OpenCL device's compiler compiles.
 const BY_DEVICES: u64 = 50;
 
-/// Number of programs that every device runs, which takes longer.
+/// Number of programs that every device runs; fewer, because that takes longer.
 const ON_DEVICES: u64 = 15;
 
-/// Number of them that a device with a slow compiler runs.
+/// Number of these programs that a device with a slow compiler runs.
 const SHARE: usize = 10;
 
 /// Number of programs with maps that every device runs.
 const WITH_MAPS: u64 = 24;
 
-/// Number of them that a device with a slow compiler runs.
+/// Number of these programs that a device with a slow compiler runs.
 const SHARE_WITH_MAPS: usize = 4;
 
-/// Packets for each.
+/// Packets per program.
 const PACKETS: usize = 40;
 
 fn seeds(count: u64) -> std::ops::Range<u64> {
@@ -66,8 +66,11 @@ fn compile(text: &str) -> Arc<Program> {
     texts::in_opencl_c("program.cl", text)
 }
 
-/// Notes how a suite went, whose programs had the first of `seeds`; answers that are not ours fail
-/// it.
+/// Compares the answers of another compiler with the interpreter's, and records the outcome of the
+/// suite. `seeds` are those of the programs.
+///
+/// # Panics
+/// If an answer differs, or the compiler fails.
 fn judge(
     suite: &str,
     name: &str,
@@ -96,7 +99,7 @@ fn judge(
             answers.insert(got.packet);
         }
     }
-    // Programs that all did nothing would prove little.
+    // Programs without effect would prove little.
     assert!(answers.len() > packets.len() * programs.len() / 2, "{} different answers", answers.len());
     devices::record(suite, name, "passed", &format!("{} programs", programs.len()));
 }
@@ -131,7 +134,7 @@ fn every_device_gives_what_the_interpreter_gives() {
     });
 }
 
-/// Programs with maps, by turns packet by packet and in flows.
+/// Returns programs with maps, alternating between packets one by one and packets in flows.
 fn programs_with_maps() -> Vec<(u64, Maps, Arc<Program>)> {
     let one = |seed| {
         let maps = if seed % 2 == 0 { Maps::OneByOne } else { Maps::Flows };
@@ -189,8 +192,8 @@ fn vectors_and_built_in_functions_are_what_opencl_devices_take_them_for() {
     }
 }
 
-/// A built-in function that a device's compiler gets wrong, so that programs that call it prove
-/// nothing.
+/// Returns the name of a built-in function that a device's compiler gets wrong; programs that call
+/// it are left out.
 ///
 /// Intel's (2026.22.10) `mad_sat` of `uint` wraps: 0xffffffde, 0xffff8000, 0xffff8000 give
 /// 0x00108000, where "a * b + c saturated" (the OpenCL C specification, 6.12.3) is 0xffffffff.

@@ -1,5 +1,5 @@
-//! Expressions on every device: what tcpdump takes is what passes, of the same packets; and
-//! programs that nobody would write, against an interpreter of classic BPF.
+//! Filter expressions on every device: a device passes the packets that tcpdump matches. Random
+//! classic BPF programs are compared with an independent interpreter.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,10 +19,10 @@ use portcullis_core::packet::{ResizeRoom, Verdict};
 use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_cpu::vector::LaneProgram;
 
-/// Packets a batch: no power of two, so that groups of packets end anywhere.
+/// Packets per batch: not a power of two, so that batches end within a group of packets.
 const BATCH: usize = 3001;
 
-/// Expressions that tcpdump is to take, at least: those of libpcap 1.10.
+/// Minimum number of expressions that tcpdump must accept; libpcap 1.10 does.
 const LEAST: usize = 150;
 
 fn program(name: &str, code: &[portcullis_bpf::Instruction], fuel: u32) -> Arc<Program> {
@@ -31,7 +31,8 @@ fn program(name: &str, code: &[portcullis_bpf::Instruction], fuel: u32) -> Arc<P
     Arc::new(program.unwrap_or_else(|errors| panic!("{}\n{}", errors.render(), disassemble(code))))
 }
 
-/// The packets that a device passes, and those that it aborts. All others are dropped.
+/// Returns the numbers of the packets that a device passes and of those that it aborts. All others
+/// are dropped.
 fn judged(device: &Arc<dyn Device>, program: &Arc<Program>, packets: &[Packet]) -> [BTreeSet<u32>; 2] {
     let what = |error: &dyn std::fmt::Display| format!("{}: {}: {error}", device.info().id, program.source().name);
     let mut session = device.load(program, &LoadOptions::default()).unwrap_or_else(|e| panic!("{}", what(&e)));
@@ -55,7 +56,7 @@ fn judged(device: &Arc<dyn Device>, program: &Arc<Program>, packets: &[Packet]) 
     [passed, aborted]
 }
 
-/// Everything that tcpdump says, where it is installed.
+/// Returns tcpdump's result for every expression that it accepts; none if it is not installed.
 fn said(suite: &str, packets: &[Packet]) -> Vec<(&'static str, TcpdumpOutput, Arc<Program>)> {
     let tcpdump = match Tcpdump::new(packets) {
         Ok(tcpdump) => tcpdump,
@@ -72,7 +73,7 @@ fn said(suite: &str, packets: &[Packet]) -> Vec<(&'static str, TcpdumpOutput, Ar
                 assert_eq!(disassemble(&code), said.listing, "{expression}");
                 all.push((expression, said, program(expression, &code, 32_768)));
             }
-            // Each libpcap knows other words.
+            // Keywords differ between versions of libpcap.
             Err(reason) => println!("tcpdump takes no `{expression}`: {}", reason.trim_end()),
         }
     }
@@ -89,15 +90,15 @@ fn every_device_passes_what_tcpdump_takes() {
         return;
     }
     assert!(said.iter().any(|(_, said, _)| !said.endless.is_empty()), "no packet leads round");
-    // Those that take all or nothing prove little.
+    // Expressions that match all packets or none prove little.
     let some = said.iter().filter(|(_, said, _)| !said.taken.is_empty() && said.taken.len() < packets.len()).count();
-    // Without captures there are protocols of which there is no packet.
+    // Some protocols occur in the captures only.
     let least = if portcullis_compat_tests::corpora::files().is_ok() { 8 } else { 7 };
     assert!(some * 10 > said.len() * least, "{some} of {} expressions take some packets", said.len());
     println!("{} expressions, {} packets, {some} of which take some of them", said.len(), packets.len());
     devices::on_each(suite, |device| {
         let is_reference = device.info().kind == DeviceKind::Reference;
-        // The interpreter takes its time.
+        // The interpreter is slow.
         let step = if is_reference { 5 } else { 1 };
         for (expression, said, program) in devices::share(device, &said, 30).step_by(step) {
             let [passed, aborted] = judged(device, program, &packets);
@@ -136,7 +137,8 @@ fn packets_go_side_by_side_through_expressions_without_loops() {
     }
 }
 
-/// What the reference has for a packet that a device was given, beside what the interpreter has.
+/// Random programs: the independent interpreter agrees with the reference interpreter, and that
+/// with every device.
 #[test]
 fn programs_of_any_kind_mean_the_same_everywhere() {
     let mut random = Random(9);
@@ -158,7 +160,7 @@ fn programs_of_any_kind_mean_the_same_everywhere() {
             let verdict = interpreter.run(packet, &metadata).unwrap_or_else(|e| panic!("{e}")).verdict;
             let expected = reference::run(code, input, 1 << 16);
             let expected = expected.map(|value| if value == 0 { Verdict::Drop } else { Verdict::Pass });
-            // Loops may be out of fuel.
+            // A program with loops may run out of fuel.
             if verdict != Verdict::Aborted || program.facts().max_iterations.is_some() {
                 assert_eq!(Some(verdict), expected, "{packet:02x?}\n{}", disassemble(code));
             }

@@ -1,4 +1,4 @@
-//! f32 on every device.
+//! Floating-point operations (f32) on every device, within a tolerance.
 
 use portcullis_compat_tests::{devices, floating_point};
 

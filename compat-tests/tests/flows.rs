@@ -1,5 +1,5 @@
-//! Flows in order: whatever the device, the batches and the threads, packets of a flow find what
-//! those before them have left.
+//! Packets of a flow run in order: whatever the device, the batch sizes and the number of threads,
+//! each finds the state that the packets before it left.
 
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
@@ -15,8 +15,9 @@ use portcullis_core::packet::Batch;
 use portcullis_core::program::Program;
 use portcullis_cpu::Cpu;
 
-/// A packet is its flow and its number in it. It passes where it is the next one, and is told how
-/// many came before. What order does not matter for is shared by all flows.
+/// Test filter. A packet has a flow and a sequence number; it passes if the number is the next one,
+/// and the filter writes the number of packets seen before into it. Results that do not depend on
+/// order are shared between flows.
 const IN_WGSL: &str = "
     //! map flows: hash key=2 value=3 entries=4096
     //! map sums: counter entries=2
@@ -36,7 +37,7 @@ const IN_WGSL: &str = "
         return select(XDP_DROP, XDP_PASS, before == number);
     }";
 
-/// Twin in OpenCL C, which also resizes packets by what came before.
+/// OpenCL C version, which also resizes packets depending on those before.
 const IN_C: &str = "
     //! map flows: hash key=2 value=3 entries=4096
     //! map sums: counter entries=2
@@ -59,7 +60,8 @@ const IN_C: &str = "
         return before == number ? XDP_PASS : XDP_DROP;
     }";
 
-/// Packets of so many flows, one in `large` of them of one and the same; some out of their order.
+/// Returns packets of `flows` flows. On average one in `large` packets belongs to flow 0; some have
+/// a wrong sequence number.
 fn packets(count: usize, flows: u32, large: u32, seed: u64) -> Vec<Vec<u8>> {
     let (mut random, mut numbers) = (Random::new(seed, 0), HashMap::<u32, u32>::new());
     let mut packet = || {
@@ -74,10 +76,11 @@ fn packets(count: usize, flows: u32, large: u32, seed: u64) -> Vec<Vec<u8>> {
     (0..count).map(|_| packet()).collect()
 }
 
-/// What comes of packets: verdicts and targets, packets, the maps' rows.
+/// Results of a run: return values, packets, rows of each map.
 type Outcome = (Vec<u32>, Vec<Vec<u8>>, Vec<Vec<Row>>);
 
-/// Sends packets in batches of these sizes, in turn, as many in flight as there may be.
+/// Submits packets in batches whose sizes cycle through `sizes`, up to the session's depth, and
+/// returns the results.
 fn outcome(session: &mut dyn Session, program: &Program, packets: &[Vec<u8>], sizes: &[usize]) -> Outcome {
     let (mut verdicts, mut left) = (Vec::new(), Vec::new());
     let mut collect = |session: &mut dyn Session| {
@@ -106,12 +109,12 @@ fn options(threads: usize) -> LoadOptions {
     LoadOptions { threads: NonZeroUsize::new(threads), ..LoadOptions::default() }
 }
 
-/// Ways to hand batches over that filter packets side by side, and say so where a filter has flows.
+/// Dispatch methods that filter packets concurrently and therefore refuse filters with flows.
 const CONCURRENT: [Option<Dispatch>; 3] =
     [Some(Dispatch::Persistent), Some(Dispatch::WaitValue), Some(Dispatch::Graph)];
 
-/// A session for a filter with flows; none where batches are handed over in one of these ways,
-/// which has to say so.
+/// Loads a filter with flows. Returns `None` if the device's first dispatch method is one of
+/// [`CONCURRENT`], after checking that the error names the alternatives.
 fn load(device: &Arc<dyn Device>, program: &Arc<Program>, options: &LoadOptions) -> Option<Box<dyn Session>> {
     let loaded = device.load(program, options);
     if !CONCURRENT.contains(&device.info().dispatch.first().copied()) {
@@ -125,7 +128,8 @@ fn load(device: &Arc<dyn Device>, program: &Arc<Program>, options: &LoadOptions)
 
 #[test]
 fn packets_of_a_flow_keep_their_order() {
-    // The last is one flow, of more packets and rounds of loops than llvmpipe lets one lane have.
+    // The last case is a single flow, with more packets and loop iterations than llvmpipe allows
+    // one lane.
     let cases = [
         (texts::in_wgsl("flows.wgsl", IN_WGSL), 6000, 2000, 1 << 31),
         (texts::in_wgsl("flows.wgsl", IN_WGSL), 6000, 300, 2),
@@ -145,7 +149,7 @@ fn packets_of_a_flow_keep_their_order() {
             for (threads, sizes) in
                 [(2, &[packets.len()][..]), (2, &[1500, 1, 70, 2500]), (1, &[2000, 2, 0]), (5, &[1250])]
             {
-                // The reference is no other for more threads.
+                // The interpreter ignores the number of threads.
                 if device.info().id == "interp" && threads > 1 {
                     continue;
                 }
@@ -163,7 +167,7 @@ fn packets_of_a_flow_keep_their_order() {
     });
 }
 
-/// The CPU, and how often a program was loaded there.
+/// The CPU device with a count of its loads.
 struct Counted(Cpu, AtomicUsize);
 
 impl Device for Counted {
@@ -177,12 +181,12 @@ impl Device for Counted {
     }
 }
 
-/// Batches of one large flow go to the CPU, the maps with them, and come back when there are none
-/// any more.
+/// Batches dominated by one flow run on the CPU, which takes the maps over; they return to the
+/// device when such batches end.
 #[test]
 fn one_sided_batches_are_left_to_another_device() {
     let program = texts::in_wgsl("flows.wgsl", IN_WGSL);
-    // Two thousand packets are a batch: five of many flows, six of one, seven of many.
+    // Batches have 2,000 packets: five of many flows, six dominated by one, seven of many.
     let mut all = packets(10_000, 800, 1 << 31, 1);
     all.extend(packets(12_000, 3, 2, 2));
     all.extend(packets(14_000, 800, 1 << 31, 3));
@@ -202,8 +206,8 @@ fn one_sided_batches_are_left_to_another_device() {
     });
 }
 
-/// Batches that are in flight find what the host had written before they were submitted, and no
-/// more.
+/// A batch in flight sees the values that the host wrote before the batch was submitted, and no
+/// later ones.
 #[test]
 fn what_the_host_writes_stands_between_two_batches() {
     let text = "
@@ -250,7 +254,7 @@ fn what_the_host_writes_stands_between_two_batches() {
     });
 }
 
-/// Far more keys than there is room for come and go.
+/// Inserts and removes far more keys than the map has entries.
 #[test]
 fn removed_keys_make_room_between_batches() {
     let text = "
@@ -279,8 +283,8 @@ fn removed_keys_make_room_between_batches() {
     });
 }
 
-/// An `lru_hash` of 1,000 entries, which meets 15,000 keys, one batch after the other. A hundred of
-/// them are in every batch, and are never lost; nor is anything of the last batches.
+/// Inserts 15,000 keys into an `lru_hash` of 1,000 entries, batch by batch. A hundred keys occur in
+/// every batch and must never be evicted; nor may keys of the last batches.
 #[test]
 fn what_was_not_used_for_longest_makes_room() {
     let text = "

@@ -1,5 +1,6 @@
-//! A few packets side by side on a small map, in every order that their operations may come in,
-//! with memory as relaxed as devices have it: the claim protocol of the prelude, in its own text.
+//! Model checking of the prelude's map operations: a few packets on a small map, in every
+//! interleaving of their operations and with weakly ordered memory. The prelude's own source is
+//! executed, with its protocol for claiming slots.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,12 +21,12 @@ fn program(text: &str) -> Arc<Program> {
     Arc::new(program.unwrap_or_else(|errors| panic!("{}\n{text}", errors.render())))
 }
 
-/// A map of eight places, five of which may be taken, and what is done to it.
+/// A map of eight slots, five of which may be claimed, and the packets' operations on it.
 struct Scenario {
     kind: MapKind,
-    /// Words of a key.
+    /// Key length in words.
     key: u32,
-    /// Entries before, and keys that were there and were removed.
+    /// Initial entries, and keys that were inserted and removed before.
     before: BTreeMap<Vec<u32>, u32>,
     gone: Vec<Vec<u32>>,
     packets: Vec<Vec<Call>>,
@@ -52,14 +53,14 @@ impl Scenario {
         self
     }
 
-    /// Where compare and exchange fails for a reason alone: three packets have many states as it
-    /// is.
+    /// Disables spurious failures of compare-exchange, to limit the number of states with three
+    /// packets.
     fn strict(self) -> Scenario {
         Scenario { whims: 0, ..self }
     }
 
-    /// Explores all orders; returns the number of outcomes and states, or the first incorrect
-    /// outcome.
+    /// Explores all interleavings; returns the number of outcomes and states, or the first
+    /// incorrect outcome.
     fn explored(&self, fault: Option<Fault>) -> Result<(usize, usize), String> {
         let program = program(&filter(self.kind, self.key, if self.kind == MapKind::Hash { 5 } else { 2 }));
         let map = &program.maps()[0];
@@ -96,8 +97,8 @@ impl Scenario {
     }
 }
 
-/// Keys that are the same up to this word in memory, and that all searches begin with at one place.
-/// Keys of two words are stored as three, those of three as four.
+/// Returns keys that are equal in memory up to `word` and whose probe sequences start at the same
+/// slot. Keys of two words are stored as three, those of three as four.
 fn alike(word: usize) -> Vec<Vec<u32>> {
     let key = |i: u32| match word {
         0 => vec![i, 5],
@@ -108,8 +109,8 @@ fn alike(word: usize) -> Vec<Vec<u32>> {
     (1..100).map(key).filter(|key| hash(key) & 7 == first).collect()
 }
 
-/// Keys of one word, which are stored as two, that differ in the second alone; searches begin with
-/// them at one place.
+/// Returns two keys of one word, which are stored as two words, that differ in the second stored
+/// word only. Their probe sequences start at the same slot.
 fn of_one_word() -> [Vec<u32>; 2] {
     let low = (1..).find(|low| hash(&[*low]) & 7 == hash(&[low | 1 << 31]) & 7).expect("there is one");
     [vec![low], vec![low | 1 << 31]]
@@ -147,7 +148,7 @@ fn removing_and_making_a_key_come_in_some_order() {
         scenario().holds(&format!("{what}, where it is not"));
         Scenario { gone: vec![a.clone()], ..scenario() }.holds(&format!("{what}, where it was removed"));
     }
-    // Places of removed keys are for those keys alone.
+    // A removed key's slot is reused by that key only.
     let [a, b] = of_one_word();
     for packets in [[(Insert, a.clone()), (Insert, a.clone())], [(Insert, a.clone()), (Insert, b.clone())]] {
         let packets = packets.map(|call| vec![call]).to_vec();
@@ -187,7 +188,8 @@ fn what_is_used_is_stamped() {
     }
 }
 
-/// The carry of a counter is added apart, and of several that compare and exchange one does.
+/// The carry of a counter is added by a separate operation, and of several compare-exchanges one
+/// succeeds.
 #[test]
 fn sums_and_exchanges_are_exact() {
     let text = "
@@ -223,7 +225,7 @@ fn sums_and_exchanges_are_exact() {
     assert_eq!(winners.len(), 3, "any may be the first");
 }
 
-/// A protocol that is wrong is found out.
+/// The checker can fail: it rejects an incorrect protocol.
 #[test]
 fn what_is_wrong_is_found() {
     let keys = alike(1);

@@ -1,5 +1,5 @@
-//! Filters as the CPU takes several packets at a time ([`lanes`]): which fit that form, and that
-//! they mean there what the reference says.
+//! The CPU's vector form of filters ([`lanes`]): which filters have one, and that its results are
+//! those of the reference interpreter.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use portcullis_core::device::{Device, DeviceError};
 use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_cpu::vector::LaneProgram;
 
-/// Name, with its ending, and program of every stock filter.
+/// Returns the file name and program of every stock filter.
 fn stock_filters() -> Vec<(String, Arc<Program>)> {
     let mut all = Vec::new();
     for &(name, text) in stock::FILTERS.iter().chain(stock::STATEFUL_WGSL) {
@@ -27,7 +27,7 @@ fn stock_filters() -> Vec<(String, Arc<Program>)> {
     all
 }
 
-/// Filters without a vector form: packets of a flow must run in order.
+/// Filters without a vector form, because packets of a flow must run in order.
 const APART: [&str; 4] = ["conntrack_fw", "policer", "syn_flood", "token_bucket"];
 
 #[test]
@@ -49,7 +49,7 @@ fn stock_filters_fit_but_for_those_with_flows() {
     assert_eq!(apart, expected);
 }
 
-/// Compares a filter without maps, in groups that are full and in others.
+/// Compares a filter without maps, in full and partial groups of packets.
 fn compare(name: &str, program: &Arc<Program>, corpus: &Corpus) {
     let case = Case::new(program.clone(), corpus.packets.clone());
     case.compare(&Lanes::new(), &[1003]).unwrap_or_else(|m| panic!("{name} over {}: {m}", corpus.name));
@@ -57,7 +57,7 @@ fn compare(name: &str, program: &Arc<Program>, corpus: &Corpus) {
 
 fn corpora() -> [Corpus; 2] {
     let mut synthetic = corpora::synthetic();
-    // One in five, of every length.
+    // One packet in five, of every length.
     synthetic.packets = synthetic.packets.into_iter().step_by(5).collect();
     [corpora::hostile(), synthetic]
 }
@@ -91,7 +91,7 @@ fn hand_written_filters_mean_the_same() {
         let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{name}: {e}"));
         let program = texts::in_opencl_c(&name, &text);
         if program.facts().uses_float {
-            // Outside the promise of identical results.
+            // Identical results are not promised for floating point.
             assert_eq!(LaneProgram::trace(&program).err().as_deref(), Some("floating point"), "{name}");
             println!("{name} does not fit: floating point");
             continue;
@@ -108,10 +108,10 @@ fn operators_mean_the_same() {
     operators::check(&device, &operators::cases(&operators::TYPES));
 }
 
-/// So little that some filters run out of it.
+/// Fuel limit, low enough for some filters to exhaust it.
 const FUEL: u32 = 300;
 
-/// How many filters, where somebody wants more than [`FILTERS`].
+/// Environment variable with the number of filters, [`FILTERS`] by default.
 const COUNT: &str = "PORTCULLIS_RANDOM_FILTERS";
 
 const FILTERS: u64 = 150;

@@ -1,5 +1,5 @@
-//! Maps on every device: one packet after the other it is the interpreter, and all at once what
-//! some order of the packets would give.
+//! Map operations on every device: packets one by one give the interpreter's results, and packets
+//! that run concurrently give those of some sequential order.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -27,7 +27,8 @@ fn all_rows(program: &Program, session: &mut dyn Session) -> Vec<Vec<Row>> {
     maps.map(|(number, map)| rows(map, &session.map_words(number).unwrap())).collect()
 }
 
-/// Every operation, by the packet's first word; keys of `words` words, each of few values.
+/// Returns a filter with every map operation, selected by the packet's first word; keys have
+/// `words` words, each with few distinct values.
 fn everything(words: u32) -> String {
     let key = |i| format!("load_le32(pkt, {}u) & 0x80000001u", 4 + 4 * i);
     let key = (0..words).map(key).collect::<Vec<_>>().join(", ");
@@ -60,7 +61,7 @@ fn everything(words: u32) -> String {
     )
 }
 
-/// Runs a filter with keys of `words` words packet by packet, and its twin in the interpreter.
+/// Runs a filter packet by packet, and `twin` in the interpreter, and asserts that both agree.
 fn is_the_interpreter(device: &Arc<dyn Device>, program: &Arc<Program>, twin: &Arc<Program>, words: u32) {
     let mut session = load(device, program);
     let mut reference = InterpDevice::new().load(twin, &LoadOptions::default()).unwrap();
@@ -85,7 +86,7 @@ fn one_packet_after_the_other_is_the_interpreter() {
     });
 }
 
-/// So many maps, of all kinds in turns.
+/// Returns a filter with `count` maps, of each kind in turn.
 fn many(count: usize) -> String {
     let (mut lines, mut body) = (String::new(), String::new());
     for number in 0..count {
@@ -111,7 +112,7 @@ fn many(count: usize) -> String {
 #[test]
 fn as_many_maps_as_there_may_be_are_those_of_the_interpreter() {
     devices::on_each("as many maps as there may be", |device| {
-        // Of the first all devices bind enough.
+        // Every device supports the first count.
         for count in [24, MAX_MAPS] {
             let program = texts::in_wgsl("many.wgsl", &many(count));
             assert_eq!(program.maps().len(), count);
@@ -135,7 +136,7 @@ fn as_many_maps_as_there_may_be_are_those_of_the_interpreter() {
     });
 }
 
-/// Keys that share all but the last word, so that packets meet in the middle of a place.
+/// Keys share all but the last word, so that concurrent packets compare and write the same slot.
 const CONTENDED: &str = "
     //! map seen: hash key=10 value=1 entries=3000
     //! map sum: counter entries=1
@@ -173,8 +174,8 @@ fn packets_that_want_the_same_key_make_it_once() {
     });
 }
 
-/// [`everything`] in OpenCL C. A key is what that language has for it: a number, a structure, an
-/// array.
+/// Returns [`everything`] in OpenCL C. Keys use the type natural for their length: a number, a
+/// structure, an array.
 fn everything_in_opencl_c(words: u32) -> String {
     let word = |i| format!("load_le32(pkt, {}) & 0x80000001u", 4 + 4 * i);
     let words_of_it = (0..words).map(word).collect::<Vec<_>>().join(", ");
@@ -233,8 +234,8 @@ const CONTENDED_IN_OPENCL_C: &str = "
         return map_is_new(entry) ? XDP_PASS : XDP_DROP;
     }";
 
-/// Which of the packets makes an entry is not said; how many do, and what the maps are in the end,
-/// is.
+/// Which packet inserts an entry is unspecified; the number of insertions and the final maps are
+/// not.
 #[test]
 fn opencl_c_makes_a_key_once_as_wgsl_does() {
     let twin = texts::in_wgsl("maps.wgsl", CONTENDED);

@@ -1,4 +1,5 @@
-//! What the host writes into a map's memory is what filters find there, and the other way round.
+//! Interoperation of the host's map code and filters: each finds the entries that the other has
+//! written.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,8 +12,8 @@ use portcullis_core::packet::Batch;
 use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_wgsl as wgsl;
 
-/// A packet is a number and a key: with 0 the key is looked for, with 1 made, with 2 removed. Its
-/// value's first word comes back in place of the number.
+/// Returns the filter. A packet consists of an operation (0: look up, 1: insert, 2: remove) and a
+/// key; the filter replaces the operation by the first word of the value.
 fn program(words: u32) -> Arc<Program> {
     let key = (1..=words).map(|i| format!("load_le32(pkt, {}u)", 4 * i)).collect::<Vec<_>>().join(", ");
     let key = match words {

@@ -1,5 +1,5 @@
-//! What the cuda backend gives to NVRTC is taken by it and by ptxas, for three generations of GPUs,
-//! and no register of a stock filter is spilled. No GPU is needed.
+//! NVRTC and ptxas accept the sources that the cuda backend generates, for three GPU generations,
+//! and stock filters spill no registers. No GPU is needed.
 
 use std::path::{Path, PathBuf};
 
@@ -13,10 +13,10 @@ use portcullis_core::program::{Program, ProgramOptions};
 
 const SUITE: &str = "NVRTC and ptxas";
 
-/// Random filters, each for one of the architectures.
+/// Number of random filters; each is compiled for one of the architectures.
 const RANDOM_FILTERS: u64 = 60;
 
-/// ptxas, where there are both it and NVRTC.
+/// Returns the path of ptxas, or `None` unless NVRTC is present as well.
 fn compilers() -> Option<PathBuf> {
     let ptxas = std::env::var_os(PTXAS).map(PathBuf::from);
     let absent = |reason: &str| {
@@ -35,7 +35,7 @@ fn passed(remark: &str) {
     devices::record(SUITE, "nvrtc", "passed", &format!("NVRTC {major}.{minor}, {remark}"));
 }
 
-/// Compiles it as machine code, as the backend does, and as PTX for ptxas.
+/// Compiles a source to machine code, as the backend does, and to PTX for ptxas.
 fn compile(ptxas: &Path, cubin: &CubinSource, arch: u32) -> Usage {
     let fail = |reason: String| -> ! { panic!("{reason}\n{}, sm_{arch}\n{}", cubin.dispatch, cubin.source) };
     let image = cubin.compile().unwrap_or_else(|reason| fail(reason));
@@ -48,7 +48,7 @@ fn sources(program: &Program, arch: u32) -> Vec<CubinSource> {
     cubins(program, arch).unwrap_or_else(|e| panic!("{e}\n{}", program.source().text))
 }
 
-/// Every stock filter, however it is launched.
+/// Compiles every stock filter for every dispatch method.
 fn stock_filters_are_taken(language: Language) {
     let Some(ptxas) = compilers() else { return };
     let mut most = 0;
@@ -92,8 +92,8 @@ fn kernels_that_answer_slots_read_nothing_as_constant() {
                 let ptx = String::from_utf8(cubin.ptx().unwrap()).unwrap();
                 let found = ptx.matches("ld.global.nc").count();
                 match cubin.dispatch {
-                    // Launched behind whatever has written the packets: that it is found there
-                    // shows that it is called so.
+                    // A kernel launched after the packets were written may use the constant cache;
+                    // that it does proves that the search pattern is right.
                     Dispatch::Pipelined => constants += found,
                     dispatch => {
                         assert_eq!(found, 0, "{name}, {dispatch}, sm_{arch}\n{ptx}");
@@ -107,8 +107,8 @@ fn kernels_that_answer_slots_read_nothing_as_constant() {
     passed("no load as a constant where kernels stay");
 }
 
-/// Filters with maps, flows and prefixes among them, in both languages; each pair for one of the
-/// architectures.
+/// Filters with maps, flows and prefixes in both languages; each pair is compiled for one
+/// architecture.
 #[test]
 fn stateful_filters_are_taken() {
     let Some(ptxas) = compilers() else { return };
@@ -124,7 +124,7 @@ fn stateful_filters_are_taken() {
     passed(&format!("stateful filters, at most {most} registers"));
 }
 
-/// Maps of every kind, with keys of several lengths, however filters are launched.
+/// Maps of every kind with keys of several lengths, for every dispatch method.
 #[test]
 fn maps_are_taken() {
     const FILTER: &str = "
@@ -193,7 +193,7 @@ fn random_filters_are_taken() {
     passed("random filters");
 }
 
-/// The suite can fail.
+/// The checks can fail: invalid source is refused, and spills are detected.
 #[test]
 fn what_is_no_cuda_is_refused_and_spills_are_seen() {
     let Some(ptxas) = compilers() else { return };
@@ -203,7 +203,7 @@ fn what_is_no_cuda_is_refused_and_spills_are_seen() {
     let broken = CubinSource { source: cubin.source.replacen("uint", "unit", 1), ..cubin.clone() };
     let reason = broken.compile().unwrap_err();
     assert!(reason.contains("error: identifier \"uint\" is undefined"), "{reason}");
-    // More values at once than the registers of a thread that it is told to do with.
+    // More live values than a thread has registers, given this limit.
     let values: String = (0..128).map(|i| format!("float v{i} = p[{i}];\n")).collect();
     let sums: String =
         (0..128).map(|i| format!("p[{i}] = v{i} * v{} + v{};\n", (i + 37) % 128, (i + 91) % 128)).collect();

@@ -1,4 +1,5 @@
-//! Every operator, built-in and conversion on every device. In two parts, which run side by side.
+//! Every operator, built-in function and conversion on every device, in two tests that run
+//! concurrently.
 
 use portcullis_compat_tests::{devices, operators};
 

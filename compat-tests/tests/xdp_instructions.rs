@@ -1,5 +1,5 @@
-//! Instructions of eBPF, every one and in programs that nobody would write: the Linux kernel, the
-//! model and every device mean the same by them.
+//! eBPF instructions, each by itself and in random programs: the Linux kernel, the model and every
+//! device give the same results.
 #![cfg(target_os = "linux")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,7 +23,7 @@ fn tables() -> Vec<Case> {
     all.into_iter().flatten().collect()
 }
 
-/// Whether there is a kernel to ask.
+/// Whether a kernel that runs XDP programs is available; records that the suite is skipped if not.
 fn has_kernel(suite: &str) -> bool {
     match kernel::missing() {
         Some(reason) => devices::absent(suite, "kernel-bpf", &reason),
@@ -32,10 +32,11 @@ fn has_kernel(suite: &str) -> bool {
     kernel::missing().is_none()
 }
 
-/// The port that packets of the kernel's test run come in by.
+/// Interface index of packets in the kernel's test run.
 const LOOPBACK: u32 = 1;
 
-/// Refusals, and places where packets are aborted, name instructions as the kernel does.
+/// Instructions are printed as the kernel's verifier prints them, since errors and abort sites
+/// quote them.
 #[test]
 fn instructions_are_written_as_the_verifier_writes_them() {
     let suite = "instructions as the verifier shows them";
@@ -48,7 +49,7 @@ fn instructions_are_written_as_the_verifier_writes_them() {
         let shown = KernelProgram::shown(&object, "program").unwrap_or_else(|error| panic!("{name}: {error}"));
         for (number, text) in shown {
             let instruction = object.sections[0].instructions[number];
-            // Of 64 bits there is a half in each of two instructions.
+            // The verifier prints a 64-bit load, which takes two instructions, in another form.
             if instruction.code == 0x18 {
                 continue;
             }
@@ -87,8 +88,8 @@ fn the_kernel_means_by_every_instruction_what_the_model_does() {
     devices::record(suite, "kernel", "passed", &format!("{programs} programs, {packets} packets"));
 }
 
-/// Helpers that are said to be for other hooks are those that the kernel refuses to programs for
-/// XDP, whatever they are given.
+/// The helpers that we report as unavailable to XDP programs are those that the kernel refuses to
+/// them with any arguments.
 #[test]
 fn the_kernel_has_no_helper_for_xdp_that_is_said_to_be_for_other_hooks() {
     let suite = "helpers in the kernel";
@@ -114,8 +115,7 @@ fn the_kernel_has_no_helper_for_xdp_that_is_said_to_be_for_other_hooks() {
     devices::record(suite, "kernel", "passed", &format!("{others} helpers are for other hooks"));
 }
 
-/// A third of what is from the packet alone, for a compiler that takes long: another third for each
-/// share.
+/// Devices with a slow compiler run a sample of the programs, another one for each share.
 #[test]
 fn every_device_means_the_same_by_every_instruction() {
     let cases: Vec<harness::Case> = tables()
@@ -123,7 +123,7 @@ fn every_device_means_the_same_by_every_instruction() {
         .filter(|case| !case.is_constant)
         .map(|case| {
             let program = compile(&case.code).unwrap_or_else(|error| panic!("{}: {error}", case.name));
-            // Each packet is alone here: of what is left in maps each sees what it would see first.
+            // Every packet is compared by itself, as if it were the first to use the maps.
             let packets = case.packets.into_iter().step_by(3).collect();
             harness::Case::new(program, packets)
         })
@@ -131,7 +131,7 @@ fn every_device_means_the_same_by_every_instruction() {
     println!("{} programs", cases.len());
     devices::on_each("instructions of eBPF", |device| {
         let is_slow = device.info().kind != DeviceKind::Cpu && device.info().kind != DeviceKind::Reference;
-        // A prime, so that operations and kinds of operands take turns.
+        // A prime step, so that operations and operand kinds alternate.
         let step = match device.info().kind {
             DeviceKind::Software if is_slow => 17,
             _ if is_slow => 5,
@@ -139,7 +139,7 @@ fn every_device_means_the_same_by_every_instruction() {
         };
         let (mut ran, mut too_large) = (0, 0);
         for case in devices::share(device, &cases, 8).step_by(step) {
-            // Of divisions of 64 bits a driver in software takes fewer at once than a program has.
+            // Software drivers compile fewer 64-bit divisions in one program than some cases have.
             if device.info().kind == DeviceKind::Software
                 && let Err(DeviceError::Unsupported { reason, .. }) =
                     device.load(case.program(), &LoadOptions::default())
@@ -149,8 +149,7 @@ fn every_device_means_the_same_by_every_instruction() {
                 continue;
             }
             ran += 1;
-            // What is in a map is set by each packet before it is worked with: they come one after
-            // the other then.
+            // Each packet sets a map entry before it uses it, so packets must run one by one.
             let batch = if case.program().maps().is_empty() { case.packets().len() } else { 1 };
             case.compare(&**device, &[batch]).unwrap_or_else(|mismatch| panic!("{mismatch}"));
         }
@@ -162,19 +161,19 @@ fn asked(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).ok().map_or(otherwise, |value| value.parse().unwrap_or_else(|_| panic!("{name}={value}")))
 }
 
-/// What became of a program on both sides.
+/// Result of running a program on both sides.
 #[derive(Debug)]
 enum Met {
-    /// One of them refuses it, or nobody can say what it does.
+    /// One side refuses the program, or its behaviour is undefined: reason and detail.
     Apart(&'static str, String),
-    /// They do the same.
+    /// Both sides agree.
     Same,
     Differs(String),
 }
 
 fn meet(code: &Code, packets: &[Vec<u8>]) -> Met {
     let first = |text: &str| text.lines().next().unwrap_or_default().to_owned();
-    // What nobody can rely on, and what goes on for too long.
+    // Skip programs with undefined behaviour, and those that run too long.
     let mut machine = Machine::new(code);
     for packet in packets {
         match machine.run(packet, LOOPBACK, STEPS).0 {
@@ -232,8 +231,8 @@ fn meet(code: &Code, packets: &[Vec<u8>]) -> Met {
     Met::Same
 }
 
-/// `PORTCULLIS_RANDOM_OBJECTS` programs from the seed `PORTCULLIS_RANDOM_SEED` on: as they are
-/// made, and damaged.
+/// Runs `PORTCULLIS_RANDOM_OBJECTS` programs from seed `PORTCULLIS_RANDOM_SEED` on: as generated,
+/// and mutated.
 #[test]
 fn programs_that_nobody_would_write_do_what_they_do_in_the_kernel() {
     let suite = "programs of instructions, kernel";
@@ -264,7 +263,7 @@ fn programs_that_nobody_would_write_do_what_they_do_in_the_kernel() {
     for ((what, why), count) in &apart {
         println!("{count:5} {what}: {why}");
     }
-    // Most of what is made is taken by both.
+    // Both sides accept most of the programs.
     assert!(whole * 10 > count * 6, "{whole} of {count} programs were compared");
     devices::record(suite, "kernel", "passed", &format!("{same} programs of {}", 2 * count));
 }

@@ -1,7 +1,6 @@
-//! Programs of XDP that ask where packets go (`bpf_fib_lookup`, `bpf_check_mtu`): in a network
-//! namespace with routes of every kind, the kernel answers from its own tables, and every device
-//! from maps that were filled from those. The answers are the same, bit by bit, and so are the
-//! packets.
+//! XDP programs that look up routes (`bpf_fib_lookup`, `bpf_check_mtu`), in a network namespace
+//! with routes of every kind. The kernel answers from its own tables, every device from maps filled
+//! from those; answers and packets must be identical.
 #![cfg(target_os = "linux")]
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -23,7 +22,7 @@ use portcullis_core::routes::RoutingTables;
 use portcullis_live_tests::Namespace;
 use portcullis_xdp::{self as xdp, Object};
 
-/// What `ip` is told, in order. All addresses are for documentation or private.
+/// Arguments of `ip`, in order. All addresses are for documentation or private.
 const NETWORK: &str = "
     link add d0 address 02:00:00:00:00:d0 type veth peer name e0
     link add d1 address 02:00:00:00:00:d1 mtu 1400 type veth peer name e1
@@ -100,7 +99,7 @@ const NETWORK: &str = "
     -6 route add default via 2001:db8:3::fe table 100
 ";
 
-/// Addresses worth asking about.
+/// Destinations that exercise every route.
 const ADDRESSES_V4: [&str; 34] = [
     "10.0.0.1",
     "10.0.0.9",
@@ -137,7 +136,7 @@ const ADDRESSES_V4: [&str; 34] = [
     "127.0.0.1",
     "224.0.0.1",
 ];
-/// See [`ADDRESSES_V4`].
+/// IPv6 counterpart of [`ADDRESSES_V4`].
 const ADDRESSES_V6: [&str; 32] = [
     "2001:db8::1",
     "2001:db8::",
@@ -173,10 +172,10 @@ const ADDRESSES_V6: [&str; 32] = [
     "::ffff:10.0.0.254",
 ];
 
-/// A packet, and the interface that it comes in by.
+/// A packet and the index of its receiving interface.
 type ReceivedPacket = (Vec<u8>, u32);
 
-/// A program with what the kernel makes of packets.
+/// A program with the kernel's results.
 struct Case {
     name: String,
     program: Arc<Program>,
@@ -210,12 +209,12 @@ fn address(random: &mut Random, is_v4: bool) -> IpAddr {
     text.parse().expect("an address")
 }
 
-/// Packets for `lookup.c`: `struct question`.
+/// Returns packets for `lookup.c`: `struct question`.
 fn questions(random: &mut Random, interfaces: &[u32]) -> Vec<ReceivedPacket> {
     let mut all = Vec::new();
     for _ in 0..2500 {
         let family = pick(random, &[2, 2, 2, 2, 10, 10, 10, 10, 0, 7]);
-        // What is not of the family is written over it by programs that ask for one alone.
+        // Programs for one address family overwrite the fields of the other.
         let is_v4 = family != 10;
         let flags = match random.below(8) {
             0..=2 => 0,
@@ -256,7 +255,7 @@ fn questions(random: &mut Random, interfaces: &[u32]) -> Vec<ReceivedPacket> {
     all
 }
 
-/// Packets for `forward.c`.
+/// Returns packets for `forward.c`.
 fn packets(random: &mut Random, interfaces: &[u32]) -> Vec<ReceivedPacket> {
     let mut all = Vec::new();
     for _ in 0..1500 {
@@ -290,10 +289,10 @@ fn packets(random: &mut Random, interfaces: &[u32]) -> Vec<ReceivedPacket> {
     all
 }
 
-/// Every program with what the kernel answers in this thread's network namespace.
+/// Returns every program with the kernel's results in this thread's network namespace.
 fn cases(tables: &RoutingTables) -> Vec<Case> {
     kernel::on_first_processor();
-    // None, one that is not there, and all that are.
+    // Index 0, an absent one, and all existing interfaces.
     let mut interfaces = vec![0, 999];
     interfaces.extend(tables.interfaces.iter().map(|interface| interface.number));
     let mut random = Random::new(69, 1);
@@ -384,11 +383,11 @@ fn packets_go_where_the_kernel_has_them_go() {
     let (tables, cases) = namespace.run(|| {
         let tables = routes::read().unwrap_or_else(|error| panic!("{error}"));
         let cases = cases(&tables);
-        // Nobody has learnt anything meanwhile.
+        // The kernel must not have learnt neighbours meanwhile.
         assert_eq!(routes::read().unwrap_or_else(|error| panic!("{error}")), tables);
         (tables, cases)
     });
-    // Each answer is among them, or the test says less than it should.
+    // The test must reach every kind of answer.
     let result = |ran: &KernelRun| i32::from_ne_bytes(ran.packet[24..28].try_into().expect("four bytes"));
     let any = cases.iter().find(|case| case.name.starts_with("lookup:lookup_any (v3")).expect("there is one");
     let answers: std::collections::BTreeSet<i32> = any.ran.iter().map(result).collect();
@@ -404,7 +403,7 @@ fn packets_go_where_the_kernel_has_them_go() {
     });
 }
 
-/// Addresses are what they are taken for.
+/// Address constants parse as addresses of their family.
 #[test]
 fn addresses_are_addresses() {
     assert!(ADDRESSES_V4.iter().all(|it| it.parse::<Ipv4Addr>().is_ok()));
