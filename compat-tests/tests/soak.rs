@@ -1,7 +1,8 @@
 //! Soak test: the connection-tracking firewall runs at constant memory. Ten million packets by
 //! default, which takes seconds; the full test has a hundred million:
 //!
-//!     PORTCULLIS_SOAK_PACKETS=100000000 cargo test --release -p portcullis-compat-tests --test soak -- --nocapture
+//!     PORTCULLIS_SOAK_PACKETS=100000000 cargo test --release -p portcullis-compat-tests \
+//!         --test soak -- --nocapture
 
 // Reads the peak memory of the process from /proc.
 #![cfg(target_os = "linux")]

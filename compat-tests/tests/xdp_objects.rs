@@ -26,8 +26,8 @@ const NOT_YET: &[(&str, &str)] = &[];
 /// events and their lengths are compared.
 const TELLS_RANDOM: &[&str] = &["random:"];
 
-/// Those among them that sample packets by a random number, with the divisor: each event contains a
-/// multiple of it.
+/// Programs among them that sample packets by a random number, with the divisor: each event
+/// contains a multiple of it.
 const SAMPLES: &[(&str, u32)] = &[("random:random_sampler", 128)];
 
 /// Returns the source and program of a case's name.

@@ -1,4 +1,4 @@
-//! Packets laid out in memory in every way that a device must not notice.
+//! Memory layouts of packets, to which devices must be insensitive.
 
 use std::sync::mpsc::{Receiver, channel};
 
@@ -6,24 +6,24 @@ use portcullis_core::packet::{Arena, ArenaError, Batch, BatchCutter, Descriptor,
 
 use super::corpora::Packet;
 
-/// What lies where no packet does: not zero, so that reading it shows.
+/// Fill byte between packets: not zero, so that a read of it changes results.
 const FILL: u8 = 0xa5;
 
-/// Packets in an arena that is watched: whoever writes beside the packets is found out.
+/// Detects writes outside the packets of an arena.
 #[derive(Debug)]
 pub struct Watched {
     home: Receiver<Arena>,
-    /// The bytes, ascending, that a device may write to.
+    /// Byte ranges that a device may write, ascending.
     allowed: Vec<std::ops::Range<usize>>,
 }
 
 impl Watched {
-    /// Lays `packets` out in batches of `size`, at least 1, each packet at another distance from a
-    /// 4-byte word than the one before it, as packets of a capture are. With [`ResizeRoom::Both`] a
-    /// packet's room is its own.
+    /// Lays `packets` out in batches of `size`, at least 1. Consecutive packets have different
+    /// offsets within a 4-byte word, like packets of a capture. With [`ResizeRoom::Both`] every
+    /// packet has its own room.
     ///
     /// # Errors
-    /// More packets than an arena can hold, or than there is memory for.
+    /// If an arena cannot hold the packets, or cannot be allocated.
     pub fn lay_out(packets: &[Packet], size: usize, room: ResizeRoom) -> Result<(Vec<Batch>, Watched), ArenaError> {
         let margin = if room == ResizeRoom::Both { RESIZE_ROOM as usize } else { 0 };
         let mut descriptors = Vec::with_capacity(packets.len());
@@ -52,10 +52,10 @@ impl Watched {
         Ok((batches, Watched { home, allowed }))
     }
 
-    /// The offset of the first byte, if any, that was written to and belongs to no packet.
+    /// Returns the offset of the first byte outside all packets that was written to.
     ///
     /// # Panics
-    /// When a batch is still there: only its holder may look at its memory.
+    /// If a batch still exists, since only its holder may access its memory.
     pub fn trespass(self) -> Option<usize> {
         let arena = self.home.try_recv().expect("every batch is gone");
         let mut from = 0;
@@ -98,7 +98,7 @@ mod tests {
     fn writing_beside_a_packet_is_found_out() {
         let (mut batches, mut watched) = Watched::lay_out(&packets(), 20, ResizeRoom::None).unwrap();
         batches[0].packet_mut(5).fill(0);
-        // As if the packet were one byte shorter than what was written.
+        // Pretend that the packet is a byte shorter than what was written.
         watched.allowed[5].end -= 1;
         let at = watched.allowed[5].end;
         drop(batches);

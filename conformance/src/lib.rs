@@ -1,9 +1,9 @@
-//! Whether a device does what filters mean: every stock filter, in every language, and every probe,
-//! over every corpus, in batches of several sizes and layouts, against the reference interpreter.
-//! Verdicts, lengths and bytes must be the same, whatever the language, and no byte beside the
-//! packets may change. What filters leave in their maps must be the same, too.
+//! Conformance suite for devices. Every stock filter, in every language, and every probe runs over
+//! every corpus, in batches of several sizes and layouts, and is compared with the reference
+//! interpreter: verdicts, lengths, packet bytes and final maps must be equal, and bytes outside the
+//! packets must not change.
 //!
-//! All of it is part of the library, so that a machine with a new GPU is judged by one command.
+//! The suite is a library, so that `portcullis selftest` tests a machine with a new GPU.
 
 #[cfg(all(target_os = "linux", feature = "af-xdp"))]
 pub mod af_xdp;
@@ -28,8 +28,8 @@ use layout::Watched;
 pub use report::{DeviceReport, FilterResult, Mismatch, MissingDevice, Report};
 use state::Entry;
 
-/// Batch sizes and layouts: one packet; odd numbers that end inside any group of lanes; a whole
-/// work group and one more; all that there are.
+/// Batch sizes and layouts: single packets, odd sizes that leave a group of lanes incomplete, a
+/// work group and one packet more, and all packets at once.
 const LAYOUTS: [(usize, ResizeRoom); 6] = [
     (1, ResizeRoom::Both),
     (7, ResizeRoom::None),
@@ -39,21 +39,21 @@ const LAYOUTS: [(usize, ResizeRoom); 6] = [
     (usize::MAX, ResizeRoom::None),
 ];
 
-/// The batches that a reference gets: it takes packets one after the other anyway, and is slow.
+/// Batch size for the interpreter, which is slow and runs packets one by one in any case.
 const REFERENCE_BATCH: usize = 64;
 
-/// Packets that are sent one by one, which is slow on some devices.
+/// Number of packets submitted one by one, which is slow on some devices.
 const ONE_BY_ONE: usize = 40;
 
-/// What became of a packet.
+/// Result for one packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Outcome {
     verdict: Verdict,
     bytes: Vec<u8>,
 }
 
-/// Tests `devices` against `reference` with these filters and packets, and tells `observe` each
-/// filter's name as it begins.
+/// Compares `devices` with `reference` over these filters and packets, and calls `observe` with
+/// each filter's name before running it.
 pub fn run(
     devices: &[Arc<dyn Device>],
     reference: &dyn Device,
@@ -70,8 +70,7 @@ pub fn run(
             let mut result = FilterResult { filter, language, compared: 0, mismatches: 0, first: None, error: None };
             match &prepared {
                 Ok(prepared) => {
-                    // A driver's or compiler's panic is that filter's failure; the others still
-                    // count.
+                    // A panic in a driver or compiler fails this filter only.
                     let checked = catch_unwind(AssertUnwindSafe(|| prepared.check(&**device, &mut result)));
                     result.error = match checked {
                         Ok(checked) => checked.err().map(|error| error.to_string()),
@@ -86,7 +85,7 @@ pub fn run(
     report
 }
 
-/// A filter, compiled, and what the reference makes of each packet.
+/// A compiled filter and its expected results.
 struct Prepared<'a> {
     program: Arc<Program>,
     entries: Vec<Entry>,
@@ -97,7 +96,7 @@ struct Prepared<'a> {
 struct Expected<'a> {
     corpus: &'a Corpus,
     outcomes: Vec<Outcome>,
-    /// The maps after the packets that are sent one by one, and after all.
+    /// Maps after the packets that are submitted one by one, and after all.
     maps: [Vec<Vec<Row>>; 2],
 }
 
@@ -118,7 +117,7 @@ impl<'a> Prepared<'a> {
                 *maps = state::of(&mut *session, &meaning).map_err(failed)?;
             }
             if case.always_passes {
-                // What the probe's own reckoning says counts for more than the reference does.
+                // A probe that checks itself takes precedence over the reference.
                 outcomes.iter_mut().for_each(|outcome| outcome.verdict = Verdict::Pass);
             }
             with_outcomes.push(Expected { corpus, outcomes, maps });
@@ -170,8 +169,8 @@ fn batches_of(size: usize) -> String {
     if size == usize::MAX { "one batch".into() } else { format!("batches of {size}") }
 }
 
-/// Sends the packets through in batches, as many in flight as the session takes. With them comes
-/// the first byte beside the packets that was written to.
+/// Runs the packets in batches, as many in flight as the session accepts. Returns their outcomes,
+/// and the offset of the first byte written outside the packets, if any.
 fn run_all(
     session: &mut dyn Session,
     packets: &[Packet],
@@ -210,7 +209,7 @@ mod tests {
     use super::*;
     use portcullis_core::device::noop::NoopDevice;
 
-    /// The reference itself is on trial too: by the probes that know their answer.
+    /// Probes that check their own results test the reference itself.
     #[test]
     fn the_interpreter_agrees_with_itself_and_with_the_probes() {
         let interp = portcullis::devices::open("interp").unwrap();
@@ -225,8 +224,8 @@ mod tests {
         assert!(report.devices[0].results.iter().all(|r| r.compared > 100));
     }
 
-    /// The test can fail: the device that does nothing gets right what passes anyway, and nothing
-    /// else.
+    /// The suite can fail: a device that does nothing passes only the filters that pass every
+    /// packet unchanged.
     #[test]
     fn a_device_that_is_wrong_is_found_out() {
         let noop: Arc<dyn Device> = Arc::new(NoopDevice::new());
@@ -244,7 +243,7 @@ mod tests {
         assert!(!report.passed());
     }
 
-    /// Stateful filters find something in their maps, and change them or decide by them.
+    /// Stateful filters read or change their maps over the corpora.
     #[test]
     fn stateful_filters_have_something_to_do() {
         let interp = portcullis::devices::open("interp").unwrap();
@@ -265,7 +264,7 @@ mod tests {
         }
     }
 
-    /// A device whose verdicts are right, and whose maps are not, is found out.
+    /// A device with correct verdicts and incorrect maps is detected.
     #[test]
     fn maps_that_are_wrong_are_found_out() {
         let interp = portcullis::devices::open("interp").unwrap();
@@ -283,8 +282,7 @@ mod tests {
         assert!(first.expected.starts_with("`flows` has ") && first.expected != first.got, "{first:?}");
     }
 
-    /// A text that means something else than its twin in WGSL is found out, by the reference
-    /// itself.
+    /// A filter that differs from its WGSL version is detected, even on the reference.
     #[test]
     fn a_language_that_is_wrong_is_found_out() {
         let text = "uint xdp_filter(__global uchar *pkt, uint len) { return len < 70 ? XDP_DROP : XDP_PASS; }";
