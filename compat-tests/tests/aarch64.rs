@@ -48,7 +48,7 @@ fn batches(program: &Program) -> usize {
 }
 
 #[test]
-fn stock_filters_mean_the_same() {
+fn stock_filters_agree_with_the_interpreter() {
     let hostile = corpora::hostile();
     on_each_style("stock filters", |style, device| {
         for (name, program) in stock_filters() {
@@ -69,7 +69,7 @@ fn stock_filters_mean_the_same() {
 /// The order of the packets of a group is unspecified, but the code of both processors must choose
 /// the same one.
 #[test]
-fn groups_leave_in_maps_what_they_leave_there_elsewhere() {
+fn packet_groups_leave_the_same_maps_on_both_processors() {
     let packets = packets(400);
     on_each_style("groups and maps", |style, device| {
         if !style.is_vector() {
@@ -98,7 +98,7 @@ fn groups_leave_in_maps_what_they_leave_there_elsewhere() {
 }
 
 #[test]
-fn operators_mean_the_same() {
+fn operators_agree_with_the_interpreter() {
     let cases = operators::cases(&operators::TYPES);
     on_each_style("operators", |_, device| operators::check(device, &cases));
 }
@@ -109,7 +109,7 @@ const FUEL: u32 = 300;
 const FILTERS: u64 = 40;
 
 #[test]
-fn random_filters_mean_the_same() {
+fn random_filters_agree_with_the_interpreter() {
     on_each_style("random filters", |style, device| {
         let mut refused = 0;
         for seed in 0..FILTERS {

@@ -59,8 +59,8 @@ fn numbers(count: usize, length: usize, start: usize, stride: usize) -> Batch {
 }
 
 #[test]
-fn no_packet_at_all() {
-    on_each("no packet at all", |device| {
+fn empty_batches_complete() {
+    on_each("empty batches", |device| {
         for text in [NUMBER, COUNT] {
             let (verdicts, after) = run_batch(device, &program(text), Batch::from_packets::<[u8; 0]>(&[]).unwrap());
             assert!(verdicts.is_empty() && after.is_empty());
@@ -71,7 +71,7 @@ fn no_packet_at_all() {
 /// Frames of a ring: packets lie in any order, between frames that the device must neither read nor
 /// write.
 #[test]
-fn packets_in_frames() {
+fn packets_may_lie_in_frames_in_any_order() {
     const MOVES: &str = "
         fn xdp_filter(pkt: u32) -> u32 {
             adjust_head(pkt, i32(load_u8(pkt, 3u) & 7u) - 4);
@@ -114,16 +114,16 @@ fn packets_in_frames() {
 }
 
 #[test]
-fn packets_without_bytes() {
-    on_each("packets without bytes", |device| {
-        let carved = |room| {
+fn empty_packets_get_verdicts() {
+    on_each("empty packets", |device| {
+        let empty_packets = |room| {
             let at = |offset| Descriptor { offset, length: 0 };
-            let mut carver = BatchCutter::new(Arena::new(4096).unwrap(), None);
-            carver.cut_batch(vec![at(200), at(456), at(1000)], vec![], room).unwrap()
+            let mut cutter = BatchCutter::new(Arena::new(4096).unwrap(), None);
+            cutter.cut_batch(vec![at(200), at(456), at(1000)], vec![], room).unwrap()
         };
         for text in [NUMBER, COUNT] {
             for room in [ResizeRoom::None, ResizeRoom::Both] {
-                let (verdicts, after) = run_batch(device, &program(text), carved(room));
+                let (verdicts, after) = run_batch(device, &program(text), empty_packets(room));
                 assert_eq!(verdicts.len(), 3);
                 assert_eq!(after, vec![vec![0u8; 0]; 3]);
             }
@@ -132,8 +132,8 @@ fn packets_without_bytes() {
 }
 
 #[test]
-fn a_hundred_thousand_packets() {
-    on_each("a hundred thousand packets", |device| {
+fn large_batches_are_filtered_completely() {
+    on_each("large batches", |device| {
         for (length, stride) in [(4, 4), (60, 64), (61, 2112)] {
             let batch = numbers(many(device, 100_000), length, 12, stride);
             let (verdicts, _) = run_batch(device, &program(NUMBER), batch);
@@ -143,8 +143,8 @@ fn a_hundred_thousand_packets() {
 }
 
 #[test]
-fn packets_at_odd_addresses() {
-    on_each("packets at odd addresses", |device| {
+fn packets_may_start_at_any_alignment() {
+    on_each("packets at any alignment", |device| {
         for start in [1, 2, 3, 4097, 8191] {
             let (verdicts, _) = run_batch(device, &program(NUMBER), numbers(1000, 61, start, 68));
             assert!(verdicts.iter().enumerate().all(|(i, &v)| v == Verdict::Redirect(i as u32)), "{start}");
@@ -154,8 +154,8 @@ fn packets_at_odd_addresses() {
 
 /// Tests each dispatch method of the device.
 #[test]
-fn batches_come_back_in_order() {
-    on_each("batches come back in order", |device| {
+fn batches_complete_in_order_of_submission() {
+    on_each("order of completion", |device| {
         for (&dispatch, text) in device.info().dispatch.iter().flat_map(|d| [(d, NUMBER), (d, COUNT)]) {
             let options = LoadOptions { depth: 4, dispatch: Some(dispatch), ..LoadOptions::default() };
             let session = device.load(&program(text), &options);
@@ -195,15 +195,15 @@ fn batches_come_back_in_order() {
 }
 
 #[test]
-fn a_dispatch_method_that_a_device_lacks_is_refused_by_name() {
-    on_each("dispatch methods that are not there", |device| {
+fn unsupported_dispatch_methods_are_refused_by_name() {
+    on_each("unsupported dispatch methods", |device| {
         for dispatch in Dispatch::ALL {
             let options = LoadOptions { dispatch: Some(dispatch), ..LoadOptions::default() };
             let loaded = device.load(&program(NUMBER), &options);
             if device.info().dispatch.contains(&dispatch) {
                 assert!(loaded.is_ok(), "{dispatch}");
             } else {
-                let error = loaded.err().expect("it is not there").to_string();
+                let error = loaded.err().expect("the device lacks the method").to_string();
                 assert!(error.contains(dispatch.name()) && error.contains(device.info().dispatch[0].name()), "{error}");
             }
         }
@@ -211,8 +211,8 @@ fn a_dispatch_method_that_a_device_lacks_is_refused_by_name() {
 }
 
 #[test]
-fn many_spans_and_several_batches_of_one() {
-    on_each("many spans and several batches of one", |device| {
+fn many_arenas_and_several_batches_of_one() {
+    on_each("many arenas and several batches of one", |device| {
         let mut session = load(device, &program(NUMBER));
         for round in 0..many(device, 100).max(3) as u32 {
             // Large enough for the device to import the arena without being told in advance.
@@ -220,12 +220,12 @@ fn many_spans_and_several_batches_of_one() {
             for i in 0..2000u32 {
                 arena[i as usize * 128..][..4].copy_from_slice(&(i + round).to_be_bytes());
             }
-            let mut carver = BatchCutter::new(arena, None);
+            let mut cutter = BatchCutter::new(arena, None);
             for part in 0..2u32 {
                 let descriptors = (0..1000).map(|i| Descriptor { offset: (part * 1000 + i) * 128, length: 60 });
-                session.submit(carver.cut_batch(descriptors.collect(), vec![], ResizeRoom::None).unwrap()).unwrap();
+                session.submit(cutter.cut_batch(descriptors.collect(), vec![], ResizeRoom::None).unwrap()).unwrap();
             }
-            drop(carver);
+            drop(cutter);
             for part in 0..2u32 {
                 let done = session.complete().unwrap().unwrap();
                 let expected = |i: usize| Verdict::Redirect(part * 1000 + i as u32 + round);
@@ -236,16 +236,16 @@ fn many_spans_and_several_batches_of_one() {
 }
 
 #[test]
-fn what_the_source_writes_between_batches_is_seen() {
-    on_each("what the source writes between batches is seen", |device| {
+fn writes_to_a_reused_arena_are_seen() {
+    on_each("writes to a reused arena", |device| {
         let mut session = load(device, &program(NUMBER));
         let (home, arenas) = std::sync::mpsc::channel();
         let mut arena = Arena::new(1 << 20).unwrap();
         for round in 0..20u32 {
             arena[..4].copy_from_slice(&round.to_be_bytes());
-            let mut carver = BatchCutter::new(arena, Some(home.clone()));
-            let batch = carver.cut_batch(vec![Descriptor { offset: 0, length: 4 }], vec![], ResizeRoom::None).unwrap();
-            drop(carver);
+            let mut cutter = BatchCutter::new(arena, Some(home.clone()));
+            let batch = cutter.cut_batch(vec![Descriptor { offset: 0, length: 4 }], vec![], ResizeRoom::None).unwrap();
+            drop(cutter);
             let done = session.run(batch).unwrap();
             assert_eq!(done.verdicts.get(0), Verdict::Redirect(round));
             drop(done);
@@ -255,9 +255,9 @@ fn what_the_source_writes_between_batches_is_seen() {
 }
 
 #[test]
-fn a_filter_that_moves_ends_wants_room() {
+fn filters_that_resize_packets_need_room() {
     let text = "fn xdp_filter(pkt: u32) -> u32 { if adjust_head(pkt, 4) { return XDP_PASS; } return XDP_DROP; }";
-    on_each("a filter that moves ends wants room", |device| {
+    on_each("filters that resize packets need room", |device| {
         let refused = load(device, &program(text)).submit(numbers(10, 60, 0, 64)).unwrap_err();
         assert!(matches!(refused.error, DeviceError::Refused(_)), "{}", refused.error);
     });
@@ -272,8 +272,8 @@ const BURN: &str = "
     }";
 
 #[test]
-fn cancelling_ends_a_batch_that_would_take_long() {
-    on_each("cancelling ends a batch that would take long", |device| {
+fn cancelling_ends_a_long_batch() {
+    on_each("cancelling a long batch", |device| {
         let cancel = CancelToken::new();
         let options = LoadOptions { cancel: cancel.clone(), ..LoadOptions::default() };
         let mut session = device.load(&program(BURN), &options).unwrap();
@@ -285,14 +285,14 @@ fn cancelling_ends_a_batch_that_would_take_long() {
 }
 
 #[test]
-fn batches_cut_into_launches_are_whole() {
+fn batches_split_into_launches_are_complete() {
     let text = "
         fn xdp_filter(pkt: u32) -> u32 {
             var n = load_be32(pkt, 0u);
             loop { if n < 1000u { break; } n = n - 1000u; }
             return redirect(n);
         }";
-    on_each("batches cut into launches are whole", |device| {
+    on_each("batches split into launches", |device| {
         let (verdicts, _) = run_batch(device, &program(text), numbers(many(device, 50_000), 60, 0, 64));
         assert!(verdicts.iter().enumerate().all(|(i, &v)| v == Verdict::Redirect(i as u32 % 1000)));
     });
@@ -300,7 +300,7 @@ fn batches_cut_into_launches_are_whole() {
 
 #[test]
 fn cancelling_ends_a_load() {
-    on_each("cancelling ends a load", |device| {
+    on_each("cancelling a load", |device| {
         let cancel = CancelToken::new();
         cancel.cancel();
         let options = LoadOptions { cancel, ..LoadOptions::default() };
@@ -313,8 +313,8 @@ fn cancelling_ends_a_load() {
 }
 
 #[test]
-fn sessions_are_apart_and_can_move_to_other_threads() {
-    on_each("sessions are apart and can move to other threads", |device| {
+fn sessions_are_independent_and_can_move_to_other_threads() {
+    on_each("independent sessions on other threads", |device| {
         let threads: Vec<_> = [NUMBER, COUNT, NUMBER]
             .into_iter()
             .map(|text| {
@@ -329,7 +329,7 @@ fn sessions_are_apart_and_can_move_to_other_threads() {
 }
 
 #[test]
-fn stores_change_the_packet_s_bytes_and_no_others() {
+fn stores_change_only_the_packets_bytes() {
     // Covers every size at every offset within a word; packets start at most 4 bytes apart.
     let text = "
         fn xdp_filter(pkt: u32) -> u32 {
@@ -343,7 +343,7 @@ fn stores_change_the_packet_s_bytes_and_no_others() {
             return XDP_PASS;
         }";
     let new = [0xa1, 0xb1, 0xb2, 0xc2, 0xc1, 0xd1, 0xd2, 0xd3, 0xd4, 0xe4, 0xe3, 0xe2, 0xe1];
-    on_each("stores change the packet s bytes and no others", |device| {
+    on_each("stores", |device| {
         for start in 0..4usize {
             let batch = strided(50, 17, start, 20, |_, packet| packet.fill(0x55));
             let (_, after) = run_batch(device, &program(text), batch);
@@ -356,7 +356,7 @@ fn stores_change_the_packet_s_bytes_and_no_others() {
 }
 
 #[test]
-fn metadata_comes_with_the_packet() {
+fn metadata_reaches_the_filter() {
     let text = "
         fn xdp_filter(pkt: u32) -> u32 {
             store_le32(pkt, 0u, pkt_wire_len(pkt));
@@ -371,9 +371,9 @@ fn metadata_comes_with_the_packet() {
     let metadata: Vec<_> =
         (0..300u32).map(|i| Metadata::new(i + 1000, i % 7, 0x0123_4567_89ab_cdef + u64::from(i))).collect();
     let words = |packet: &[u8]| packet.chunks(4).map(|w| u32::from_le_bytes(w.try_into().unwrap())).collect::<Vec<_>>();
-    on_each("metadata comes with the packet", |device| {
-        let mut carver = BatchCutter::new(Arena::new(8000).unwrap(), None);
-        let batch = carver.cut_batch(descriptors.clone(), metadata.clone(), ResizeRoom::None).unwrap();
+    on_each("metadata", |device| {
+        let mut cutter = BatchCutter::new(Arena::new(8000).unwrap(), None);
+        let batch = cutter.cut_batch(descriptors.clone(), metadata.clone(), ResizeRoom::None).unwrap();
         let (_, after) = run_batch(device, &program(text), batch);
         for (i, packet) in after.iter().enumerate() {
             let time = 0x0123_4567_89ab_cdef_u64 + i as u64;
@@ -387,7 +387,7 @@ fn metadata_comes_with_the_packet() {
 }
 
 #[test]
-fn packets_far_apart_are_packed() {
+fn packets_far_apart_are_gathered() {
     // Packets make up far less than half of the memory between the first and the last. The batch is
     // too small to be imported unless requested, and two of the filters write to packets.
     let read = "fn xdp_filter(pkt: u32) -> u32 { return redirect(load_be32(pkt, 0u) + load_u8(pkt, 40u)); }";
@@ -399,7 +399,7 @@ fn packets_far_apart_are_packed() {
             packet[57..].copy_from_slice(&[0; 4]);
         })
     };
-    on_each("packets far apart are packed", |device| {
+    on_each("packets far apart are gathered", |device| {
         let (verdicts, after) = run_batch(device, &program(read), packets());
         assert!(verdicts.iter().enumerate().all(|(i, &v)| v == Verdict::Redirect(i as u32 + 0x77)));
         assert!(after.iter().map(Vec::as_slice).eq(packets().packets()));

@@ -222,7 +222,7 @@ fn cuda_stock_filters_and_probes() {
 }
 
 #[test]
-fn cuda_stock_filters_and_probes_by_words() {
+fn cuda_stock_filters_and_probes_with_word_access() {
     stock_and_probes(&cuda(PacketAccess::Words));
     stock_and_probes(&Options { group_size: Some(64), grid_stride: true, ..cuda(PacketAccess::AlignedWords) });
 }
@@ -233,7 +233,7 @@ fn cuda_random_filters() {
 }
 
 #[test]
-fn cuda_random_filters_by_words() {
+fn cuda_random_filters_with_word_access() {
     random_filters(&cuda(PacketAccess::Words), 200..250);
     random_filters(&Options { grid_stride: true, ..cuda(PacketAccess::AlignedWords) }, 250..300);
 }
@@ -244,20 +244,20 @@ fn cuda_operators() {
 }
 
 #[test]
-fn single_stores_in_both() {
+fn single_stores_in_both_languages() {
     single_stores(&cuda(PacketAccess::Words));
     single_stores(&cuda(PacketAccess::AlignedWords));
     single_stores(&Options { packet_access: PacketAccess::Words, ..Options::new(Language::OpenCl) });
 }
 
 #[test]
-fn hard_cases_in_both() {
+fn hard_cases_in_both_languages() {
     hard_cases(&cuda(PacketAccess::Bytes));
     hard_cases(&Options::new(Language::OpenCl));
 }
 
 #[test]
-fn opencl_c_in_both() {
+fn opencl_c_filters_in_both_languages() {
     opencl_c(&cuda(PacketAccess::Words), 0..40);
     opencl_c(&Options::new(Language::OpenCl), 40..50);
 }
@@ -273,10 +273,10 @@ fn opencl_random_filters() {
 }
 
 #[test]
-fn opencl_side_by_side() {
-    let side_by_side = Options { packet_access: PacketAccess::Vectorizable, ..Options::new(Language::OpenCl) };
-    stock_and_probes(&side_by_side);
-    random_filters(&side_by_side, 340..400);
+fn opencl_vectorizable_source() {
+    let vectorizable = Options { packet_access: PacketAccess::Vectorizable, ..Options::new(Language::OpenCl) };
+    stock_and_probes(&vectorizable);
+    random_filters(&vectorizable, 340..400);
 }
 
 /// Regression test: a constant stored in a vector of booleans was a byte of which clang assumed a
@@ -293,7 +293,7 @@ fn opencl_operators() {
 
 /// Compiles for a target with distinct address spaces, which clang then checks.
 #[test]
-fn opencl_c_is_what_clang_takes_it_for() {
+fn clang_accepts_the_opencl_c_source() {
     let suite = "OpenCL C, syntax";
     let Some(clang) = host::clang() else {
         return devices::record(suite, "c-writer:opencl", "skipped", "no clang on this machine");

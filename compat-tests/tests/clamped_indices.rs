@@ -83,7 +83,7 @@ impl<'a> Checker<'a> {
 
     /// Returns an upper bound of the unsigned value of `expression`, or `None` if none can be
     /// proved.
-    fn at_most(&self, function: Handle<Function>, expression: Handle<Expression>) -> Option<u64> {
+    fn upper_bound(&self, function: Handle<Function>, expression: Handle<Expression>) -> Option<u64> {
         let module = &self.lowered.module;
         let unsigned =
             |e| self.type_of(function, e).scalar().is_some_and(|scalar| scalar.kind == ScalarKind::Uint).then_some(e);
@@ -95,18 +95,18 @@ impl<'a> Checker<'a> {
             },
             // A signed minimum may be negative, which is large when taken as unsigned.
             Expression::Math { fun: MathFunction::Min, arg, arg1: Some(arg1), .. } => {
-                [arg, arg1].into_iter().filter_map(|e| self.at_most(function, unsigned(e)?)).min()
+                [arg, arg1].into_iter().filter_map(|e| self.upper_bound(function, unsigned(e)?)).min()
             }
             Expression::As { expr, kind: ScalarKind::Uint, convert } => {
                 let fits = |most: &u64| convert != Some(4) || *most <= u32::MAX.into();
-                self.at_most(function, unsigned(expr)?).filter(fits)
+                self.upper_bound(function, unsigned(expr)?).filter(fits)
             }
             // The maximum over all callers; a function without callers may get any argument.
             Expression::FunctionArgument(index) => {
                 let calls = self.calls.iter().flat_map(|(caller, calls)| calls.iter().map(move |call| (*caller, call)));
                 let given = calls.filter(|(_, (callee, _))| *callee == function);
                 let each: Option<Vec<u64>> =
-                    given.map(|(caller, (_, arguments))| self.at_most(caller, arguments[index as usize])).collect();
+                    given.map(|(caller, (_, arguments))| self.upper_bound(caller, arguments[index as usize])).collect();
                 each?.into_iter().max()
             }
             // The low word of the minimum of two word pairs that stand for 64-bit integers.
@@ -155,7 +155,7 @@ impl<'a> Checker<'a> {
                     Some(space) => format!("{kind} in {space:?}"),
                     None => format!("{kind} as a value"),
                 });
-                let most = self.at_most(handle, index);
+                let most = self.upper_bound(handle, index);
                 if length.is_none_or(|length| most.is_none_or(|most| most >= length.into())) {
                     let name = function.name.as_deref().unwrap_or("a nameless function");
                     found.unproven.push(format!(
@@ -176,7 +176,7 @@ fn shape(lowered: &Lowered, base: &TypeInner) -> (&'static str, Option<AddressSp
         TypeInner::Array { .. } => ("array", None),
         TypeInner::Vector { size, .. } => ("vector", Some(size as u32)),
         TypeInner::Matrix { columns, .. } => ("matrix", Some(columns as u32)),
-        ref other => panic!("an index into {other:?}"),
+        ref other => panic!("unexpected index into {other:?}"),
     };
     match *base {
         TypeInner::Pointer { base, space } => {
@@ -207,8 +207,10 @@ fn compile(name: &str, text: &str, options: &ProgramOptions) -> Program {
 
 /// Returns stock filters, probes, inputs of the golden tests and random filters.
 fn programs() -> Vec<Program> {
-    let mut programs: Vec<Program> =
-        filters::cases().iter().map(|case| (*case.compile().expect("the library's own")).clone()).collect();
+    let mut programs: Vec<Program> = filters::cases()
+        .iter()
+        .map(|case| (*case.compile().expect("stock filters and probes compile")).clone())
+        .collect();
     programs.push(compile("matrices", MATRICES, &ProgramOptions::default()));
     let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/golden");
     for entry in std::fs::read_dir(golden).expect("the golden lowerings") {
@@ -268,7 +270,8 @@ fn an_unclamped_index_is_found() {
             }}"
         );
         let program = compile("x.wgsl", &text, &ProgramOptions::default());
-        let lowered = lower(&program, Lowering { clamp_indices: false, ..ALL }).expect("passes run on their own");
+        let lowered =
+            lower(&program, Lowering { clamp_indices: false, ..ALL }).expect("lowering succeeds without clamping");
         Checker::new(&lowered).run().unproven.len()
     };
     for (body, count) in [

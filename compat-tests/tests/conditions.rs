@@ -99,7 +99,7 @@ fn packets() -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn conditions_come_out_alike() {
+fn conditions_agree_with_the_model() {
     let packets = packets();
     let case = |(text, model): (String, _)| {
         let case = harness::Case::new(texts::in_wgsl("conditions.wgsl", &text), packets.clone());
@@ -111,7 +111,7 @@ fn conditions_come_out_alike() {
             case.compare(&**device, &[packets.len()]).unwrap_or_else(|m| panic!("{m}"));
             // Compare with the model too, since the interpreter itself may be wrong.
             let mut session = device.load(case.program(), &LoadOptions::default()).unwrap_or_else(|e| panic!("{e}"));
-            let batch = portcullis_core::packet::Batch::from_packets(&packets).expect("they fit");
+            let batch = portcullis_core::packet::Batch::from_packets(&packets).expect("the packets fit into one batch");
             let done = session.run(batch).unwrap_or_else(|e| panic!("{e}"));
             for (packet, verdict) in packets.iter().zip(done.verdicts.iter()) {
                 assert_eq!(verdict.to_return() >> 8, model(packet), "{packet:?}\n{text}");

@@ -43,7 +43,7 @@ fn sources() -> Vec<PathBuf> {
         .filter(|path| path.extension().is_some_and(|e| e == "wgsl") && !path.to_string_lossy().contains(".lowered."))
         .collect();
     paths.sort();
-    assert!(paths.len() >= 3, "the golden files are gone");
+    assert!(paths.len() >= 3, "golden files are missing");
     paths
 }
 
@@ -141,7 +141,7 @@ fn check_golden(path: &Path, got: &str) {
         return fs::write(path, got).unwrap();
     }
     let want = fs::read_to_string(path).unwrap_or_default();
-    assert_eq!(got, want, "{} differs; UPDATE_GOLDEN=1 writes it anew", path.display());
+    assert_eq!(got, want, "{} differs; UPDATE_GOLDEN=1 rewrites it", path.display());
 }
 
 #[test]
@@ -167,7 +167,7 @@ fn opencl_c_filters_match_their_golden_files() {
         check_golden(&folder.join("golden/opencl_c").join(name), &(own.join("\n\n") + "\n"));
         count += 1;
     }
-    assert!(count >= 9, "the stock filters are gone");
+    assert!(count >= 9, "stock filters are missing");
 }
 
 #[test]

@@ -35,7 +35,7 @@ struct Term {
     load: (&'static str, usize, bool),
     offset: u32,
     /// Whether the first byte of the packet is added to the offset.
-    moves: bool,
+    adds_first_byte: bool,
     steps: Vec<Step>,
 }
 
@@ -48,7 +48,7 @@ enum Step {
 impl Term {
     fn random(rng: &mut Pcg64Mcg) -> Term {
         fn one<T: Copy>(rng: &mut Pcg64Mcg, of: &[T]) -> T {
-            *of.choose(rng).expect("there are some")
+            *of.choose(rng).expect("the list is not empty")
         }
         let load = one(rng, &LOADS);
         // A value that the load may return for the bytes of `packets`, to be compared with.
@@ -77,11 +77,11 @@ impl Term {
             _ => Step::Mask(0xff),
         });
         let steps = steps.collect();
-        Term { load, offset: one(rng, &OFFSETS), moves: rng.random(), steps }
+        Term { load, offset: one(rng, &OFFSETS), adds_first_byte: rng.random(), steps }
     }
 
     fn text(&self) -> String {
-        let moved = if self.moves { " + load_u8(pkt, 0u)" } else { "" };
+        let moved = if self.adds_first_byte { " + load_u8(pkt, 0u)" } else { "" };
         let mut text = format!("{}(pkt, {}u{moved})", self.load.0, self.offset);
         for step in &self.steps {
             text = match step {
@@ -95,7 +95,7 @@ impl Term {
 
     fn value(&self, packet: &[u8]) -> u32 {
         let (_, size, big) = self.load;
-        let first = if self.moves { packet.first().copied().unwrap_or(0) } else { 0 };
+        let first = if self.adds_first_byte { packet.first().copied().unwrap_or(0) } else { 0 };
         let at = u64::from(self.offset.wrapping_add(u32::from(first)));
         let mut value = 0u32;
         if at + size as u64 <= packet.len() as u64 {
@@ -160,7 +160,7 @@ fn packets() -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn loads_come_out_alike() {
+fn loads_agree_with_the_model() {
     let packets = packets();
     let case = |(text, terms): (String, _)| {
         let case = harness::Case::new(texts::in_wgsl("loads.wgsl", &text), packets.clone());
@@ -172,7 +172,9 @@ fn loads_come_out_alike() {
             case.compare(&**device, &[packets.len()]).unwrap_or_else(|m| panic!("{m}"));
             // Compare with the model too, since the interpreter itself may be wrong.
             let mut session = device.load(case.program(), &LoadOptions::default()).unwrap_or_else(|e| panic!("{e}"));
-            let done = session.run(Batch::from_packets(&packets).expect("they fit")).unwrap_or_else(|e| panic!("{e}"));
+            let done = session
+                .run(Batch::from_packets(&packets).expect("the packets fit into one batch"))
+                .unwrap_or_else(|e| panic!("{e}"));
             for (packet, verdict) in packets.iter().zip(done.verdicts.iter()) {
                 assert_eq!(verdict.to_return() >> 8, model(terms, packet), "{packet:?}\n{text}");
             }

@@ -49,7 +49,7 @@ fn packet(key: &Key) -> Vec<u8> {
 }
 
 /// Asserts that a snapshot and single lookups agree with the model.
-fn agree(hosts: &MapHandle<Key, Host>, session: &mut dyn Session, model: &BTreeMap<Key, Host>) {
+fn assert_agrees(hosts: &MapHandle<Key, Host>, session: &mut dyn Session, model: &BTreeMap<Key, Host>) {
     let rows = hosts.snapshot(session).unwrap();
     assert_eq!(rows.iter().collect::<BTreeMap<_, _>>(), *model);
     let in_order: Vec<Key> = rows.iter().map(|(key, _)| key).collect();
@@ -61,7 +61,7 @@ fn agree(hosts: &MapHandle<Key, Host>, session: &mut dyn Session, model: &BTreeM
 }
 
 #[test]
-fn handles_are_maps_of_rust() {
+fn handles_behave_like_rust_maps() {
     devices::on_each("handles on maps", |device: &Arc<dyn Device>| {
         ["hash", "lru_hash"].into_iter().for_each(|kind| a_handle_is_a_map_of_rust(device, kind));
     });
@@ -87,7 +87,7 @@ fn a_handle_is_a_map_of_rust(device: &Arc<dyn Device>, kind: &str) {
             Ok::<(), UpdateError>(())
         })
         .unwrap();
-    agree(&hosts, session, &model);
+    assert_agrees(&hosts, session, &model);
     for seed in [5, 302] {
         hosts.set(session, &key(seed), &([7; 6], 7)).unwrap();
         model.insert(key(seed), ([7; 6], 7));
@@ -96,7 +96,7 @@ fn a_handle_is_a_map_of_rust(device: &Arc<dyn Device>, kind: &str) {
         assert_eq!(hosts.remove(session, &key(seed)).unwrap(), there);
         model.remove(&key(seed));
     }
-    agree(&hosts, session, &model);
+    assert_agrees(&hosts, session, &model);
 
     // Filters read what the host has written, and the host reads what filters have written.
     let numbers = MapHandle::<u32, [u32; 3]>::open(&program, "numbers").unwrap();
@@ -111,7 +111,7 @@ fn a_handle_is_a_map_of_rust(device: &Arc<dyn Device>, kind: &str) {
             *met += 1;
         }
     }
-    agree(&hosts, session, &model);
+    assert_agrees(&hosts, session, &model);
 
     let sums = MapHandle::<u32, u64>::open(&program, "sums").unwrap();
     assert_eq!(sums.get(session, &3).unwrap(), Some(350 * 0xffff_ffff));
@@ -127,7 +127,7 @@ fn a_handle_is_a_map_of_rust(device: &Arc<dyn Device>, kind: &str) {
 }
 
 #[test]
-fn an_update_is_there_as_a_whole_or_not_at_all() {
+fn updates_are_applied_completely_or_not_at_all() {
     devices::on_each("updates of maps", |device: &Arc<dyn Device>| {
         let program = program("hash");
         let mut session = device.load(&program, &LoadOptions::default()).unwrap();
@@ -166,7 +166,7 @@ fn an_update_is_there_as_a_whole_or_not_at_all() {
 }
 
 #[test]
-fn updates_stand_between_the_batches_in_flight() {
+fn updates_take_effect_between_batches_in_flight() {
     devices::on_each("updates between batches", |device: &Arc<dyn Device>| {
         let program = program("hash");
         let options = LoadOptions { depth: 3, ..LoadOptions::default() };
@@ -197,21 +197,21 @@ fn updates_stand_between_the_batches_in_flight() {
 }
 
 /// A session that counts the map words that are read and written.
-struct Counting {
+struct CountingSession {
     session: Box<dyn Session>,
     moved: usize,
 }
 
-impl Counting {
+impl CountingSession {
     /// Runs `of`; returns its result and the number of words transferred.
-    fn moves<T>(&mut self, of: impl FnOnce(&mut Counting) -> T) -> (T, usize) {
+    fn count_words<T>(&mut self, of: impl FnOnce(&mut CountingSession) -> T) -> (T, usize) {
         self.moved = 0;
         let result = of(self);
         (result, self.moved)
     }
 }
 
-impl Session for Counting {
+impl Session for CountingSession {
     fn import(&mut self, span: &Arc<Span>) -> Result<Imported, DeviceError> {
         self.session.import(span)
     }
@@ -252,7 +252,7 @@ impl Session for Counting {
 /// Single-entry operations on a map that is as full as possible: they agree with a model, the
 /// filter finds the results, and they transfer little of the map.
 #[test]
-fn single_entries_move_a_few_places() {
+fn single_entry_operations_transfer_few_slots() {
     const HEADER: usize = 16;
     let text = "
         //! map flows: KIND key=2 value=2 entries=ENTRIES
@@ -268,7 +268,7 @@ fn single_entries_move_a_few_places() {
             let program = wgsl::compile(&Source::new("flows.wgsl", text), &ProgramOptions::default()).unwrap();
             let program = Arc::new(program);
             let session = device.load(&program, &LoadOptions::default()).unwrap();
-            let mut session = Counting { session, moved: 0 };
+            let mut session = CountingSession { session, moved: 0 };
             let flows = MapHandle::<(Ipv4Addr, u32), (u32, u32)>::open(&program, "flows").unwrap();
             let key = |seed: u32| (Ipv4Addr::from_bits(seed.wrapping_mul(0x9e37_79b1)), seed % 5);
             let most = 5734;
@@ -286,25 +286,25 @@ fn single_entries_move_a_few_places() {
                 let (new, old, gone) = (most - 200 + round, 7 * round, 7 * round + 3);
                 for seed in [new, old] {
                     let value = (round, seed % 1000);
-                    moved.push(session.moves(|it| flows.set(it, &key(seed), &value).unwrap()).1);
+                    moved.push(session.count_words(|it| flows.set(it, &key(seed), &value).unwrap()).1);
                     model.insert(key(seed), value);
                 }
                 for seed in [gone, gone, 100_000 + round] {
-                    let (there, words) = session.moves(|it| flows.remove(it, &key(seed)).unwrap());
+                    let (there, words) = session.count_words(|it| flows.remove(it, &key(seed)).unwrap());
                     assert_eq!(there, model.remove(&key(seed)).is_some(), "{seed}");
                     moved.push(words);
                 }
                 for seed in [new, old, gone, gone + 1, 100_000 + round] {
-                    let (found, words) = session.moves(|it| flows.get(it, &key(seed)).unwrap());
+                    let (found, words) = session.count_words(|it| flows.get(it, &key(seed)).unwrap());
                     assert_eq!(found, model.get(&key(seed)).copied(), "{seed}");
                     moved.push(words);
                 }
             }
             let each = moved.iter().sum::<usize>() / moved.len();
-            assert!(each < HEADER + 2 * 32 * stride, "{each} words an entry");
-            let rows = |session: &mut Counting| -> BTreeMap<_, _> {
+            assert!(each < HEADER + 2 * 32 * stride, "{each} words per operation");
+            let rows = |session: &mut CountingSession| -> BTreeMap<_, _> {
                 let rows = flows.snapshot(session).unwrap();
-                assert_eq!(rows.table().claimed_slots(), most, "each key has a place");
+                assert_eq!(rows.table().claimed_slots(), most, "each key has a slot");
                 rows.iter().collect()
             };
             assert_eq!(rows(&mut session), model);
@@ -312,17 +312,17 @@ fn single_entries_move_a_few_places() {
             // A new key only fits after the table has been rebuilt without the removed keys, but a
             // removed key still has its slot.
             let one = key(3);
-            let (set, words) = session.moves(|it| flows.set(it, &one, &(1, 1)));
+            let (set, words) = session.count_words(|it| flows.set(it, &one, &(1, 1)));
             assert_eq!(set, Ok(()));
             moved.push(words);
             model.insert(one, (1, 1));
             assert_eq!(rows(&mut session), model);
-            let (set, words) = session.moves(|it| flows.set(it, &key(200_000), &(2, 2)));
+            let (set, words) = session.count_words(|it| flows.set(it, &key(200_000), &(2, 2)));
             assert_eq!(set, Ok(()));
-            assert!(words > 2 * 8192 * stride, "a copy of all, back and forth");
+            assert!(words > 2 * 8192 * stride, "the whole map is read and written");
             model.insert(key(200_000), (2, 2));
             for seed in 0.. {
-                let (set, words) = session.moves(|it| flows.set(it, &key(300_000 + seed), &(3, 3)));
+                let (set, words) = session.count_words(|it| flows.set(it, &key(300_000 + seed), &(3, 3)));
                 moved.push(words);
                 if set.is_err() {
                     assert_eq!((set, model.len()), (Err(UpdateError::MapFull(MapFull)), most as usize));
@@ -351,7 +351,7 @@ fn single_entries_move_a_few_places() {
 
 /// Arrays, counters and values of existing prefixes are transferred one by one.
 #[test]
-fn values_by_number_and_by_prefix_move_alone() {
+fn array_and_prefix_values_are_transferred_alone() {
     let text = "
         //! map numbers: array value=3 entries=5000
         //! map sums: counter entries=5000
@@ -367,18 +367,18 @@ fn values_by_number_and_by_prefix_move_alone() {
     let program = Arc::new(program);
     devices::on_each("single values", |device: &Arc<dyn Device>| {
         let session = device.load(&program, &LoadOptions::default()).unwrap();
-        let mut session = Counting { session, moved: 0 };
+        let mut session = CountingSession { session, moved: 0 };
         let numbers = MapHandle::<u32, [u32; 3]>::open(&program, "numbers").unwrap();
         let sums = MapHandle::<u32, u64>::open(&program, "sums").unwrap();
         for (number, value) in [(0, [1, 2, 3]), (4999, [4, 5, 6])] {
-            assert_eq!(session.moves(|it| numbers.set(it, &number, &value).unwrap()), ((), 3));
-            assert_eq!(session.moves(|it| numbers.get(it, &number).unwrap()), (Some(value), 3));
-            assert_eq!(session.moves(|it| sums.set(it, &number, &u64::MAX).unwrap()), ((), 2));
-            assert_eq!(session.moves(|it| sums.remove(it, &number).unwrap()), (true, 2));
-            assert_eq!(session.moves(|it| sums.get(it, &number).unwrap()), (Some(0), 2));
+            assert_eq!(session.count_words(|it| numbers.set(it, &number, &value).unwrap()), ((), 3));
+            assert_eq!(session.count_words(|it| numbers.get(it, &number).unwrap()), (Some(value), 3));
+            assert_eq!(session.count_words(|it| sums.set(it, &number, &u64::MAX).unwrap()), ((), 2));
+            assert_eq!(session.count_words(|it| sums.remove(it, &number).unwrap()), (true, 2));
+            assert_eq!(session.count_words(|it| sums.get(it, &number).unwrap()), (Some(0), 2));
         }
-        assert_eq!(session.moves(|it| numbers.get(it, &5000).unwrap()), (None, 0));
-        assert_eq!(session.moves(|it| numbers.remove(it, &5000).unwrap()), (false, 0));
+        assert_eq!(session.count_words(|it| numbers.get(it, &5000).unwrap()), (None, 0));
+        assert_eq!(session.count_words(|it| numbers.remove(it, &5000).unwrap()), (false, 0));
         assert!(numbers.remove(&mut session, &4999).unwrap());
         assert_eq!(numbers.snapshot(&mut session).unwrap().iter().filter(|row| row.1 != [0; 3]).count(), 1);
 
@@ -387,13 +387,13 @@ fn values_by_number_and_by_prefix_move_alone() {
         routes.update(&mut session, |rows| (0..=255).try_for_each(|second| rows.set(&prefix(second), &7))).unwrap();
         // Transfers the prefixes and one value.
         let (prefixes, all) = (5000 * 2, session.map_words(2).unwrap().len());
-        assert_eq!(session.moves(|it| routes.set(it, &prefix(9), &8).unwrap()), ((), prefixes + 1));
-        assert_eq!(session.moves(|it| routes.get(it, &prefix(9)).unwrap()), (Some(8), prefixes + 1));
+        assert_eq!(session.count_words(|it| routes.set(it, &prefix(9), &8).unwrap()), ((), prefixes + 1));
+        assert_eq!(session.count_words(|it| routes.get(it, &prefix(9)).unwrap()), (Some(8), prefixes + 1));
         let shorter = Prefix { length: 15, ..prefix(8) };
-        assert_eq!(session.moves(|it| routes.get(it, &shorter).unwrap()), (None, prefixes));
-        assert_eq!(session.moves(|it| routes.remove(it, &shorter).unwrap()), (false, prefixes));
-        let (there, words) = session.moves(|it| routes.remove(it, &prefix(200)).unwrap());
-        assert!(there && words > all, "the trie is made again");
+        assert_eq!(session.count_words(|it| routes.get(it, &shorter).unwrap()), (None, prefixes));
+        assert_eq!(session.count_words(|it| routes.remove(it, &shorter).unwrap()), (false, prefixes));
+        let (there, words) = session.count_words(|it| routes.remove(it, &prefix(200)).unwrap());
+        assert!(there && words > all, "the trie is rebuilt");
         // The filter only reads values of this map, so several prefixes may share one.
         let shared = MapHandle::<Prefix<Ipv4Addr>, u32>::open(&program, "shared").unwrap();
         shared.update(&mut session, |rows| (0..=255).try_for_each(|second| rows.set(&prefix(second), &100))).unwrap();
@@ -407,7 +407,7 @@ fn values_by_number_and_by_prefix_move_alone() {
 }
 
 #[test]
-fn prefixes_are_keys_as_well() {
+fn prefixes_are_keys() {
     let text = "
         //! map routes: lpm key=1 value=1 entries=200
         fn xdp_filter(pkt: u32) -> u32 {
@@ -465,7 +465,7 @@ fn prefixes_are_keys_as_well() {
 }
 
 #[test]
-fn types_are_those_that_are_declared() {
+fn handle_types_must_match_the_declaration() {
     let program = program("hash");
     let opened = |error: OpenError| error.to_string();
     let none = MapHandle::<u32, u32>::open(&program, "host").map(drop).map_err(opened);
@@ -477,7 +477,7 @@ fn types_are_those_that_are_declared() {
 }
 
 #[test]
-fn words_are_those_that_filters_load() {
+fn keys_and_values_are_the_words_that_filters_load() {
     fn is<T: Words + PartialEq + std::fmt::Debug>(value: T, wanted: &[u32]) {
         let mut words = vec![0; T::COUNT];
         value.write(&mut words);

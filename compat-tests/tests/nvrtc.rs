@@ -39,7 +39,7 @@ fn passed(remark: &str) {
 fn compile(ptxas: &Path, cubin: &CubinSource, arch: u32) -> Usage {
     let fail = |reason: String| -> ! { panic!("{reason}\n{}, sm_{arch}\n{}", cubin.dispatch, cubin.source) };
     let image = cubin.compile().unwrap_or_else(|reason| fail(reason));
-    assert!(image.starts_with(b"\x7fELF"), "no ELF file");
+    assert!(image.starts_with(b"\x7fELF"), "not an ELF file");
     let ptx = cubin.ptx().unwrap_or_else(|reason| fail(reason));
     assemble(ptxas, &ptx, arch).unwrap_or_else(|reason| fail(reason))
 }
@@ -49,7 +49,7 @@ fn sources(program: &Program, arch: u32) -> Vec<CubinSource> {
 }
 
 /// Compiles every stock filter for every dispatch method.
-fn stock_filters_are_taken(language: Language) {
+fn compile_stock_filters(language: Language) {
     let Some(ptxas) = compilers() else { return };
     let mut most = 0;
     let is_stock = |case: &&Case| portcullis::stock::STATELESS_WGSL.iter().any(|(name, _)| *name == case.name);
@@ -69,19 +69,19 @@ fn stock_filters_are_taken(language: Language) {
 }
 
 #[test]
-fn stock_filters_in_wgsl_are_taken_and_spill_nothing() {
-    stock_filters_are_taken(Language::Wgsl);
+fn wgsl_stock_filters_compile_without_spills() {
+    compile_stock_filters(Language::Wgsl);
 }
 
 #[test]
-fn stock_filters_in_opencl_c_are_taken_and_spill_nothing() {
-    stock_filters_are_taken(Language::OpenClC);
+fn opencl_c_stock_filters_compile_without_spills() {
+    compile_stock_filters(Language::OpenClC);
 }
 
 /// Persistent kernels must not load through the constant cache: a network card may have written
 /// device memory since the kernel started, and that cache does not see it (`mailbox.cu`).
 #[test]
-fn kernels_that_answer_slots_read_nothing_as_constant() {
+fn persistent_kernels_do_not_load_through_the_constant_cache() {
     let Some(_) = compilers() else { return };
     let (mut constants, mut answering) = (0, 0);
     for name in ["port_filter", "dscp_mark", "vlan_pop"] {
@@ -103,14 +103,14 @@ fn kernels_that_answer_slots_read_nothing_as_constant() {
             }
         }
     }
-    assert!(constants > 0 && answering > 0, "{constants} loads as constants, {answering} loads");
-    passed("no load as a constant where kernels stay");
+    assert!(constants > 0 && answering > 0, "{constants} constant loads, {answering} other loads");
+    passed("no constant loads in persistent kernels");
 }
 
 /// Filters with maps, flows and prefixes in both languages; each pair is compiled for one
 /// architecture.
 #[test]
-fn stateful_filters_are_taken() {
+fn stateful_filters_compile() {
     let Some(ptxas) = compilers() else { return };
     let mut most = 0;
     for (number, (name, _)) in portcullis::stock::STATEFUL_WGSL.iter().enumerate() {
@@ -126,7 +126,7 @@ fn stateful_filters_are_taken() {
 
 /// Maps of every kind with keys of several lengths, for every dispatch method.
 #[test]
-fn maps_are_taken() {
+fn map_operations_compile() {
     const FILTER: &str = "
         //! map flows: hash key=4 value=6 entries=1000000
         //! map long: hash key=10 value=2 entries=1000
@@ -171,7 +171,7 @@ fn pipelined(ptxas: &Path, program: &Program, architectures: &[u32]) -> Usage {
 }
 
 #[test]
-fn probes_are_taken() {
+fn probes_compile() {
     let Some(ptxas) = compilers() else { return };
     for case in filters::cases().iter().filter(|case| filters::PROBES.iter().any(|(name, _)| *name == case.name)) {
         let program = case.compile().unwrap_or_else(|e| panic!("{}", e.render()));
@@ -182,7 +182,7 @@ fn probes_are_taken() {
 }
 
 #[test]
-fn random_filters_are_taken() {
+fn random_filters_compile() {
     let Some(ptxas) = compilers() else { return };
     for seed in 0..RANDOM_FILTERS {
         let filter = generator::filter(seed, &Config::varied(seed));
@@ -195,7 +195,7 @@ fn random_filters_are_taken() {
 
 /// The checks can fail: invalid source is refused, and spills are detected.
 #[test]
-fn what_is_no_cuda_is_refused_and_spills_are_seen() {
+fn invalid_source_is_refused_and_spills_are_detected() {
     let Some(ptxas) = compilers() else { return };
     let case = &filters::cases()[0];
     let program = case.compile().unwrap();

@@ -82,13 +82,13 @@ fn batch(addresses: &[u128]) -> Batch {
 
 /// Tests both languages with small tables; large ones take long to build in debug builds. A device
 /// with a slow compiler runs the smallest and the largest case.
-fn the_longest_is_found(suite: &str, words: u32, [small, medium, large]: [u32; 3]) {
+fn check_lookups(suite: &str, words: u32, [small, medium, large]: [u32; 3]) {
     let ([a, b], [c, d], [e, _]) = (filters(words, small), filters(words, medium), filters(words, large));
     let cases = [b, c, a, e, d];
     devices::on_each(suite, |device| {
         for program in devices::share(device, &cases, 3) {
             match device.load(program, &LoadOptions::default()) {
-                Ok(session) => found_in(session, program),
+                Ok(session) => check_program(session, program),
                 // The largest table exceeds WebGPU's default limits, and a device may support no
                 // more.
                 Err(error) => {
@@ -102,16 +102,16 @@ fn the_longest_is_found(suite: &str, words: u32, [small, medium, large]: [u32; 3
 
 /// The three sizes give roots of 6, 12 and 18 bits.
 #[test]
-fn the_longest_is_found_of_ipv4() {
-    the_longest_is_found("prefixes of IPv4", 1, [300, 3000, 66_000]);
+fn ipv4_lookups_find_the_longest_prefix() {
+    check_lookups("prefixes of IPv4", 1, [300, 3000, 66_000]);
 }
 
 #[test]
-fn the_longest_is_found_of_ipv6() {
-    the_longest_is_found("prefixes of IPv6", 4, [300, 5000, 263_000]);
+fn ipv6_lookups_find_the_longest_prefix() {
+    check_lookups("prefixes of IPv6", 4, [300, 5000, 263_000]);
 }
 
-fn found_in(mut session: Box<dyn Session>, program: &Program) {
+fn check_program(mut session: Box<dyn Session>, program: &Program) {
     let map = &program.maps()[0];
     let (words, bits, what) = (map.key, 32 * map.key, format!("{}: {map:?}", program.source().name));
     let mut random = Random::new(u64::from(words), 0);
@@ -164,7 +164,7 @@ fn found_in(mut session: Box<dyn Session>, program: &Program) {
 
 /// Arbitrary words in the map's memory: searches terminate, and packets' addresses stay unchanged.
 #[test]
-fn garbage_in_memory_harms_nobody() {
+fn lookups_in_arbitrary_memory_terminate() {
     let programs = [1, 4].map(|words| filters(words, 3000));
     devices::on_each("prefixes in garbage", |device| {
         for program in programs.iter().flatten() {

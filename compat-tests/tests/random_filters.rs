@@ -28,7 +28,7 @@ const FUEL: u32 = 300;
 
 fn seeds() -> std::ops::Range<u64> {
     let number = |name, otherwise| match std::env::var(name) {
-        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")),
+        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name}={text} is not a number")),
         Err(_) => otherwise,
     };
     let first = number(SEED, 0);
@@ -93,7 +93,7 @@ fn check(device: &Arc<dyn Device>, cases: &[(u64, Case)]) {
                 println!("{mismatch}");
                 refused += 1;
             }
-            Err(mismatch) => panic!("{}", smaller(device, *seed, case.program(), *mismatch)),
+            Err(mismatch) => panic!("{}", reduce(device, *seed, case.program(), *mismatch)),
         }
     }
     let count = share.count();
@@ -101,7 +101,7 @@ fn check(device: &Arc<dyn Device>, cases: &[(u64, Case)]) {
 }
 
 /// Reduces the filter, and the packets to one, while the mismatch stays of the same kind.
-fn smaller(device: &Arc<dyn Device>, seed: u64, program: &Program, mismatch: Mismatch) -> Mismatch {
+fn reduce(device: &Arc<dyn Device>, seed: u64, program: &Program, mismatch: Mismatch) -> Mismatch {
     let What::Packet { ref packet, .. } = mismatch.what else { return mismatch };
     let packets = std::slice::from_ref(packet);
     // A reduced source may lack the declarations of parameters that are set.
@@ -165,7 +165,7 @@ fn some_filters_prove_a_load_in_a_loop() {
 
 /// The facts agree with the interpreter's trace of each run.
 #[test]
-fn facts_are_true() {
+fn facts_hold_for_every_run() {
     use portcullis_core::interp::Interpreter;
     use portcullis_core::packet::Metadata;
     use portcullis_core::program::facts::Window;
@@ -205,18 +205,18 @@ fn facts_are_true() {
     let all = seeds().end - seeds().start;
     println!("of {all} filters {bounded} have a bounded read window, {counted} a bounded number of iterations");
     // Facts without bounds hold trivially.
-    assert!(all < 100 || (bounded > all / 10 && counted > all / 20), "facts that say too little");
+    assert!(all < 100 || (bounded > all / 10 && counted > all / 20), "too few facts have bounds");
 }
 
 /// An incorrect device is detected, and the reported filter is small.
 #[test]
-fn a_mismatch_is_made_small() {
+fn mismatches_are_reduced() {
     let device: Arc<dyn Device> = Arc::new(portcullis::device::noop::NoopDevice::new());
     let seed = 4;
     let program = program(seed);
     let packets = generator::packets(seed, 40);
     let mismatch = *harness::compare(&program, &*device, &packets, &[40]).expect_err("noop passes every packet");
-    let small = smaller(&device, seed, &program, mismatch);
+    let small = reduce(&device, seed, &program, mismatch);
     let (before, after) = (program.source().text.lines().count(), small.filter.lines().count());
     assert!(before > 20 && after < 9, "{before} lines became {after}:\n{small}");
 }

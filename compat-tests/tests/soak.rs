@@ -52,16 +52,16 @@ fn plan() -> Vec<(u32, bool, Sent)> {
 }
 
 /// Returns the process's peak resident memory in bytes (`VmHWM`, proc(5)).
-fn peak() -> u64 {
+fn peak_memory() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("Linux tells");
-    line.trim().trim_end_matches(" kB").parse::<u64>().expect("it is a number") << 10
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("Linux reports VmHWM");
+    line.trim().trim_end_matches(" kB").parse::<u64>().expect("VmHWM is a number") << 10
 }
 
 #[test]
-fn memory_stays_as_it_is() {
+fn memory_use_stays_constant() {
     let packets: u64 = std::env::var(COUNT).map_or(10_000_000, |text| text.parse().expect("a number of packets"));
-    let (_, text) = stock::STATEFUL_WGSL.iter().find(|(name, _)| *name == "conntrack_fw").expect("it is there");
+    let (_, text) = stock::STATEFUL_WGSL.iter().find(|(name, _)| *name == "conntrack_fw").expect("a stock filter");
     let program = wgsl::compile(&Source::new("conntrack_fw.wgsl", *text), &ProgramOptions::default());
     let program = Arc::new(program.unwrap_or_else(|errors| panic!("{}", errors.render())));
     let mut session = Cpu::new().load(&program, &LoadOptions::default()).unwrap();
@@ -93,11 +93,11 @@ fn memory_stays_as_it_is() {
         }
         batch = done.batch;
         if round == SETTLED / plan.len() as u64 {
-            settled = peak();
+            settled = peak_memory();
         }
     }
     assert!(settled > 0, "more than {SETTLED} packets are needed");
-    let (seconds, end) = (started.elapsed().as_secs_f64(), peak());
+    let (seconds, end) = (started.elapsed().as_secs_f64(), peak_memory());
     let words = session.map_words(0).unwrap();
     let map = &program.maps()[0];
     let connections = rows(map, &words).len();
@@ -115,5 +115,5 @@ fn memory_stays_as_it_is() {
         mib(settled),
         mib(end)
     );
-    assert!(connections as u32 <= 2 * map.entries, "{connections} entries");
+    assert!(connections as u32 <= 2 * map.entries, "{connections} connections in the map");
 }

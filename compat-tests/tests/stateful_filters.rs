@@ -33,7 +33,7 @@ fn assert_verdicts(outcomes: &Outcomes, least: &[(&str, usize)]) {
     }
     assert!(counts.keys().all(|action| least.iter().any(|(known, _)| known == action)), "{counts:?}");
     for (action, least) in least {
-        assert!(counts.get(action).is_some_and(|count| count >= least), "{action}: {counts:?}");
+        assert!(counts.get(action).is_some_and(|count| count >= least), "too few {action}: {counts:?}");
     }
 }
 
@@ -68,7 +68,7 @@ fn flow_stats() {
     assert!(count(&|key, _| key[2] != 0xffff) > 100, "IPv6");
     assert!(count(&|_, value| value[0] > 10) > 50, "flows of many packets");
     assert!(count(&|_, value| value[2] > 0) > 10, "sums above 32 bits");
-    assert!(count(&|_, value| value[4] - value[3] > 1 << 31) > 50, "the earliest time and the latest are far apart");
+    assert!(count(&|_, value| value[4] - value[3] > 1 << 31) > 50, "flows whose first and last times are far apart");
 }
 
 /// A backend fails and returns, and others are added and removed.
@@ -108,7 +108,7 @@ fn maglev_lb_moves_the_flows_of_a_failed_backend_alone() {
     let from: BTreeSet<_> = moved.clone().map(|(before, _)| port(before)).collect();
     let to: BTreeSet<_> = moved.map(|(_, after)| port(after)).collect();
     assert_eq!(from, [Some(22)].into());
-    assert!(to.len() == 5 && !to.contains(&Some(22)), "to all of the others: {to:?}");
+    assert!(to.len() == 5 && !to.contains(&Some(22)), "flows move to all other backends: {to:?}");
 }
 
 /// Phases are seconds apart, so that some silent connections expire.
@@ -120,7 +120,7 @@ fn conntrack_fw() {
     let outcomes = check("conntrack_fw", &parameters, &phases, &mut model);
     assert_verdicts(&outcomes, &[("pass", 2000), ("drop", 1000)]);
     let states: BTreeSet<u32> = outcomes.maps["connections"].values().map(|value| value[0]).collect();
-    assert_eq!(states, [0, 1, 2, 3, 6, 7, 10, 11, 14, 15].into(), "every state is there in the end");
+    assert_eq!(states, [0, 1, 2, 3, 6, 7, 10, 11, 14, 15].into(), "every state occurs in the end");
 }
 
 /// Some routes change halfway through the packets.

@@ -32,19 +32,19 @@ fn programs() -> Vec<(&'static str, &'static str, Arc<Program>)> {
 
 fn run(session: &mut dyn Session, packets: &[Vec<u8>], room: ResizeRoom) -> Vec<Outcome> {
     let mut outcomes = Vec::with_capacity(packets.len());
-    let (batches, watched) = layouts::batches(packets, BATCH, room);
+    let (batches, guarded) = layouts::batches(packets, BATCH, room);
     for batch in batches {
         let done = session.run(batch).unwrap_or_else(|e| panic!("{e}"));
         let packets = done.batch.packets().map(<[u8]>::to_vec);
         outcomes.extend(done.verdicts.iter().zip(packets).map(|(verdict, bytes)| Outcome { verdict, bytes }));
     }
-    assert_eq!(watched.trespass(), None, "a byte that belongs to no packet was written to");
+    assert_eq!(guarded.stray_write(), None, "a byte that belongs to no packet was written to");
     outcomes
 }
 
 /// Panics at the first packet whose outcome differs, with the packet and both outcomes.
 fn compare(what: &str, packets: &[Vec<u8>], got: &[Outcome], want: &[Outcome]) {
-    assert_eq!(got.len(), packets.len(), "{what}: one outcome a packet");
+    assert_eq!(got.len(), packets.len(), "{what}: number of outcomes");
     for (i, ((packet, got), want)) in packets.iter().zip(got).zip(want).enumerate() {
         assert!(
             got == want,
@@ -90,11 +90,11 @@ fn over_captures() {
     let mut all = Corpus { name: "the captures".into(), packets: Vec::new() };
     for (corpus, fault) in captures {
         if let Some(fault) = fault {
-            println!("{} gives {} packets, then: {fault}", corpus.name, corpus.packets.len());
+            println!("{}: {} packets, then: {fault}", corpus.name, corpus.packets.len());
         }
         all.packets.extend(corpus.packets);
     }
-    assert!(!all.packets.is_empty(), "captures without a single packet");
+    assert!(!all.packets.is_empty(), "the captures have no packets");
     devices::on_each(suite, |device| check(device, &all));
 }
 
@@ -125,7 +125,7 @@ fn hostile_packets_reach_every_verdict() {
 /// The comparison can fail: it detects a device that passes every packet.
 #[test]
 #[should_panic(expected = "simple_filter.wgsl on noop over hostile packets: packet")]
-fn a_device_that_is_wrong_is_found_out() {
+fn an_incorrect_device_is_detected() {
     let device: Arc<dyn Device> = Arc::new(portcullis::device::noop::NoopDevice::new());
     check(&device, &corpora::hostile());
 }

@@ -26,7 +26,7 @@ fn compile(name: &str, text: &str) -> Arc<Program> {
 
 /// Runs `check` on every device, and on OpenCL and wgpu devices also with host memory treated as
 /// separate.
-fn with_distant(suite: &str, mut check: impl FnMut(&Arc<dyn Device>)) {
+fn on_each_with_discrete_variants(suite: &str, mut check: impl FnMut(&Arc<dyn Device>)) {
     devices::on_each(suite, |device| check(device));
     for device in portcullis::opencl::probe().unwrap_or_default() {
         check(&(Arc::new(device.as_discrete()) as Arc<dyn Device>));
@@ -68,7 +68,7 @@ fn run(session: &mut dyn Session, batch: Batch, transfer: Transfer) -> Option<Ve
 }
 
 /// Whether the session reports that every batch used the transfer method.
-fn is_by(taken: TransferCounts, transfer: Transfer, batches: u64) -> bool {
+fn used_transfer(taken: TransferCounts, transfer: Transfer, batches: u64) -> bool {
     let by = |count: u64| count + taken.unseen == batches;
     match transfer {
         Transfer::Auto => true,
@@ -105,12 +105,12 @@ fn check(device: &Arc<dyn Device>, corpus: &Corpus) {
                 &[ResizeRoom::None, ResizeRoom::Both]
             };
             for &room in rooms {
-                let (batches, watched) = layouts::batches(&corpus.packets, BATCH, room);
+                let (batches, guarded) = layouts::batches(&corpus.packets, BATCH, room);
                 for (number, batch) in batches.into_iter().enumerate() {
                     compare(number * BATCH, batch);
                 }
                 assert_eq!(
-                    watched.trespass(),
+                    guarded.stray_write(),
                     None,
                     "{name}, {transfer}: a byte that belongs to no packet was written to"
                 );
@@ -120,9 +120,9 @@ fn check(device: &Arc<dyn Device>, corpus: &Corpus) {
                 compare(number * BATCH, Batch::in_frames(packets).unwrap());
             }
             *had += usize::from(count > 0);
-            let stages = session.stages().expect("clocks were asked for");
+            let stages = session.stages().expect("measurements were requested");
             assert!(
-                stages.batches == count && is_by(stages.transfers, transfer, count),
+                stages.batches == count && used_transfer(stages.transfers, transfer, count),
                 "{name}, {transfer}: {stages:?}"
             );
         }
@@ -130,15 +130,15 @@ fn check(device: &Arc<dyn Device>, corpus: &Corpus) {
     println!("{}: filters by transfer {:?}: {had:?}", device.info().id, Transfer::ALL.map(Transfer::name));
     let [auto, whole, window, imported] = had;
     assert_eq!(auto, stock::FILTERS.len());
-    if is_brought_to(device) {
-        assert_eq!((whole, window), (auto, auto), "what may be copied can be, whole or in part");
+    if needs_transfers(device) {
+        assert_eq!((whole, window), (auto, auto), "packets can be copied, whole or in part");
     } else {
-        assert_eq!((whole, window, imported), (0, 0, auto), "packets are filtered where they are");
+        assert_eq!((whole, window, imported), (0, 0, auto), "packets are filtered in place");
     }
 }
 
 /// Whether packets are transferred to the device, unlike a CPU device, which filters them in place.
-fn is_brought_to(device: &Arc<dyn Device>) -> bool {
+fn needs_transfers(device: &Arc<dyn Device>) -> bool {
     ["wgpu", "opencl", "cuda"].iter().any(|backend| device.info().id.starts_with(backend))
 }
 
@@ -148,19 +148,19 @@ fn every_transfer_gives_the_models_verdicts_and_packets() {
     let mut corpus = corpora::hostile();
     corpus.packets.truncate(2500);
     corpus.packets.extend(corpora::synthetic().packets.into_iter().rev().take(700));
-    with_distant("transfers, stock filters", |device| check(device, &corpus));
+    on_each_with_discrete_variants("transfers, stock filters", |device| check(device, &corpus));
 }
 
 /// 100 packets of 1,500 bytes, each with 128 bytes of room on both sides. The filter reads 24 bytes
 /// of each and writes none.
 #[test]
-fn what_is_moved_is_counted() {
+fn transferred_bytes_are_counted() {
     let text = "fn xdp_filter(pkt: u32) -> u32 { return select(XDP_DROP, XDP_PASS, load_be32(pkt, 20u) == 7u); }";
     let program = compile("reads_24", text);
     let packets = vec![vec![0; 1500]; 100];
     // Bytes from the first packet's start to the last packet's end.
     let extent = 99 * (128 + 1500 + 128) + 1500;
-    with_distant("transfers, counts", |device| {
+    on_each_with_discrete_variants("transfers, counts", |device| {
         if device.info().kind == DeviceKind::Reference {
             return;
         }
@@ -185,7 +185,7 @@ fn what_is_moved_is_counted() {
             assert!(returned.contains(&stages.bytes_to_host), "{id} {transfer}: {stages:?}");
             let own = stages.upload + stages.kernel + stages.download;
             // All CUDA drivers have device clocks, as have software devices of the other backends.
-            if id.starts_with("cuda") || is_brought_to(device) && device.info().kind == DeviceKind::Software {
+            if id.starts_with("cuda") || needs_transfers(device) && device.info().kind == DeviceKind::Software {
                 assert_eq!(stages.clock, Clock::Device, "{id} {transfer}");
                 // Each batch was submitted after the previous one had completed, so their times
                 // cannot overlap.
@@ -195,12 +195,12 @@ fn what_is_moved_is_counted() {
             assert_eq!(stages.gather.is_zero(), bytes == 0, "{id} {transfer}: {stages:?}");
             had.push(transfer);
         }
-        if is_brought_to(device) {
+        if needs_transfers(device) {
             assert!(had.contains(&Transfer::Whole) && had.contains(&Transfer::Window), "{had:?}");
         }
-        let mut untold = device.load(&program, &LoadOptions::default()).unwrap();
-        untold.run(Batch::from_packets(&packets).unwrap()).unwrap();
-        assert_eq!(untold.stages(), None, "nobody has asked");
+        let mut without_measurements = device.load(&program, &LoadOptions::default()).unwrap();
+        without_measurements.run(Batch::from_packets(&packets).unwrap()).unwrap();
+        assert_eq!(without_measurements.stages(), None, "measurements were not requested");
     });
 }
 
@@ -222,11 +222,11 @@ fn load_resident(device: &Arc<dyn Device>, name: &str, program: &Arc<Program>) -
 }
 
 #[test]
-fn packets_that_stay_at_the_device_are_filtered_there() {
+fn resident_packets_are_filtered_on_the_device() {
     let corpus = corpora::hostile();
-    with_distant("packets that stay at the device", |device| {
+    on_each_with_discrete_variants("packets that stay at the device", |device| {
         let mut had = 0;
-        for &(name, text) in stock::FILTERS.iter().filter(|_| is_brought_to(device)) {
+        for &(name, text) in stock::FILTERS.iter().filter(|_| needs_transfers(device)) {
             let program = compile(name, text);
             let Some(mut session) = load_resident(device, name, &program) else { continue };
             had += 1;
@@ -242,7 +242,7 @@ fn packets_that_stay_at_the_device_are_filtered_there() {
                     let want: Vec<_> = want.iter().map(|outcome| outcome.verdict).collect();
                     assert_eq!(got, want, "{name} on {}, time {time}", device.info().id);
                     *batch = done.batch;
-                    let stages = session.stages().expect("clocks were asked for");
+                    let stages = session.stages().expect("measurements were requested");
                     if time == 0 {
                         assert!(stages.bytes_to_device > brought, "{name}: {stages:?}");
                         brought = stages.bytes_to_device;
@@ -254,7 +254,7 @@ fn packets_that_stay_at_the_device_are_filtered_there() {
                 }
             }
         }
-        println!("{}: {had} filters with packets that stay there", device.info().id);
-        assert!(had > 3 || !is_brought_to(device), "{had} of the stock filters");
+        println!("{}: {had} filters support resident packets", device.info().id);
+        assert!(had > 3 || !needs_transfers(device), "only {had} of the stock filters support resident packets");
     });
 }

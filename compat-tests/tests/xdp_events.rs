@@ -28,15 +28,15 @@ fn program(source: &str, name: &str, random_seed: u32) -> Option<Arc<Program>> {
 
 /// Runs packets in batches of `batch` packets and reads the events after each batch. Returns them
 /// by map, sorted, with their counts.
-fn told(
+fn run_and_read_events(
     device: &dyn Device,
     program: &Arc<Program>,
     packets: &[Vec<u8>],
     batch: usize,
 ) -> (BTreeMap<String, Vec<Vec<u8>>>, EventCounts) {
     let mut session = device.load(program, &LoadOptions::default()).unwrap_or_else(|error| panic!("{error}"));
-    let mut drain = EventReader::begin(program, &mut *session).unwrap().expect("the program tells of events");
-    let mut told: BTreeMap<String, Vec<Vec<u8>>> = BTreeMap::new();
+    let mut drain = EventReader::begin(program, &mut *session).unwrap().expect("the program writes events");
+    let mut by_map: BTreeMap<String, Vec<Vec<u8>>> = BTreeMap::new();
     let (batches, _) = layouts::batches(packets, batch, ResizeRoom::Both);
     for batch in batches {
         session.run(batch).unwrap_or_else(|error| panic!("{error}"));
@@ -46,13 +46,13 @@ fn told(
                 EventPayload::WithPacket { data, packet, .. } => [data, packet].concat(),
                 EventPayload::Text(text) => text.into_bytes(),
             };
-            told.entry(event.ring.name.clone()).or_default().push(bytes);
+            by_map.entry(event.ring.name.clone()).or_default().push(bytes);
         };
         drain.read(&mut *session, Some(&mut take)).unwrap_or_else(|error| panic!("{error}"));
     }
     // The order of events within a batch is unspecified.
-    told.values_mut().for_each(|records| records.sort());
-    (told, drain.counts())
+    by_map.values_mut().for_each(|records| records.sort());
+    (by_map, drain.counts())
 }
 
 /// Returns distinct Ethernet frames.
@@ -68,7 +68,7 @@ fn packets(count: usize) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn batches_of_many_packets_tell_all_that_each_tells() {
+fn large_batches_deliver_every_event() {
     let packets = packets(3000);
     let programs = [
         ("events_ringbuf", "ring_output_part"),
@@ -83,14 +83,14 @@ fn batches_of_many_packets_tell_all_that_each_tells() {
     }
     let programs: Vec<_> = programs.into_iter().flatten().collect();
     let cpu = portcullis::devices::open("cpu").unwrap();
-    let want: Vec<_> = programs.iter().map(|program| told(&*cpu, program, &packets, 1)).collect();
+    let want: Vec<_> = programs.iter().map(|program| run_and_read_events(&*cpu, program, &packets, 1)).collect();
     devices::on_each("events of batches", |device| {
         for (program, want) in programs.iter().zip(&want) {
             for batch in [1000, 3000] {
-                let got = told(&**device, program, &packets, batch);
-                let name = &portcullis_xdp::ObjectInfo::of(program).expect("it is of an object").program;
+                let got = run_and_read_events(&**device, program, &packets, batch);
+                let name = &portcullis_xdp::ObjectInfo::of(program).expect("compiled from an object").program;
                 assert_eq!(got.1, want.1, "{}: {name}, batches of {batch}", device.info().id);
-                assert!(got.0 == want.0, "{}: {name}, batches of {batch}: other events", device.info().id);
+                assert!(got.0 == want.0, "{}: {name}, batches of {batch}: events differ", device.info().id);
                 assert_eq!(got.1.lost, 0);
             }
         }
@@ -98,22 +98,22 @@ fn batches_of_many_packets_tell_all_that_each_tells() {
 }
 
 #[test]
-fn what_finds_no_room_is_counted() {
+fn lost_events_are_counted() {
     let Some(program) = program("events_ringbuf", "ring_burst", 0) else { return };
-    let slots = portcullis_xdp::ObjectInfo::of(&program).expect("it is of an object").rings[0].slots as usize;
+    let slots = portcullis_xdp::ObjectInfo::of(&program).expect("compiled from an object").rings[0].slots as usize;
     // Each packet writes six events: seven iterations, the third of which discards its record.
     let count = slots / 6 + 5000;
     let packets: Vec<Vec<u8>> = (0..count).map(|number| vec![number as u8; 63]).collect();
     let (room, all) = (slots as u64, 6 * count as u64);
-    devices::on_each("events without room", |device| {
+    devices::on_each("lost events", |device| {
         if device.info().id == "interp" {
             return;
         }
-        let (told, counts) = told(&**device, &program, &packets, count);
+        let (by_map, counts) = run_and_read_events(&**device, &program, &packets, count);
         assert_eq!(counts, EventCounts { events: room, lost: all - room }, "{}", device.info().id);
         // Every delivered event is complete: a number, consecutive bytes that start with the
         // packet's, and their sum.
-        for record in &told["events"] {
+        for record in &by_map["events"] {
             let (number, first) = (record[0], record[4].wrapping_sub(record[0]));
             let bytes: Vec<u8> =
                 (0..27).map(|at| if at < 14 { first.wrapping_add(number) } else { at }).chain([!number]).collect();
@@ -127,10 +127,10 @@ fn what_finds_no_room_is_counted() {
 fn numbers(seed: u32, packets: &[Vec<u8>]) -> Option<Vec<[u32; 4]>> {
     let program = program("random", "random_several", seed)?;
     let cpu = portcullis::devices::open("cpu").unwrap();
-    let (told, _) = told(&*cpu, &program, packets, packets.len());
+    let (by_map, _) = run_and_read_events(&*cpu, &program, packets, packets.len());
     let word = |bytes: &[u8]| u32::from_le_bytes(bytes.try_into().expect("four bytes"));
     let of = |record: &Vec<u8>| [0, 4, 8, 12].map(|at| word(&record[at..at + 4]));
-    Some(told["drawn"].iter().map(of).collect())
+    Some(by_map["drawn"].iter().map(of).collect())
 }
 
 /// Whether a count is within five standard deviations of its binomial expectation; by chance it is
@@ -141,7 +141,7 @@ fn is_near(count: usize, of: usize, share: f64) -> bool {
 }
 
 #[test]
-fn random_numbers_are_spread_evenly() {
+fn random_numbers_are_uniform_and_independent() {
     // Packets of real traffic are similar: these differ in a counter only.
     let alike: Vec<Vec<u8>> = (0..15_000_u32)
         .map(|number| [&[0; 12][..], &[8, 0], &[0x45; 20], &number.to_be_bytes(), &[0; 26]].concat())
@@ -190,10 +190,10 @@ fn random_numbers_are_spread_evenly() {
 }
 
 #[test]
-fn a_sampler_takes_its_share() {
+fn a_sampler_selects_its_share() {
     let Some(program) = program("random", "random_sampler", 0) else { return };
     let packets = packets(40_000);
     let cpu = portcullis::devices::open("cpu").unwrap();
-    let (_, counts) = told(&*cpu, &program, &packets, 10_000);
+    let (_, counts) = run_and_read_events(&*cpu, &program, &packets, 10_000);
     assert!(is_near(counts.events as usize, packets.len(), 1.0 / 128.0), "{counts:?}");
 }

@@ -20,11 +20,11 @@ use portcullis_xdp::{self, Object};
 
 /// Programs that are refused or differ, by source and program, with the reason. The test fails if
 /// one of them is accepted and equal.
-const NOT_YET: &[(&str, &str)] = &[];
+const KNOWN_DIFFERENCES: &[(&str, &str)] = &[];
 
 /// Programs whose events contain random numbers, which differ from the kernel's: the numbers of
 /// events and their lengths are compared.
-const TELLS_RANDOM: &[&str] = &["random:"];
+const RANDOM_EVENTS: &[&str] = &["random:"];
 
 /// Programs among them that sample packets by a random number, with the divisor: each event
 /// contains a multiple of it.
@@ -36,8 +36,8 @@ fn program_of(name: &str) -> &str {
 }
 
 /// Returns the reason why a program is expected to differ.
-fn not_yet(name: &str) -> Option<&'static str> {
-    NOT_YET.iter().find(|(known, _)| *known == program_of(name)).map(|(_, why)| *why)
+fn known_difference(name: &str) -> Option<&'static str> {
+    KNOWN_DIFFERENCES.iter().find(|(known, _)| *known == program_of(name)).map(|(_, why)| *why)
 }
 
 /// Returns packets of every kind, with lengths that the kernel accepts.
@@ -63,7 +63,7 @@ struct Case {
     reads_prints: bool,
     /// Whether results are independent of packet order, according to the program's analysis and to
     /// a run of the kernel in reverse order.
-    is_free: bool,
+    is_order_independent: bool,
 }
 
 /// Number of packets for programs that need them one by one, on devices where each batch is a round
@@ -103,7 +103,7 @@ fn cases(packets: &[Vec<u8>]) -> (Vec<Case>, Vec<(String, String)>) {
                     // options.
                     (Err(error), _) if !is_usual => {
                         let why = error.lines().next_back().unwrap_or_default();
-                        println!("{name}: not compared: the kernel refuses it: {why}");
+                        println!("{name}: skipped: the kernel refuses it: {why}");
                     }
                     (Err(error), Ok(_)) => refused.push((name, format!("the kernel refuses it: {error}"))),
                     (_, Err(error)) => refused.push((name, error.render())),
@@ -122,10 +122,10 @@ fn case(
     presets: Vec<(String, Vec<u8>, Vec<u8>)>,
     packets: &[Vec<u8>],
 ) -> Case {
-    let origin = portcullis_xdp::ObjectInfo::of(&here).expect("it is of an object");
+    let origin = portcullis_xdp::ObjectInfo::of(&here).expect("compiled from an object");
     let set = |(map, key, value): (String, Vec<u8>, Vec<u8>)| {
         let number = object.maps.iter().position(|it| it.name == map);
-        let number = number.unwrap_or_else(|| panic!("{name}: the object has no map `{map}`, which is to be set"));
+        let number = number.unwrap_or_else(|| panic!("{name}: the object has no map `{map}`, which has presets"));
         let of = &object.maps[number];
         let sizes = (key.len(), value.len()) == (of.key_size as usize, of.value_size as usize);
         assert!(sizes, "{name}: `{map}`, {key:02x?}: {value:02x?}: {} and {} bytes", of.key_size, of.value_size);
@@ -156,32 +156,32 @@ fn case(
     ran.extend(rest.iter().map(|packet| run(there, packet)));
     let maps = entries(there);
     if let Some(reason) = there.prints_missing() {
-        println!("{name}: what it prints is not compared: {reason}");
+        println!("{name}: its output is not compared: {reason}");
     }
     let reads_prints = there.prints_missing().is_none();
     // Events must arrive in order.
-    let is_free = oracle::only_adds(&here) && ran.iter().all(|ran| ran.told.is_empty()) && {
+    let is_order_independent = oracle::only_adds(&here) && ran.iter().all(|ran| ran.host_records.is_empty()) && {
         let mut backwards: Vec<KernelRun> = packets.iter().rev().map(|packet| run(other, packet)).collect();
         backwards.reverse();
         backwards == ran && entries(other) == maps
     };
-    Case { name, program: Arc::new(here), ran, presets, maps, few, reads_prints, is_free }
+    Case { name, program: Arc::new(here), ran, presets, maps, few, reads_prints, is_order_independent }
 }
 
 /// Runs the packets one by one, as the kernel did, and in batches if that must not matter. Returns
 /// the number of packets compared and the first difference.
-fn differs(device: &dyn Device, case: &Case, packets: &[Vec<u8>]) -> (usize, Option<String>) {
+fn first_difference(device: &dyn Device, case: &Case, packets: &[Vec<u8>]) -> (usize, Option<String>) {
     let is_near = matches!(device.info().kind, DeviceKind::Cpu | DeviceKind::Reference);
     let mut count = 0;
     let mut difference = None;
     // On other devices each batch is a round trip, however few packets it has.
-    if is_near || !case.is_free {
+    if is_near || !case.is_order_independent {
         let some = if is_near { packets } else { &packets[..FEW.min(packets.len())] };
         count += some.len();
         difference = differs_by(device, case, some, 1);
     }
     // The reference runs packets one by one in any case.
-    if case.is_free && difference.is_none() && device.info().kind != DeviceKind::Reference {
+    if case.is_order_independent && difference.is_none() && device.info().kind != DeviceKind::Reference {
         count += packets.len();
         difference = differs_by(device, case, packets, BATCH).map(|what| format!("in batches of {BATCH}: {what}"));
     }
@@ -207,7 +207,7 @@ fn differs_by(device: &dyn Device, case: &Case, packets: &[Vec<u8>], size: usize
             session.set_map_words(number, at, words).ok()
         };
         if { set }(&mut presets).is_none() {
-            return Some(format!("what the map {} holds before could not be set", map.name));
+            return Some(format!("cannot set the presets of the map {}", map.name));
         }
     }
     let mut drain = match EventReader::begin(&case.program, &mut *session) {
@@ -216,7 +216,7 @@ fn differs_by(device: &dyn Device, case: &Case, packets: &[Vec<u8>], size: usize
     };
     // Packets of the kernel's test run come from the loopback interface, index 1.
     let metadata = |i| Metadata { port: 1, ..layouts::metadata(i) };
-    let (batches, watched) = layouts::batches_with(packets, size, ResizeRoom::Both, metadata);
+    let (batches, guarded) = layouts::batches_with(packets, size, ResizeRoom::Both, metadata);
     for ((batch, want), packets) in batches.into_iter().zip(case.ran.chunks(size)).zip(packets.chunks(size)) {
         let done = match session.run(batch) {
             Ok(done) => done,
@@ -239,11 +239,11 @@ fn differs_by(device: &dyn Device, case: &Case, packets: &[Vec<u8>], size: usize
             }
         }
     }
-    if let Some(at) = watched.trespass() {
-        return Some(format!("it writes beside the packets, at byte {at}"));
+    if let Some(at) = guarded.stray_write() {
+        return Some(format!("write outside the packets, at byte {at}"));
     }
     if let Some(drain) = &mut drain
-        && let Some(difference) = tells_else(drain, &mut *session, case, &case.ran[..packets.len()])
+        && let Some(difference) = event_difference(drain, &mut *session, case, &case.ran[..packets.len()])
     {
         return Some(difference);
     }
@@ -272,15 +272,20 @@ fn differs_by(device: &dyn Device, case: &Case, packets: &[Vec<u8>], size: usize
 }
 
 /// Returns the first difference between the events of the host and the kernel.
-fn tells_else(drain: &mut EventReader, session: &mut dyn Session, case: &Case, ran: &[KernelRun]) -> Option<String> {
-    let mut told: BTreeMap<String, Vec<Vec<u8>>> = BTreeMap::new();
+fn event_difference(
+    drain: &mut EventReader,
+    session: &mut dyn Session,
+    case: &Case,
+    ran: &[KernelRun],
+) -> Option<String> {
+    let mut host_records: BTreeMap<String, Vec<Vec<u8>>> = BTreeMap::new();
     let mut take = |event: Event<'_>| {
         let bytes = match event.payload {
             EventPayload::Data(data) => data,
             EventPayload::WithPacket { data, packet, .. } => [data, packet].concat(),
             EventPayload::Text(text) => text.into_bytes(),
         };
-        told.entry(event.ring.name.clone()).or_default().push(bytes);
+        host_records.entry(event.ring.name.clone()).or_default().push(bytes);
     };
     if let Err(error) = drain.read(session, Some(&mut take)) {
         return Some(format!("{error}"));
@@ -289,15 +294,15 @@ fn tells_else(drain: &mut EventReader, session: &mut dyn Session, case: &Case, r
         return Some(format!("{:?}", drain.counts()));
     }
     if let Some((_, rate)) = SAMPLES.iter().find(|(known, _)| *known == program_of(&case.name)) {
-        return is_no_sample(told.values().flatten(), ran.len(), *rate);
+        return sampling_fault(host_records.values().flatten(), ran.len(), *rate);
     }
-    let is_random = TELLS_RANDOM.iter().any(|source| case.name.starts_with(source));
+    let is_random = RANDOM_EVENTS.iter().any(|source| case.name.starts_with(source));
     for ring in portcullis_xdp::ObjectInfo::of(&case.program).map_or(&[][..], |origin| &origin.rings) {
         if ring.records == RecordKind::Prints && !case.reads_prints {
             continue;
         }
-        let (got, want) = (told.remove(&ring.name).unwrap_or_default(), {
-            let records = ran.iter().filter_map(|ran| ran.told.get(&ring.name));
+        let (got, want) = (host_records.remove(&ring.name).unwrap_or_default(), {
+            let records = ran.iter().filter_map(|ran| ran.host_records.get(&ring.name));
             records.flatten().collect::<Vec<_>>()
         });
         // The kernel pads samples: with their length field they are multiples of eight bytes.
@@ -327,20 +332,21 @@ fn tells_else(drain: &mut EventReader, session: &mut dyn Session, case: &Case, r
 }
 
 /// Returns why records are not a sample of one packet in `rate`, each with a multiple of `rate`.
-fn is_no_sample<'a>(told: impl Iterator<Item = &'a Vec<u8>>, packets: usize, rate: u32) -> Option<String> {
-    let numbers: Vec<Option<u32>> = told.map(|it| it.as_slice().try_into().ok().map(u32::from_le_bytes)).collect();
+fn sampling_fault<'a>(host_records: impl Iterator<Item = &'a Vec<u8>>, packets: usize, rate: u32) -> Option<String> {
+    let numbers: Vec<Option<u32>> =
+        host_records.map(|it| it.as_slice().try_into().ok().map(u32::from_le_bytes)).collect();
     if let Some(wrong) = numbers.iter().find(|number| number.is_none_or(|number| number % rate != 0)) {
-        return Some(format!("{wrong:?} is told of, and is no multiple of {rate}"));
+        return Some(format!("{wrong:?} is in an event, but is not a multiple of {rate}"));
     }
     // Within six standard deviations.
     let (count, mean) = (numbers.len() as f64, packets as f64 / f64::from(rate));
     let is_far = (count - mean).abs() > 6.0 * mean.sqrt();
-    is_far.then(|| format!("{count} of {packets} packets are told of, and {mean:.1} are to be expected"))
+    is_far.then(|| format!("{count} of {packets} packets have events, expected about {mean:.1}"))
 }
 
 /// Returns each program once, as compiled for one of the processors in turn. The front end is the
 /// same for all devices, and nearby devices have run the other variants.
-fn by_turns(cases: &[Case]) -> Vec<&Case> {
+fn one_variant_per_program(cases: &[Case]) -> Vec<&Case> {
     let mut of_program: BTreeMap<&str, Vec<&Case>> = BTreeMap::new();
     for case in cases {
         of_program.entry(program_of(&case.name)).or_default().push(case);
@@ -349,7 +355,7 @@ fn by_turns(cases: &[Case]) -> Vec<&Case> {
 }
 
 #[test]
-fn objects_do_what_they_do_in_the_kernel() {
+fn objects_agree_with_the_kernel() {
     if let Some(reason) = kernel::missing() {
         devices::absent("objects in the kernel", "kernel-bpf", &reason);
         return;
@@ -361,18 +367,19 @@ fn objects_do_what_they_do_in_the_kernel() {
     let packets = packets();
     let (cases, refused) = cases(&packets);
     println!("{} programs, {} packets", cases.len(), packets.len());
-    let (expected, refused): (Vec<_>, Vec<_>) = refused.into_iter().partition(|(name, _)| not_yet(name).is_some());
-    expected.iter().for_each(|(name, _)| println!("{name}: not yet: {}", not_yet(name).unwrap_or_default()));
-    let free = cases.iter().filter(|case| case.is_free).count();
-    println!("{free} of them in batches as well: there it does not matter in which order packets come");
-    assert!(free * 4 > cases.len(), "{free} of {} programs may be run in batches", cases.len());
+    let (expected, refused): (Vec<_>, Vec<_>) =
+        refused.into_iter().partition(|(name, _)| known_difference(name).is_some());
+    expected.iter().for_each(|(name, _)| println!("{name}: not yet: {}", known_difference(name).unwrap_or_default()));
+    let free = cases.iter().filter(|case| case.is_order_independent).count();
+    println!("{free} of them also in batches, as they do not depend on the packets' order");
+    assert!(free * 4 > cases.len(), "only {free} of {} programs may run in batches", cases.len());
     let mut table = oracle::Table::default();
     let mut named = BTreeSet::new();
     let each = |device: &Arc<dyn Device>| {
         let (mut failures, mut same) = (Vec::new(), 0);
         // Of the CPU's code styles one runs all programs, as does the reference.
         let has_all = matches!(device.info().id.as_str(), "cpu" | "interp");
-        let all = if has_all { cases.iter().collect::<Vec<_>>() } else { by_turns(&cases) };
+        let all = if has_all { cases.iter().collect::<Vec<_>>() } else { one_variant_per_program(&cases) };
         // Devices of the same name share a compiler: the first runs all programs, the others enough
         // to cover every feature.
         let some = match named.insert(device.info().id.clone()) {
@@ -381,16 +388,16 @@ fn objects_do_what_they_do_in_the_kernel() {
         };
         println!("{}: {} of {} programs", device.info().id, some.len(), all.len());
         for case in some {
-            let (count, difference) = differs(&**device, case, &packets);
+            let (count, difference) = first_difference(&**device, case, &packets);
             table.note(&device.info().id, &case.name, count, difference.is_some());
-            match (difference, not_yet(&case.name)) {
+            match (difference, known_difference(&case.name)) {
                 (None, None) => same += 1,
                 (Some(_), Some(why)) => println!("{}: {}: not yet: {why}", device.info().id, case.name),
                 (Some(difference), None) => failures.push(format!("{}: {difference}", case.name)),
                 (None, Some(_)) => failures.push(format!("{} is the same by now: it may go from the list", case.name)),
             }
         }
-        println!("{}: {same} programs the same as in the kernel, {} differ", device.info().id, failures.len());
+        println!("{}: {same} programs agree with the kernel, {} differ", device.info().id, failures.len());
         assert!(failures.is_empty(), "{}", failures.join("\n\n"));
     };
     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
@@ -406,7 +413,7 @@ fn objects_do_what_they_do_in_the_kernel() {
 /// Every device accepts a program that is too large for the kernel's verifier, also those with
 /// software compilers, and agrees with the reference interpreter.
 #[test]
-fn a_large_object_is_taken_by_every_device() {
+fn every_device_accepts_a_large_object() {
     if let Some(reason) = objects::missing() {
         devices::absent("a large object", "clang-bpf", &reason);
         return;
@@ -420,35 +427,35 @@ fn a_large_object_is_taken_by_every_device() {
         let mut session = device.load(&program, &LoadOptions::default()).unwrap_or_else(|error| panic!("{error}"));
         let mut all = Vec::new();
         // Packets run one by one because the connection table depends on their order.
-        let (batches, watched) = layouts::batches_with(&packets, 1, ResizeRoom::Both, layouts::metadata);
+        let (batches, guarded) = layouts::batches_with(&packets, 1, ResizeRoom::Both, layouts::metadata);
         for batch in batches {
             let done = session.run(batch).unwrap_or_else(|error| panic!("{error}"));
             all.push((done.verdicts.get(0), done.batch.packet(0).to_vec()));
         }
-        assert_eq!(watched.trespass(), None, "{}: beside the packets", device.info().id);
+        assert_eq!(guarded.stray_write(), None, "{}: write outside the packets", device.info().id);
         all
     };
     let wanted = run(&InterpDevice::new());
     let verdicts: BTreeSet<_> = wanted.iter().map(|(verdict, _)| objects::of_ours(*verdict)).collect();
-    assert!(verdicts.len() > 1, "all of them are the same: {verdicts:?}");
+    assert!(verdicts.len() > 1, "all verdicts are equal: {verdicts:?}");
     devices::on_each("a large object", |device| {
         let got = run(&**device);
-        let differs = got.iter().zip(&wanted).position(|(got, wanted)| got != wanted);
+        let first_difference = got.iter().zip(&wanted).position(|(got, wanted)| got != wanted);
         assert_eq!(
-            differs,
+            first_difference,
             None,
             "{}: {:?}",
             device.info().id,
-            differs.map(|at| (&packets[at], &got[at], &wanted[at]))
+            first_difference.map(|at| (&packets[at], &got[at], &wanted[at]))
         );
     });
 }
 
 /// At least two programs use each feature that the page lists.
 #[test]
-fn whatever_the_page_claims_is_used_by_two_programs() {
+fn features_listed_in_the_page_are_used_by_two_programs() {
     if let Some(reason) = objects::missing() {
-        devices::absent("what objects use", "clang-bpf", &reason);
+        devices::absent("features of objects", "clang-bpf", &reason);
         return;
     }
     let mut used: BTreeMap<String, u32> = BTreeMap::new();

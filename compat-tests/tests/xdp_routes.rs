@@ -13,7 +13,7 @@ use portcullis_compat_tests::kernel::{self, Entries, KernelProgram, KernelRun};
 use portcullis_compat_tests::objects::{self, FORMS};
 use portcullis_compat_tests::{devices, oracle};
 use portcullis_conformance::corpora::Packet;
-use portcullis_conformance::layout::Watched;
+use portcullis_conformance::layout::GuardedArena;
 use portcullis_core::device::{Device, LoadOptions};
 use portcullis_core::map::Table;
 use portcullis_core::packet::{Metadata, ResizeRoom};
@@ -206,7 +206,7 @@ fn pick<T: Copy>(random: &mut Random, of: &[T]) -> T {
 
 fn address(random: &mut Random, is_v4: bool) -> IpAddr {
     let text = if is_v4 { pick(random, &ADDRESSES_V4) } else { pick(random, &ADDRESSES_V6) };
-    text.parse().expect("an address")
+    text.parse().expect("a valid address")
 }
 
 /// Returns packets for `lookup.c`: `struct question`.
@@ -314,7 +314,7 @@ fn cases(tables: &RoutingTables) -> Vec<Case> {
                     there.run_at(packet, *interface).unwrap_or_else(|error| panic!("{name}: {error}"))
                 };
                 let ran = asked.iter().map(run).collect();
-                let origin = portcullis_xdp::ObjectInfo::of(&here).expect("it is of an object");
+                let origin = portcullis_xdp::ObjectInfo::of(&here).expect("compiled from an object");
                 let maps = origin.maps.iter().map(|map| {
                     let number = object.maps.iter().position(|it| Some(it) == map.as_ref())?;
                     there.entries(number).unwrap_or_else(|error| panic!("{name}: {error}"))
@@ -328,7 +328,7 @@ fn cases(tables: &RoutingTables) -> Vec<Case> {
 }
 
 /// Returns the first difference on a device.
-fn differs(device: &dyn Device, case: &Case, tables: &RoutingTables) -> Option<String> {
+fn first_difference(device: &dyn Device, case: &Case, tables: &RoutingTables) -> Option<String> {
     let Case { asked, ran, program, .. } = case;
     let mut session = device.load(program, &LoadOptions::default()).unwrap_or_else(|error| panic!("{error}"));
     if let Some(mut routed) = RouteMaps::from_program(program) {
@@ -339,7 +339,8 @@ fn differs(device: &dyn Device, case: &Case, tables: &RoutingTables) -> Option<S
         metadata: Metadata::new(bytes.len() as u32, *interface, 0),
     };
     let packets: Vec<Packet> = asked.iter().map(packet).collect();
-    let (batches, _watched) = Watched::lay_out(&packets, 500, ResizeRoom::None).expect("there is memory");
+    let (batches, _watched) =
+        GuardedArena::lay_out(&packets, 500, ResizeRoom::None).expect("the arena can be allocated");
     let mut number = 0;
     for batch in batches {
         let done = session.run(batch).unwrap_or_else(|error| panic!("{error}"));
@@ -372,7 +373,7 @@ fn differs(device: &dyn Device, case: &Case, tables: &RoutingTables) -> Option<S
 }
 
 #[test]
-fn packets_go_where_the_kernel_has_them_go() {
+fn routes_agree_with_the_kernel() {
     let missing = kernel::missing().map(|why| ("kernel-bpf", why));
     let missing = missing.or_else(|| objects::missing().map(|why| ("clang-bpf", why)));
     if let Some((tool, reason)) = missing {
@@ -389,14 +390,14 @@ fn packets_go_where_the_kernel_has_them_go() {
     });
     // The test must reach every kind of answer.
     let result = |ran: &KernelRun| i32::from_ne_bytes(ran.packet[24..28].try_into().expect("four bytes"));
-    let any = cases.iter().find(|case| case.name.starts_with("lookup:lookup_any (v3")).expect("there is one");
+    let any = cases.iter().find(|case| case.name.starts_with("lookup:lookup_any (v3")).expect("lookup_any is a case");
     let answers: std::collections::BTreeSet<i32> = any.ran.iter().map(result).collect();
     println!("{} routes; answers {answers:?}", tables.routes.len());
     assert!([-97, -22, -19, 0, 1, 2, 3, 4, 5, 7, 8].iter().all(|answer| answers.contains(answer)), "{answers:?}");
     devices::on_each("objects and routes", |device| {
         let some = devices::share_of_all(device, &cases, 8, |case| oracle::parts(&case.program));
         let differences = some.into_iter().filter_map(|case| {
-            differs(&**device, case, &tables).map(|difference| format!("{}: {difference}", case.name))
+            first_difference(&**device, case, &tables).map(|difference| format!("{}: {difference}", case.name))
         });
         let differences: Vec<String> = differences.collect();
         assert!(differences.is_empty(), "{}", differences.join("\n\n"));
@@ -405,7 +406,7 @@ fn packets_go_where_the_kernel_has_them_go() {
 
 /// Address constants parse as addresses of their family.
 #[test]
-fn addresses_are_addresses() {
+fn addresses_parse() {
     assert!(ADDRESSES_V4.iter().all(|it| it.parse::<Ipv4Addr>().is_ok()));
     assert!(ADDRESSES_V6.iter().all(|it| it.parse::<Ipv6Addr>().is_ok()));
 }

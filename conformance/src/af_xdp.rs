@@ -26,13 +26,13 @@ const BATCH: usize = 64;
 
 /// Maximum time for an interface to regain its link: drivers set queues up again for a program and
 /// for sockets.
-const LINK: Duration = Duration::from_secs(15);
+const LINK_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Maximum time for frames to be transmitted.
-const LEAVING: Duration = Duration::from_secs(5);
+const TRANSMIT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Time to wait for the last packets after the program is detached.
-const SETTLED: Duration = Duration::from_millis(50);
+const RECEIVE_GRACE: Duration = Duration::from_millis(50);
 
 /// Options of the self-test.
 #[derive(Debug, Clone)]
@@ -183,7 +183,7 @@ pub fn run(options: &Options, stop: &CancelToken, observe: &mut dyn FnMut(&str))
         observe(&format!("{} mode, {}", mode.name(), if zero_copy { "zero copy" } else { "copied" }));
         let outcome = match attempt(options, &before, mode, copying, stop) {
             Ok(numbers) => Outcome::Ran(numbers),
-            Err(ModeError::Open(error)) if is_about_everything(&error) => return Err(error),
+            Err(ModeError::Open(error)) if affects_every_mode(&error) => return Err(error),
             Err(ModeError::Open(error)) => refused(&error),
             Err(trouble) => Outcome::Failed { reason: trouble.to_string() },
         };
@@ -217,7 +217,7 @@ fn refused(error: &XdpError) -> Outcome {
 }
 
 /// Whether the error would occur in every mode.
-fn is_about_everything(error: &XdpError) -> bool {
+fn affects_every_mode(error: &XdpError) -> bool {
     let program = |error: &BpfError| matches!(error, BpfError::NotPermitted { .. } | BpfError::Occupied { .. });
     match error {
         XdpError::Program(error) => program(error),
@@ -320,8 +320,8 @@ fn drive(lane: &mut Lane, verdict: Action, end: &CancelToken) -> Result<(), Live
         lane.executor.poll()?;
         if end.is_cancelled() {
             let since = ending.get_or_insert_with(Instant::now).elapsed();
-            let has_left = !lane.executor.is_busy() || since > LEAVING;
-            if packets == 0 && since > SETTLED && has_left || since > 2 * LEAVING {
+            let has_left = !lane.executor.is_busy() || since > TRANSMIT_TIMEOUT;
+            if packets == 0 && since > RECEIVE_GRACE && has_left || since > 2 * TRANSMIT_TIMEOUT {
                 return Ok(());
             }
         }
@@ -344,7 +344,7 @@ fn frame(mac: [u8; 6]) -> Vec<u8> {
 fn wait_for_link(before: &Interface, stop: &CancelToken) {
     let begun = Instant::now();
     let is_there = || Interface::find(&before.name).map_or(true, |now| now.has_link);
-    while before.has_link && !is_there() && begun.elapsed() < LINK && !stop.is_cancelled() {
+    while before.has_link && !is_there() && begun.elapsed() < LINK_TIMEOUT && !stop.is_cancelled() {
         thread::sleep(Duration::from_millis(20));
     }
 }
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn a_way_that_is_not_offered_is_no_failure_and_a_frame_that_is_missing_is() {
+    fn missing_frames_fail_the_test_and_modes_not_offered_do_not() {
         let refused = Outcome::NotOffered { reason: "no".into() };
         let failed = Outcome::Failed { reason: "no".into() };
         assert!(report(vec![refused.clone(), ran(0, 0)]).passed());
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn what_arrived_at_the_loopback_interface_is_known() {
+    fn packets_that_arrived_at_the_loopback_interface_are_counted() {
         assert!(arrived("lo").is_some() && arrived("l").is_none());
     }
 }

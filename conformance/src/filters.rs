@@ -40,7 +40,7 @@ impl Language {
     }
 
     /// Returns the extension of the language's files.
-    pub fn ending(self) -> &'static str {
+    pub fn extension(self) -> &'static str {
         match self {
             Language::Wgsl => "wgsl",
             Language::OpenClC => "cl",
@@ -144,7 +144,7 @@ impl Case {
                     let (name, value) = parameter.split_once('=').expect("NAME=VALUE");
                     case.parameters.push((name.into(), value.into()));
                 }
-                _ => panic!("{name}: there is no directive `{directive}`"),
+                _ => panic!("{name}: unknown directive `{directive}`"),
             }
         }
         case
@@ -173,7 +173,7 @@ impl Case {
     pub fn compile(&self) -> Result<Arc<Program>, Diagnostics> {
         let options =
             ProgramOptions { parameters: self.parameters.clone(), fuel: self.fuel, ..ProgramOptions::default() };
-        let source = Source::new(format!("{}.{}", self.name, self.language.ending()), &*self.text);
+        let source = Source::new(format!("{}.{}", self.name, self.language.extension()), &*self.text);
         match self.language {
             Language::Wgsl => wgsl::compile(&source, &options),
             Language::OpenClC => opencl_c::compile(&source, &options, &mut NoIncludes),
@@ -183,7 +183,7 @@ impl Case {
 
     /// Returns the case that defines the expected results: the WGSL version of a stock filter, or
     /// the filter itself.
-    pub fn meaning(&self) -> Case {
+    pub fn reference_case(&self) -> Case {
         let named = |texts: &[(&'static str, &'static str)]| texts.iter().find(|(name, _)| *name == self.name).copied();
         let stock = named(STOCK).map(|(name, text)| Case::new(name, Language::Wgsl, text));
         let stateful = || named(STATEFUL).map(|(name, text)| Case::stateful(name, Language::Wgsl, text));
@@ -217,12 +217,12 @@ mod tests {
     }
 
     #[test]
-    fn every_stock_filter_is_there_in_every_language() {
+    fn every_stock_filter_exists_in_every_language() {
         let names = |texts: &[(&'static str, &str)]| texts.iter().map(|(name, _)| *name).collect::<Vec<_>>();
         assert_eq!(names(STOCK), names(STOCK_IN_C));
         assert_eq!(names(STATEFUL), names(STATEFUL_IN_C));
         for case in cases().into_iter().chain(stateful()) {
-            let meaning = case.meaning();
+            let meaning = case.reference_case();
             assert_eq!((meaning.name, meaning.language), (case.name, Language::Wgsl));
             assert_eq!(meaning == case, case.language == Language::Wgsl);
         }

@@ -24,7 +24,7 @@ use portcullis_core::program::Program;
 
 use corpora::{Corpus, Packet};
 use filters::Case;
-use layout::Watched;
+use layout::GuardedArena;
 pub use report::{DeviceReport, FilterResult, Mismatch, MissingDevice, Report};
 use state::Entry;
 
@@ -103,7 +103,7 @@ struct Expected<'a> {
 impl<'a> Prepared<'a> {
     fn new(case: &Case, corpora: &'a [Corpus], reference: &dyn Device) -> Result<Prepared<'a>, String> {
         let compile = |case: &Case| case.compile().map_err(|error| error.to_string());
-        let (program, meaning) = (compile(case)?, compile(&case.meaning())?);
+        let (program, meaning) = (compile(case)?, compile(&case.reference_case())?);
         let mut session = reference.load(&meaning, &LoadOptions::default()).map_err(|error| error.to_string())?;
         let mut with_outcomes = Vec::new();
         for corpus in corpora {
@@ -139,7 +139,7 @@ impl<'a> Prepared<'a> {
                 let count = if size == 1 { ONE_BY_ONE.min(corpus.packets.len()) } else { corpus.packets.len() };
                 let packets = &corpus.packets[..count];
                 state::set(&mut *session, &self.program, &self.entries)?;
-                let (got, trespass) = run_all(&mut *session, packets, size, room)?;
+                let (got, stray_write) = run_all(&mut *session, packets, size, room)?;
                 let place = format!("{}, {}, {room:?} room", corpus.name, batches_of(size));
                 for (index, ((packet, got), want)) in packets.iter().zip(&got).zip(outcomes).enumerate() {
                     result.compared += 1;
@@ -151,8 +151,8 @@ impl<'a> Prepared<'a> {
                 if left != *want {
                     result.mismatch(|| Mismatch::maps(&place, &names, want, &left));
                 }
-                if let Some(at) = trespass {
-                    result.mismatch(|| Mismatch::trespass(&place, at));
+                if let Some(at) = stray_write {
+                    result.mismatch(|| Mismatch::stray_write(&place, at));
                 }
             }
         }
@@ -177,8 +177,8 @@ fn run_all(
     size: usize,
     room: ResizeRoom,
 ) -> Result<(Vec<Outcome>, Option<usize>), DeviceError> {
-    let laid_out = Watched::lay_out(packets, size.min(packets.len().max(1)), room);
-    let (batches, watched) = laid_out.map_err(|error| DeviceError::Refused(error.to_string()))?;
+    let laid_out = GuardedArena::lay_out(packets, size.min(packets.len().max(1)), room);
+    let (batches, guarded) = laid_out.map_err(|error| DeviceError::Refused(error.to_string()))?;
     let mut outcomes = Vec::with_capacity(packets.len());
     let mut batches = batches.into_iter();
     loop {
@@ -199,7 +199,7 @@ fn run_all(
                 .map(|(verdict, bytes)| Outcome { verdict, bytes: bytes.to_vec() }),
         );
     }
-    Ok((outcomes, watched.trespass()))
+    Ok((outcomes, guarded.stray_write()))
 }
 
 #[cfg(test)]
@@ -227,7 +227,7 @@ mod tests {
     /// The suite can fail: a device that does nothing passes only the filters that pass every
     /// packet unchanged.
     #[test]
-    fn a_device_that_is_wrong_is_found_out() {
+    fn an_incorrect_device_is_detected() {
         let noop: Arc<dyn Device> = Arc::new(NoopDevice::new());
         let interp = portcullis::devices::open("interp").unwrap();
         let (right, wrong) = (["minimal", "loads"], ["port_filter", "stores", "verdicts", "metadata", "redirects"]);
@@ -245,7 +245,7 @@ mod tests {
 
     /// Stateful filters read or change their maps over the corpora.
     #[test]
-    fn stateful_filters_have_something_to_do() {
+    fn stateful_filters_use_their_maps() {
         let interp = portcullis::devices::open("interp").unwrap();
         let corpora = corpora::corpora(Depth::Quick);
         for case in filters::stateful().iter().filter(|case| case.language == Language::Wgsl) {
@@ -266,7 +266,7 @@ mod tests {
 
     /// A device with correct verdicts and incorrect maps is detected.
     #[test]
-    fn maps_that_are_wrong_are_found_out() {
+    fn incorrect_maps_are_detected() {
         let interp = portcullis::devices::open("interp").unwrap();
         let corpora = corpora::corpora(Depth::Quick);
         let cases = filters::stateful();
@@ -284,7 +284,7 @@ mod tests {
 
     /// A filter that differs from its WGSL version is detected, even on the reference.
     #[test]
-    fn a_language_that_is_wrong_is_found_out() {
+    fn an_incorrect_translation_is_detected() {
         let text = "uint xdp_filter(__global uchar *pkt, uint len) { return len < 70 ? XDP_DROP : XDP_PASS; }";
         let mut cases = filters::cases();
         cases.retain(|case| case.name == "minimal");

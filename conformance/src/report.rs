@@ -210,13 +210,13 @@ impl Mismatch {
         Mismatch { place: place.into(), index: 0, packet: String::new(), expected: show(want), got: show(got) }
     }
 
-    pub(super) fn trespass(place: &str, at: usize) -> Mismatch {
+    pub(super) fn stray_write(place: &str, at: usize) -> Mismatch {
         Mismatch {
             place: place.into(),
             index: 0,
             packet: String::new(),
-            expected: "no byte beside the packets changes".into(),
-            got: format!("byte {at} of the arena, which belongs to no packet, was written to"),
+            expected: "no writes outside the packets".into(),
+            got: format!("write to byte {at} of the arena, outside the packets"),
         }
     }
 }

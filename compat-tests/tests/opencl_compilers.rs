@@ -34,13 +34,13 @@ const FILLS: [u8; 3] = [0, 0xff, 0x06];
 const SHORT: usize = 1024;
 
 /// Bytes appended to a packet to detect loads across its end: the size of the largest scalar.
-const MORE: usize = 8;
+const TRAILING_BYTES: usize = 8;
 
 struct Filter {
     name: String,
     unit: Unit,
     interpreter: Interpreter,
-    /// Interprets packets with [`MORE`] bytes appended, which the filter should not depend on.
+    /// Interprets packets with [`TRAILING_BYTES`] bytes appended, which the filter should not depend on.
     followed: Interpreter,
 }
 
@@ -51,10 +51,10 @@ impl Filter {
     }
 
     /// Whether the answer depends on bytes after the packet.
-    fn looks_behind(&self, packet: &[u8], metadata: &Metadata, alone: &Answer) -> bool {
+    fn depends_on_trailing_bytes(&self, packet: &[u8], metadata: &Metadata, alone: &Answer) -> bool {
         FILLS.iter().any(|&fill| {
-            let mut answer = Self::answer(&self.followed, &[packet, &[fill; MORE]].concat(), metadata);
-            answer.packet.truncate(answer.packet.len() - MORE);
+            let mut answer = Self::answer(&self.followed, &[packet, &[fill; TRAILING_BYTES]].concat(), metadata);
+            answer.packet.truncate(answer.packet.len() - TRAILING_BYTES);
             answer != *alone
         })
     }
@@ -87,8 +87,8 @@ fn filters() -> Vec<Filter> {
     }
     let filter = |(name, text): (String, String)| {
         let followed = format!(
-            "#define xdp_filter inner\n#define pkt_len(pkt) (pkt_len(pkt) - {MORE})\n{text}\n#undef xdp_filter\n\
-             uint xdp_filter(__global uchar *pkt, uint len) {{ return inner(pkt, len - {MORE}); }}"
+            "#define xdp_filter inner\n#define pkt_len(pkt) (pkt_len(pkt) - {TRAILING_BYTES})\n{text}\n#undef xdp_filter\n\
+             uint xdp_filter(__global uchar *pkt, uint len) {{ return inner(pkt, len - {TRAILING_BYTES}); }}"
         );
         let (interpreter, followed) = (interpreter(&name, &text), interpreter(&name, &followed));
         // A driver has no include path, so the header is prepended.
@@ -121,7 +121,7 @@ fn check(device: &OpenClDevice, filter: &Filter, corpus: &Corpus) -> usize {
                     continue;
                 }
                 let got = Filter::answer(&filter.interpreter, packet, &metadata(i));
-                if got != *want && filter.looks_behind(packet, &metadata(i), &got) {
+                if got != *want && filter.depends_on_trailing_bytes(packet, &metadata(i), &got) {
                     continue;
                 }
                 assert!(
@@ -148,7 +148,11 @@ fn on_each_device(suite: &str, corpus: &Corpus) {
     for device in found {
         let compared: usize = filters.iter().map(|filter| check(&device, filter, corpus)).sum();
         // Few answers may depend on bytes outside the packet.
-        assert!(compared * 10 > all * 8, "{}: {compared} of {all} answers depend on the packet alone", corpus.name);
+        assert!(
+            compared * 10 > all * 8,
+            "{}: only {compared} of {all} answers depend on the packet alone",
+            corpus.name
+        );
         devices::record(suite, &device.info().id, "passed", &format!("{compared} of {all} answers"));
     }
 }
@@ -165,7 +169,7 @@ fn over_synthetic_traffic() {
 
 #[test]
 fn over_captures() {
-    let suite = "filters' own text, captures";
+    let suite = "unmodified filters, captures";
     let captures = match corpora::captures() {
         Ok(captures) => captures,
         Err(reason) => return devices::record(suite, "opencl", "skipped", &reason),
@@ -177,8 +181,8 @@ fn over_captures() {
 /// Other OpenCL C compilers accept filters with maps too: the header has macros that declare the
 /// map functions that filters call. Their definitions are up to the user of that compiler.
 #[test]
-fn filters_with_maps_are_taken_by_clang_with_the_header() {
-    let suite = "filters' own text, maps";
+fn clang_accepts_filters_with_maps() {
+    let suite = "unmodified filters, maps";
     let Some(clang) = host::clang() else {
         return devices::record(suite, "clang", "skipped", "no clang on this machine");
     };
@@ -210,7 +214,7 @@ fn filters_with_maps_are_taken_by_clang_with_the_header() {
 
 /// The header and the prelude agree on names and on the values of constants.
 #[test]
-fn the_header_has_the_prelude_s_names() {
+fn the_header_matches_the_prelude() {
     let header = include_str!("../../include/portcullis.h");
     for (name, _) in prelude::FUNCTIONS {
         assert!(header.contains(&format!(" {name}(")), "{name} is not declared");

@@ -51,7 +51,7 @@ fn batch(call: u32, keys: &[Vec<u32>]) -> Batch {
 }
 
 #[test]
-fn host_and_filters_find_what_the_other_has_made() {
+fn host_and_filters_find_each_others_entries() {
     devices::on_each("maps, host and filters", |device: &Arc<dyn Device>| {
         for words in [1, 2, 5, 10] {
             let program = program(words);
@@ -93,7 +93,7 @@ fn host_and_filters_find_what_the_other_has_made() {
             let rows =
                 |table: &Table| table.rows().into_iter().map(|row| (row.key, row.value)).collect::<BTreeMap<_, _>>();
             assert_eq!(rows(&table), model, "{words} words");
-            assert!(table.claimed_slots() as usize > model.len(), "of those that were removed the places are taken");
+            assert!(table.claimed_slots() as usize > model.len(), "removed keys keep their slots");
             table.compact();
             assert_eq!((rows(&table), table.claimed_slots() as usize), (model.clone(), model.len()));
             session.set_map_words(0, table.changes().0, table.changes().1).unwrap();

@@ -40,7 +40,7 @@ static __noinline int ipv4_of(struct xdp_md *ctx, struct iphdr **out)
 }
 
 SEC("xdp")
-int ways_out(struct xdp_md *ctx)
+int paths_out(struct xdp_md *ctx)
 {
     struct iphdr *ip;
     int error = ipv4_of(ctx, &ip);
@@ -81,7 +81,7 @@ static __noinline int either_of(struct xdp_md *ctx, struct iphdr **v4, struct ip
 }
 
 SEC("xdp")
-int ways_either(struct xdp_md *ctx)
+int paths_either(struct xdp_md *ctx)
 {
     struct iphdr *v4;
     struct ipv6hdr *v6;
@@ -109,7 +109,7 @@ int ways_either(struct xdp_md *ctx)
 
 /* The value is set with a flag, and used if the flag is set. */
 SEC("xdp")
-int ways_flag(struct xdp_md *ctx)
+int paths_flag(struct xdp_md *ctx)
 {
     struct cursor c = { (void *)(long)ctx->data, (void *)(long)ctx->data_end };
     struct ethhdr *eth = take_eth(&c);
@@ -156,7 +156,7 @@ static __noinline void *transport_of(struct xdp_md *ctx)
 }
 
 SEC("xdp")
-int ways_error(struct xdp_md *ctx)
+int paths_error(struct xdp_md *ctx)
 {
     struct udphdr *udp = transport_of(ctx);
 
@@ -170,7 +170,7 @@ int ways_error(struct xdp_md *ctx)
 
 /* Sums bytes of the packet or of the program's own memory: the same instructions read both. */
 SEC("xdp")
-int ways_kinds(struct xdp_md *ctx)
+int paths_kinds(struct xdp_md *ctx)
 {
     struct cursor c = { (void *)(long)ctx->data, (void *)(long)ctx->data_end };
     struct ethhdr *eth = take_eth(&c);
@@ -195,7 +195,7 @@ int ways_kinds(struct xdp_md *ctx)
 
 /* A jump to the next instruction, after a pointer was stored at one of two places. */
 SEC("xdp")
-int ways_together(struct xdp_md *ctx)
+int paths_together(struct xdp_md *ctx)
 {
     struct cursor c = { (void *)(long)ctx->data, (void *)(long)ctx->data_end };
     struct ethhdr *eth = take_eth(&c);
@@ -244,7 +244,7 @@ static long add_much(__u32 round, struct tally *tally)
 
 /* One of two callbacks for a loop's iterations. */
 SEC("xdp")
-int ways_function(struct xdp_md *ctx)
+int paths_function(struct xdp_md *ctx)
 {
     struct cursor c = { (void *)(long)ctx->data, (void *)(long)ctx->data_end };
     struct ethhdr *eth = take_eth(&c);
