@@ -55,7 +55,7 @@ fn sweep(name: &str, program: &Arc<Program>, candidates: &[Arc<dyn Device>], siz
     let settings =
         Settings { store: CalibrationStore::disabled(), mode: CalibrationMode::Always, ..Settings::default() };
     let auto = AutoDevice::new(candidates.to_vec(), settings);
-    let options = LoadOptions { depth: DEPTH, ..LoadOptions::default() };
+    let options = LoadOptions::default().with_depth(DEPTH);
     let chosen = auto.load(program, &options).unwrap_or_else(|e| panic!("{name}: {e}"));
     let singles =
         candidates.iter().map(|device| device.load(program, &options).unwrap_or_else(|e| panic!("{name}: {e}")));

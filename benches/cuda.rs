@@ -164,7 +164,7 @@ fn end_to_end(device: &CudaDevice, scale: &Scale, bandwidth: f64) -> Vec<Value> 
     for name in END_TO_END_FILTERS {
         let program = stock(name);
         for &packets in scale.end_to_end_packets {
-            let options = LoadOptions { depth: DEPTH, ..LoadOptions::default() };
+            let options = LoadOptions::default().with_depth(DEPTH);
             let mut session = device.load(&program, &options).unwrap_or_else(|e| panic!("{name}: {e}"));
             // As many batches as are in flight, over and over, so that the bus never waits for the
             // host.
@@ -202,7 +202,7 @@ fn latency(device: &CudaDevice, scale: &Scale) -> Vec<Value> {
     let mut rows = Vec::new();
     for &dispatch in device.info().dispatch {
         for packets in [64, 1024] {
-            let options = LoadOptions { dispatch: Some(dispatch), depth: 1, ..LoadOptions::default() };
+            let options = LoadOptions::default().with_dispatch(dispatch).with_depth(1);
             let mut session = device.load(&program, &options).unwrap_or_else(|e| panic!("{dispatch}: {e}"));
             let mut batch = Some(support::batch(Traffic::Mixed, packets, LENGTH));
             let mut times = Vec::with_capacity(scale.small);

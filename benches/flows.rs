@@ -79,7 +79,7 @@ fn open(packets: usize, connections: u32, skew: u32) -> Batch {
 
 /// A session in which these connections are open.
 fn session(device: &dyn Device, program: &Arc<Program>, connections: u32, threads: Option<usize>) -> Box<dyn Session> {
-    let options = LoadOptions { threads: threads.and_then(NonZeroUsize::new), ..LoadOptions::default() };
+    let options = LoadOptions::default().with_threads(threads.and_then(NonZeroUsize::new));
     let mut session = device.load(program, &options).unwrap_or_else(|error| panic!("{error}"));
     for first in (0..connections).step_by(1 << 16) {
         let count = (connections - first).min(1 << 16) as usize;

@@ -137,7 +137,7 @@ fn theirs(work: Work, rival: &mut RustMap, batch: &Batch, out: &mut Vec<u8>) {
 }
 
 fn session(program: &Arc<Program>, keys: &[u32], threads: usize) -> Box<dyn Session> {
-    let options = LoadOptions { threads: NonZeroUsize::new(threads), ..LoadOptions::default() };
+    let options = LoadOptions::default().with_threads(NonZeroUsize::new(threads));
     let mut session = Cpu::new().load(program, &options).expect("the CPU loads the filter");
     let mut table = MapTable::new(&program.maps()[0], Vec::new());
     for &number in keys {

@@ -56,7 +56,7 @@ fn program(name: &str, text: &str) -> Arc<Program> {
 }
 
 fn one_thread() -> LoadOptions {
-    LoadOptions { threads: NonZeroUsize::new(1), ..LoadOptions::default() }
+    LoadOptions::default().with_threads(NonZeroUsize::new(1))
 }
 
 /// From a filter's source to a program, and from that to native code.

@@ -142,7 +142,7 @@ impl AddressFamily {
     fn load(&self, text: String) -> (Arc<Program>, Box<dyn Session>) {
         let program = wgsl::compile(&Source::new("router.wgsl", text), &ProgramOptions::default());
         let program = Arc::new(program.unwrap_or_else(|errors| panic!("{}", errors.render())));
-        let options = LoadOptions { threads: NonZeroUsize::new(1), ..LoadOptions::default() };
+        let options = LoadOptions::default().with_threads(NonZeroUsize::new(1));
         let mut session = Cpu::new().load(&program, &options).expect("the CPU loads the filter");
         let started = Instant::now();
         let mut table = MapTable::new(&program.maps()[0], Vec::new());

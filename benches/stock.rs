@@ -68,7 +68,7 @@ fn compile(name: &str) -> Arc<Program> {
 }
 
 fn load(cpu: &Cpu, program: &Arc<Program>, threads: usize) -> Box<dyn Session> {
-    let options = LoadOptions { threads: NonZeroUsize::new(threads), ..LoadOptions::default() };
+    let options = LoadOptions::default().with_threads(NonZeroUsize::new(threads));
     cpu.load(program, &options).expect("the CPU loads every stock filter")
 }
 

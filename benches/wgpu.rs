@@ -28,7 +28,7 @@ fn measure(device: &WgpuDevice, count: usize, rounds: usize) {
     let mut resident = Some(support::batch(Traffic::Mixed, count, LENGTH));
     for name in FILTERS {
         let program = stock(name);
-        let options = LoadOptions { depth: DEPTH, ..LoadOptions::default() };
+        let options = LoadOptions::default().with_depth(DEPTH);
         let mut session = device.load(&program, &options).unwrap_or_else(|e| panic!("{name}: {e}"));
         let mut kernel = KernelTimer::load(device, &program).unwrap_or_else(|e| panic!("{name}: {e}"));
         let imported = session.import(sent[0].span()).expect("the device does not fail");

@@ -1,6 +1,6 @@
 //! Lists the devices that can run filters: `cargo run --example list_devices`.
 
-fn main() {
+pub(crate) fn main() {
     for backend in portcullis::devices::backends() {
         // Looking for devices loads drivers, so it happens only here.
         match backend.probe() {

@@ -2,15 +2,9 @@
 //! maps`.
 
 use std::net::Ipv4Addr;
-use std::sync::Arc;
 
-use portcullis::device::LoadOptions;
-use portcullis::diagnostics;
-use portcullis::frontend::wgsl;
-use portcullis::io::{self, Source, SourceOptions};
-use portcullis::map::{MapHandle, UpdateError};
-use portcullis::pipeline;
-use portcullis::program::ProgramOptions;
+use portcullis::map::UpdateError;
+use portcullis::{Device, Error, Filter};
 
 /// Counts packets and bytes by IPv4 source, and drops those of blocked sources.
 const FILTER: &str = "
@@ -27,25 +21,25 @@ const FILTER: &str = "
         return XDP_PASS;
     }";
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let program = Arc::new(wgsl::compile(&diagnostics::Source::new("maps.wgsl", FILTER), &ProgramOptions::default())?);
-    let device = portcullis::devices::open_auto()?;
-    let mut session = device.load(&program, &LoadOptions::default())?;
+/// Returns 1,000 IPv4 packets of ten sources; the later the source, the larger its packets.
+fn packets() -> Vec<Vec<u8>> {
+    let packet = |number: usize| {
+        let source = number % 10;
+        let mut packet = vec![0; 60 + 100 * source];
+        packet[12..14].copy_from_slice(&[0x08, 0x00]);
+        packet[26..30].copy_from_slice(&[192, 0, 2, source as u8]);
+        packet
+    };
+    (0..1000).map(packet).collect()
+}
 
-    // Typed access to keys and values: an address; bytes and packets. The types must have the
-    // declared sizes.
-    let sources = MapHandle::<Ipv4Addr, (u64, u32)>::open(&program, "sources")?;
-    let blocked = MapHandle::<Ipv4Addr, ()>::open(&program, "blocked")?;
-
-    let batches =
-        SourceOptions { max_packets: 10_000, ..pipeline::source_options(&program, device.info().kind, false) };
-    let mut source = io::open("synth:packets=50000,flows=100", &batches)?;
-    while let Some(batch) = source.next_batch()? {
-        let done = session.run(batch)?;
-        let [_, dropped, passed, ..] = done.verdicts.counts();
-        // Block the source with the most packets from the next batch on, and reset the counters.
-        // Each map is replaced as a whole or not at all.
-        let most = sources.update(&mut *session, |rows| {
+pub(crate) fn main() -> Result<(), Error> {
+    let mut run = Filter::wgsl(FILTER).load(&Device::auto()?)?;
+    for _ in 0..3 {
+        run.filter(&packets())?;
+        // Typed access to keys and values: an address; bytes and packets. The types must have the
+        // declared sizes. The map is replaced as a whole or not at all.
+        let most = run.map::<Ipv4Addr, (u64, u32)>("sources")?.update(|rows| {
             let most = rows.iter().max_by_key(|(_, (bytes, _))| *bytes);
             for (address, _) in rows.iter() {
                 rows.remove(&address);
@@ -53,9 +47,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             Ok::<_, UpdateError>(most)
         })?;
         let Some((address, (bytes, packets))) = most else { break };
-        blocked.set(&mut *session, &address, &())?;
-        println!("{passed} pass, {dropped} are dropped; {address} sent {bytes} bytes in {packets} packets: blocked");
+        // Takes effect with the next batch.
+        run.map::<Ipv4Addr, ()>("blocked")?.set(&address, &())?;
+        println!("{address} sent {bytes} bytes in {packets} packets: blocked");
     }
-    println!("{} addresses are blocked", blocked.snapshot(&mut *session)?.iter().count());
+    println!("{} addresses are blocked", run.map::<Ipv4Addr, ()>("blocked")?.snapshot()?.iter().count());
     Ok(())
 }

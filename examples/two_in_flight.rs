@@ -1,32 +1,23 @@
-//! Keeps two batches in flight, so that a device works on one while the next is read: `cargo run
-//! --example two_in_flight`. (A CPU may filter small batches only when they are completed.)
+//! Keeps two batches in flight, so that the device works on one while the next is read: `cargo run
+//! --example two_in_flight`. (A CPU may run small batches only on completion.)
 //!
-//! [`portcullis::pipeline`] does the same with threads for reading and writing.
-
-use std::sync::Arc;
+//! [`portcullis::Pipeline`] does the same with threads for reading and writing.
 
 use portcullis::device::LoadOptions;
-use portcullis::diagnostics;
-use portcullis::frontend::wgsl;
-use portcullis::io::{self, Source, SourceOptions};
 use portcullis::packet::VerdictCounts;
-use portcullis::pipeline;
-use portcullis::program::ProgramOptions;
+use portcullis::packet_io::{self, Source};
+use portcullis::{Device, Filter, pipeline};
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let text = include_str!("../shaders/port_filter.wgsl");
-    let filter = diagnostics::Source::new("port_filter.wgsl", text);
-    let program = Arc::new(wgsl::compile(&filter, &ProgramOptions::default())?);
-
-    let device = portcullis::devices::open_auto()?;
-    let options = LoadOptions { depth: 2, ..LoadOptions::default() };
-    let mut session = device.load(&program, &options)?;
+pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let program = Filter::stock("port_filter")?.compile()?;
+    let device = Device::auto()?;
+    let options = LoadOptions::default().with_depth(2);
+    let mut session = device.as_dyn().load(&program, &options)?;
 
     // 100,000 synthetic packets in batches of 10,000; a path to a capture works as well. The filter
     // determines what else batches need: headroom and tailroom, or metadata.
-    let batches =
-        SourceOptions { max_packets: 10_000, ..pipeline::source_options(&program, device.info().kind, false) };
-    let mut source = io::open("synth:packets=100000,size=64..300", &batches)?;
+    let batches = pipeline::source_options(&program, device.info().kind, false).with_max_packets(10_000);
+    let mut source = packet_io::open("synth:packets=100000,size=64..300", &batches)?;
 
     let mut totals = VerdictCounts::default();
     let mut more = true;
@@ -41,10 +32,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         // Batches complete in the order of submission. Dropping one returns its memory to the
         // source.
         let Some(done) = session.complete()? else { break };
-        for (total, count) in totals.iter_mut().zip(done.verdicts.counts()) {
-            *total += count;
-        }
+        totals += done.verdicts.counts();
     }
-    println!("on {}: {} pass, {} are dropped", device.info().name, totals[2], totals[1]);
+    println!("on {}: {} pass, {} are dropped", device.info().name, totals.pass, totals.drop);
     Ok(())
 }

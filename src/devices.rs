@@ -8,7 +8,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use portcullis_core::device::noop::NoopDevice;
-use portcullis_core::device::{Device, DeviceError, DeviceInfo, DeviceKind, RUNS_NO_FILTER};
+use portcullis_core::device::{Device, DeviceError, DeviceInfo, DeviceKind};
 use portcullis_core::interp::InterpDevice;
 
 /// A kind of devices with a common implementation.
@@ -254,7 +254,7 @@ fn cpu_device() -> Result<Arc<dyn Device>, DeviceError> {
 
 /// Whether `auto` may choose a device: a real GPU that can run filters.
 fn is_auto_candidate(info: &DeviceInfo) -> bool {
-    info.kind.is_gpu() && info.limits.iter().all(|(name, _)| *name != RUNS_NO_FILTER)
+    info.kind.is_gpu() && info.runs_no_filter().is_none()
 }
 
 /// Order of preference, best first.
@@ -285,6 +285,8 @@ fn may_have_gpu() -> bool {
 
 #[cfg(test)]
 mod tests {
+    use portcullis_core::device::DeviceLimit;
+
     use super::*;
 
     #[test]
@@ -319,7 +321,8 @@ mod tests {
         let noop = open("noop").unwrap();
         let gpu = DeviceInfo { kind: DeviceKind::DiscreteGpu, ..noop.info().clone() };
         assert!(is_auto_candidate(&gpu) && !is_auto_candidate(noop.info()));
-        assert!(!is_auto_candidate(&DeviceInfo { limits: vec![(RUNS_NO_FILTER, "no compiler".into())], ..gpu }));
+        let limits = vec![DeviceLimit::RunsNoFilter("no compiler".into())];
+        assert!(!is_auto_candidate(&DeviceInfo { limits, ..gpu }));
     }
 
     #[test]

@@ -6,9 +6,12 @@ use portcullis_core::device::DeviceError;
 use portcullis_core::diagnostics::Diagnostics;
 use portcullis_core::map::{OpenError, UpdateError};
 use portcullis_core::packet::ArenaError;
+use portcullis_io::{SinkError, SourceError};
 
-/// Any error that [`Filter`](crate::Filter), [`Run`](crate::Run) and [`Device`](crate::Device)
-/// return. Its `Display` is the message that the command line prints.
+use crate::pipeline::PipelineError;
+
+/// Any error that [`Filter`](crate::Filter), [`Run`](crate::Run), [`Device`](crate::Device)
+/// and [`Pipeline`](crate::Pipeline) return. Its `Display` is the message that the command line prints.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -54,4 +57,19 @@ pub enum Error {
     /// A map cannot be changed as asked; it is as it was.
     #[error(transparent)]
     UpdateMap(#[from] UpdateError),
+    /// A run over a capture ended early: its source, the device or an output failed.
+    #[error(transparent)]
+    Pipeline(#[from] PipelineError),
+}
+
+impl From<SourceError> for Error {
+    fn from(error: SourceError) -> Error {
+        Error::Pipeline(error.into())
+    }
+}
+
+impl From<SinkError> for Error {
+    fn from(error: SinkError) -> Error {
+        Error::Pipeline(error.into())
+    }
 }

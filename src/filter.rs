@@ -29,7 +29,7 @@ use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use portcullis_core::device::{self, DeviceInfo, LoadOptions, Session};
+use portcullis_core::device::{self, DeviceInfo, DeviceKind, LoadOptions, Session};
 use portcullis_core::diagnostics::{MAX_SOURCE_BYTES, Source};
 use portcullis_core::map::{MapHandle, Snapshot, UpdateError, Words};
 use portcullis_core::packet::{Batch, Verdict, VerdictCounts, Verdicts};
@@ -232,7 +232,7 @@ impl Filter {
     pub fn load(&self, device: &Device) -> Result<Run, Error> {
         let program = self.compile()?;
         let session = device.0.load(&program, &LoadOptions::default())?;
-        Ok(Run { program, session })
+        Ok(Run { program, session, device_kind: device.0.info().kind })
     }
 }
 
@@ -261,6 +261,7 @@ fn read_include(folder: &Path, path: &Path) -> Result<Vec<u8>, String> {
 pub struct Run {
     program: Arc<Program>,
     session: Box<dyn Session>,
+    device_kind: DeviceKind,
 }
 
 impl Run {
@@ -286,6 +287,11 @@ impl Run {
     /// The compiled filter: its source, parameters, maps and facts.
     pub fn program(&self) -> &Arc<Program> {
         &self.program
+    }
+
+    /// Kind of the device that the filter is loaded on.
+    pub(crate) fn device_kind(&self) -> DeviceKind {
+        self.device_kind
     }
 
     /// The session underneath, for batches in flight and words of maps.

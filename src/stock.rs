@@ -41,12 +41,66 @@ pub const SAMPLE_CAPTURE: &[u8] = include_bytes!("../samples/mixed.pcap");
 /// The C header that declares the prelude, for editors and language servers.
 pub const OPENCL_C_HEADER: &str = include_str!("../include/portcullis.h");
 
+/// A stock filter, in both of its languages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StockFilter {
+    /// The name, as in `shaders/NAME.wgsl`.
+    pub name: &'static str,
+    /// The filter in WGSL.
+    pub wgsl: &'static str,
+    /// The filter in OpenCL C.
+    pub opencl_c: &'static str,
+}
+
+impl StockFilter {
+    /// The first sentence of the filter's head comment, without the full stop.
+    pub fn description(&self) -> String {
+        let lines = self.wgsl.lines().map_while(|line| line.strip_prefix("// "));
+        let head = lines.collect::<Vec<_>>().join(" ");
+        let text = head.strip_prefix(self.name).and_then(|text| text.strip_prefix(": ")).unwrap_or(&head);
+        text.split_once(". ").map_or(text, |(sentence, _)| sentence).trim_end_matches('.').to_owned()
+    }
+}
+
+/// Returns all stock filters, those without maps first.
+pub fn filters() -> impl Iterator<Item = StockFilter> {
+    let pair = |(in_wgsl, in_c): (&'static [(&'static str, &'static str)], &'static [(&'static str, &'static str)])| {
+        in_wgsl.iter().zip(in_c).map(|(&(name, wgsl), &(_, opencl_c))| StockFilter { name, wgsl, opencl_c })
+    };
+    [(STATELESS_WGSL, STATELESS_OPENCL_C), (STATEFUL_WGSL, STATEFUL_OPENCL_C)].into_iter().flat_map(pair)
+}
+
+/// Returns the stock filter of this name.
+pub fn find(name: &str) -> Option<StockFilter> {
+    filters().find(|filter| filter.name == name)
+}
+
 /// Returns the WGSL text of the stock filter of this name.
 pub fn wgsl(name: &str) -> Option<&'static str> {
-    STATELESS_WGSL.iter().chain(STATEFUL_WGSL).find(|(stock, _)| *stock == name).map(|(_, text)| *text)
+    find(name).map(|filter| filter.wgsl)
 }
 
 /// Returns the OpenCL C text of the stock filter of this name.
 pub fn opencl_c(name: &str) -> Option<&'static str> {
-    STATELESS_OPENCL_C.iter().chain(STATEFUL_OPENCL_C).find(|(stock, _)| *stock == name).map(|(_, text)| *text)
+    find(name).map(|filter| filter.opencl_c)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn twins_have_the_same_name_and_a_head() {
+        for (in_wgsl, in_c) in [(STATELESS_WGSL, STATELESS_OPENCL_C), (STATEFUL_WGSL, STATEFUL_OPENCL_C)] {
+            assert!(in_wgsl.iter().map(|(name, _)| name).eq(in_c.iter().map(|(name, _)| name)));
+        }
+        for filter in filters() {
+            let description = filter.description();
+            assert!(filter.wgsl.starts_with(&format!("// {}: {}", filter.name, &description[..10])), "{description}");
+            assert!(description.split_whitespace().count() > 2 && !description.ends_with('.'), "{description}");
+        }
+        assert_eq!(find("minimal").unwrap().description(), "passes every packet");
+        assert_eq!(find("none"), None);
+    }
 }

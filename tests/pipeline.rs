@@ -9,10 +9,10 @@ use portcullis::device::{CancelToken, DeviceError, LoadOptions, Session};
 use portcullis::devices;
 use portcullis::diagnostics;
 use portcullis::frontend::wgsl;
-use portcullis::io::synth::{Spec, SynthSource};
-use portcullis::io::{CaptureFormat, Progress, Sink, SinkError, Source, SourceError, SourceOptions, Written};
 use portcullis::map::layout::HEADER_WORDS;
-use portcullis::packet::Batch;
+use portcullis::packet::{Batch, VerdictCounts};
+use portcullis::packet_io::synth::{Spec, SynthSource};
+use portcullis::packet_io::{CaptureFormat, Progress, Sink, SinkError, Source, SourceError, SourceOptions, Written};
 use portcullis::pipeline::{self, Event, Observer, Outputs, PipelineError, RunOutcome};
 use portcullis::program::ProgramOptions;
 
@@ -24,7 +24,7 @@ fn session() -> Box<dyn Session> {
 }
 
 fn synthetic(packets: u64, a_batch: usize) -> Box<dyn Source> {
-    let options = SourceOptions { max_packets: a_batch, ..SourceOptions::default() };
+    let options = SourceOptions::default().with_max_packets(a_batch);
     Box::new(SynthSource::new(&Spec { packets, ..Spec::default() }, &options))
 }
 
@@ -95,7 +95,7 @@ fn packets_keep_their_order_and_are_all_counted() {
         assert!(finished.error.is_none() && !finished.stopped);
         assert_eq!(finished.totals.packets, 5000);
         assert_eq!(finished.totals.bytes, expected.iter().map(|p| p.len() as u64).sum::<u64>());
-        assert_eq!(finished.totals.verdicts, [0, 0, 5000, 0, 0]);
+        assert_eq!(finished.totals.verdicts, VerdictCounts { pass: 5000, ..VerdictCounts::default() });
         assert_eq!(seen, 5000);
         assert!(kept.packets() == expected && kept.is_finished());
     }

@@ -41,7 +41,7 @@ pub struct Args {
     batch: Option<u32>,
 }
 
-/// Measures.
+/// Calibrates the filter on each device and prints the result.
 pub fn run(args: &Args) -> Result<(), Failure> {
     portcullis_cache::costs::force_remeasurement();
     let program = Arc::new(args.filter.load()?);
@@ -66,11 +66,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         ));
     }
     let chosen = Chosen::among(candidates, settings);
-    let options = LoadOptions {
-        threads: args.threads.and_then(|n| NonZeroUsize::new(n.into())),
-        dispatch: args.dispatch,
-        ..LoadOptions::default()
-    };
+    let options = LoadOptions::default()
+        .with_threads(args.threads.and_then(|n| NonZeroUsize::new(n.into())))
+        .with_dispatch(args.dispatch);
     let loaded = chosen.device.load(&program, &options).map(drop);
     if args.device.is_empty() || loaded.is_err() {
         chosen.warn();

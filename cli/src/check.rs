@@ -57,7 +57,7 @@ enum Emit {
     Bpf,
 }
 
-/// Checks.
+/// Compiles the filter and prints its facts, its code, or its errors.
 pub fn run(args: Args) -> Result<(), Failure> {
     let report = args.inspect()?;
     if let Some(report) = report.as_ref().filter(|it| it.programs.len() > 1 && !args.explain) {
@@ -73,7 +73,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         return if all { Ok(()) } else { Err(Failure::Silent(WRONG)) };
     }
     let (program, instructions) = match args.filter.load_with_instructions() {
-        Err(Failure::Filter(diagnostics)) => return refused(&args, *diagnostics, report.as_ref()),
+        Err(Failure::Filter(diagnostics)) => return report_errors(&args, *diagnostics, report.as_ref()),
         other => other?,
     };
     match args.emit {
@@ -92,9 +92,9 @@ pub fn run(args: Args) -> Result<(), Failure> {
         Some(Emit::Cuda) => out::print(c(&program, Language::Cuda)?),
         Some(Emit::Bpf) => match instructions {
             Some(instructions) => out::print(disassemble(&instructions)),
-            None => Err(Failure::Wrong(
-                "this filter was not made of classic BPF, as those of --expr and in .bpf files are".into(),
-            )),
+            None => {
+                Err(Failure::Wrong("this filter was not made of classic BPF, as expressions and .bpf files are".into()))
+            }
         },
         None if args.json => {
             let mut line = facts_json(&program);
@@ -109,15 +109,15 @@ pub fn run(args: Args) -> Result<(), Failure> {
             let mut text = format!("{}: no errors\n{facts}", out::printable(&name));
             if args.explain {
                 text += &explain::text(&[explain::transfer_of_filter(&program)]);
-                text += &Chosen::foreseen(&Arc::new(program));
+                text += &Chosen::describe_prediction(&Arc::new(program));
             }
             out::print(text)
         }
     }
 }
 
-/// Says why a filter is none; and of an object what there is in it all the same.
-fn refused(args: &Args, diagnostics: Diagnostics, report: Option<&ObjectReport>) -> Result<(), Failure> {
+/// Reports why a filter does not compile; for an object, also what it holds.
+fn report_errors(args: &Args, diagnostics: Diagnostics, report: Option<&ObjectReport>) -> Result<(), Failure> {
     if args.json {
         let mut line = json!({"ok": false, "errors": errors_json(&diagnostics)});
         if let Some(report) = report {
@@ -134,13 +134,13 @@ fn refused(args: &Args, diagnostics: Diagnostics, report: Option<&ObjectReport>)
 }
 
 impl Args {
-    /// All of an object, where none of its programs is named.
+    /// Inspects the whole object if the filter is an object and no program is named.
     fn inspect(&self) -> Result<Option<ObjectReport>, Failure> {
         if self.emit.is_some() {
             return Ok(None);
         }
         match self.filter.inspect() {
-            // What is wrong with the object as a whole is said by who loads it.
+            // Loading the filter reports errors of the object as a whole.
             Err(Failure::Filter(_)) => Ok(None),
             report => report,
         }
@@ -170,7 +170,7 @@ fn wgsl(program: &Program) -> Result<String, Failure> {
 
 #[cfg(feature = "wgpu")]
 fn spirv(program: &Program) -> Result<Vec<u8>, Failure> {
-    let words = portcullis::wgpu::spirv(program)?;
+    let words = portcullis::backend::wgpu::spirv(program)?;
     Ok(words.iter().flat_map(|word| word.to_le_bytes()).collect())
 }
 
@@ -181,7 +181,7 @@ fn spirv(_: &Program) -> Result<Vec<u8>, Failure> {
 
 #[cfg(feature = "cpu")]
 fn render_clif(program: &Program) -> Result<String, Failure> {
-    Ok(portcullis::cpu::render_clif(program)?)
+    Ok(portcullis::backend::cpu::render_clif(program)?)
 }
 
 #[cfg(not(feature = "cpu"))]
@@ -191,7 +191,7 @@ fn render_clif(_: &Program) -> Result<String, Failure> {
 
 #[cfg(feature = "cpu")]
 fn lanes(program: &Program) -> Result<String, Failure> {
-    let traced = portcullis::cpu::vector::LaneProgram::trace(program);
+    let traced = portcullis::backend::cpu::vector::LaneProgram::trace(program);
     let traced =
         traced.map_err(|reason| Failure::Wrong(format!("packets go one by one through this filter: {reason}")))?;
     Ok(traced.dump())
@@ -225,12 +225,12 @@ fn names(names: impl Iterator<Item = &'static str>) -> String {
     if names.is_empty() { "no".into() } else { names.join(", ") }
 }
 
-/// Bytes of memory that a map takes on a device.
+/// Size of a map on a device, in bytes.
 fn bytes(map: &map::Declaration) -> u64 {
     4 * map::layout::Layout::of(map).words() as u64
 }
 
-/// A map in words, and below what rows of it are in a file.
+/// Describes a map, its key and value columns, and the header of its CSV file.
 fn map_text(program: &Program, map: &map::Declaration) -> String {
     if let Some(typed) = &map.typed {
         return object::map_text(map, typed, bytes(map));
@@ -269,8 +269,7 @@ fn map_text(program: &Program, map: &map::Declaration) -> String {
     format!("{first}\n  key    {key}\n  value  {value}\n  CSV    {header}")
 }
 
-/// Whether columns are more than anybody wants to see, words by number of which the first and the
-/// last say all.
+/// Whether unnamed columns are too many to list; the first and the last then stand for all.
 fn is_long(map: &map::Declaration, columns: &[Field]) -> bool {
     map.fields.is_empty() && columns.len() > 8
 }
@@ -289,7 +288,7 @@ fn facts_text(program: &Program, report: Option<&ObjectReport>) -> String {
     };
     let parameters: Vec<String> = program.parameters().iter().map(parameter).collect();
     let parameters = if parameters.is_empty() { "no".into() } else { parameters.join(", ") };
-    // One a line.
+    // One map per line.
     let mut maps: Vec<_> = program.maps().iter().map(|map| ("", map_text(program, map))).collect();
     match maps.first_mut() {
         Some(first) => first.0 = "maps",
@@ -323,45 +322,11 @@ fn facts_text(program: &Program, report: Option<&ObjectReport>) -> String {
 
 fn facts_json(program: &Program) -> serde_json::Value {
     let facts = program.facts();
-    // Bytes from the start: 0 is nothing, null is "no bound is known".
+    // Bytes from the start: 0 is nothing, null is no known bound.
     let window = |window| match window {
         Window::Nothing => json!(0),
         Window::Bytes(n) => json!(n),
         Window::WholePacket => json!(null),
-    };
-    let parameter = |parameter: &Parameter| {
-        let value = match &parameter.value {
-            ParameterValue::U32(value) => json!(value),
-            ParameterValue::I32(value) => json!(value),
-            ParameterValue::Bool(value) => json!(value),
-            ParameterValue::F32(value) => json!(value),
-            ParameterValue::Text(value) => json!(value),
-        };
-        json!({"name": parameter.name, "value": value, "default": parameter.is_default})
-    };
-    // Of one by number the key is that number.
-    let map = |map: &map::Declaration| {
-        let columns = Columns::of(map);
-        let fields = |fields: &[Field]| -> Vec<_> {
-            fields.iter().map(|field| json!({"name": field.name, "form": field.ty.name()})).collect()
-        };
-        json!({
-            "name": map.name, "kind": map.kind.name(), "key_words": map.key, "value_words": map.value,
-            "entries": map.entries, "bytes": bytes(map), "key": fields(&columns.key), "value": fields(&columns.value),
-            "csv_header": map.csv_header(),
-        })
-    };
-    let map = |declared: &map::Declaration| {
-        if let Some((ring, definition)) = object::ring(program, declared) {
-            return object::ring_json(ring, definition, bytes(declared));
-        }
-        let mut told = map(declared);
-        if let Some(typed) = &declared.typed {
-            let [key, value] = object::fields(typed);
-            (told["key"], told["value"]) = (json!(key), json!(value));
-            told["object"] = object::of_types(typed);
-        }
-        told
     };
     let of_object = portcullis::frontend::xdp::ObjectInfo::of(program).map(|origin| {
         json!({
@@ -373,8 +338,8 @@ fn facts_json(program: &Program) -> serde_json::Value {
     });
     json!({
         "ok": true,
-        "parameters": program.parameters().iter().map(parameter).collect::<Vec<_>>(),
-        "maps": program.maps().iter().map(map).collect::<Vec<_>>(),
+        "parameters": parameters_json(program),
+        "maps": maps_json(program),
         "object": of_object,
         "facts": {
             "reads_bytes": window(facts.reads),
@@ -391,4 +356,44 @@ fn facts_json(program: &Program) -> serde_json::Value {
             "uses_float": facts.uses_float,
         },
     })
+}
+
+/// The parameters of a filter with their values, as JSON.
+pub fn parameters_json(program: &Program) -> Vec<serde_json::Value> {
+    let parameter = |parameter: &Parameter| {
+        let value = match &parameter.value {
+            ParameterValue::U32(value) => json!(value),
+            ParameterValue::I32(value) => json!(value),
+            ParameterValue::Bool(value) => json!(value),
+            ParameterValue::F32(value) => json!(value),
+            ParameterValue::Text(value) => json!(value),
+        };
+        json!({"name": parameter.name, "value": value, "default": parameter.is_default})
+    };
+    program.parameters().iter().map(parameter).collect()
+}
+
+/// The maps of a filter with their sizes and columns, as JSON.
+pub fn maps_json(program: &Program) -> Vec<serde_json::Value> {
+    let fields = |fields: &[Field]| -> Vec<_> {
+        fields.iter().map(|field| json!({"name": field.name, "form": field.ty.name()})).collect()
+    };
+    let map = |declared: &map::Declaration| {
+        if let Some((ring, definition)) = object::ring(program, declared) {
+            return object::ring_json(ring, definition, bytes(declared));
+        }
+        let columns = Columns::of(declared);
+        let mut map = json!({
+            "name": declared.name, "kind": declared.kind.name(), "key_words": declared.key,
+            "value_words": declared.value, "entries": declared.entries, "bytes": bytes(declared),
+            "key": fields(&columns.key), "value": fields(&columns.value), "csv_header": declared.csv_header(),
+        });
+        if let Some(typed) = &declared.typed {
+            let [key, value] = object::fields(typed);
+            (map["key"], map["value"]) = (json!(key), json!(value));
+            map["object"] = object::of_types(typed);
+        }
+        map
+    };
+    program.maps().iter().map(map).collect()
 }

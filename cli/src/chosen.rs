@@ -9,7 +9,7 @@ use portcullis::program::Program;
 
 use super::out;
 
-/// A device, and how it was chosen.
+/// The device of a command, and how it was chosen.
 pub struct Chosen {
     /// The chosen device.
     pub device: Arc<dyn Device>,
@@ -18,7 +18,7 @@ pub struct Chosen {
 }
 
 impl Chosen {
-    /// The device that is asked for; of `auto` all that it may choose from.
+    /// Opens the device that `--device` names; for `auto`, every device that it may choose.
     pub fn open(selector: &Selector, settings: Settings) -> Result<Chosen, DeviceError> {
         if *selector != Selector::Auto {
             return Ok(Chosen { device: selector.open()?, auto: None });
@@ -30,37 +30,37 @@ impl Chosen {
         Ok(Chosen::among(candidates, settings))
     }
 
-    /// The one that `auto` takes where nothing is known.
+    /// Opens the device that `auto` takes without calibration: a hardware GPU, else the CPU.
     #[cfg(all(target_os = "linux", feature = "live"))]
     pub fn first() -> Result<Chosen, DeviceError> {
         Ok(Chosen { device: devices::open_auto()?, auto: None })
     }
 
-    /// Of these devices the one that each batch is best at.
+    /// A device that picks one of `candidates` for each batch, by estimated cost.
     pub fn among(candidates: Vec<Arc<dyn Device>>, settings: Settings) -> Chosen {
         let auto = Arc::new(AutoDevice::new(candidates, settings));
         Chosen { device: auto.clone(), auto: Some(auto) }
     }
 
-    /// What takes batches most of whose packets are of one flow, from a GPU that nobody asked for
-    /// by name.
+    /// The device for batches dominated by one flow (an elephant flow), which a GPU handles badly;
+    /// `None` if the user named the device.
     pub fn elephant_flow_device(&self) -> Option<Arc<dyn Device>> {
         self.auto.as_ref().and_then(|_| devices::open("cpu").ok())
     }
 
-    /// What batches are to be made for, once the filter is loaded.
+    /// The kind of device that batches should be sized for. Valid once the filter is loaded.
     pub fn kind(&self) -> DeviceKind {
         self.auto.as_ref().map_or(self.device.info().kind, |auto| auto.kind())
     }
 
-    /// Says what is odd about the choice, once the filter is loaded.
+    /// Prints warnings about the choice. Call once the filter is loaded.
     pub fn warn(&self) {
         self.auto.iter().flat_map(|auto| auto.take_warnings()).for_each(|note| out::warn(&note));
     }
 
-    /// What `auto` would choose for a filter on this machine, by what is kept: nothing is loaded or
-    /// measured.
-    pub fn foreseen(program: &Arc<Program>) -> String {
+    /// Describes what `auto` would choose for a filter on this machine by the cached calibration;
+    /// loads and measures nothing.
+    pub fn describe_prediction(program: &Arc<Program>) -> String {
         let candidates = match devices::candidates() {
             Ok(candidates) => candidates,
             Err(error) => return format!("device auto: {error}\n"),
@@ -69,21 +69,25 @@ impl Chosen {
             let auto = AutoDevice::new(candidates, Settings::default());
             return match auto.predict(program, &LoadOptions::default()) {
                 Ok(explanation) => explanation.to_string(),
-                Err(why) => format!("device auto: ignoring the cached calibration: {why}\n"),
+                Err(error) => format!("device auto: ignoring the cached calibration: {error}\n"),
             };
         };
-        alone(device.info())
+        only_choice(device.info())
     }
 
-    /// Why it is what it is, once the filter is loaded.
+    /// Describes why the device was chosen. Valid once the filter is loaded.
     pub fn explain(&self) -> String {
         match self.auto.as_ref().and_then(|auto| auto.explain()) {
             Some(explanation) => explanation.to_string(),
-            None => alone(self.device.info()),
+            None => only_choice(self.device.info()),
         }
     }
 }
 
-fn alone(info: &DeviceInfo) -> String {
-    format!("device {} ({}): there is nothing to choose from\n", info.id, out::printable(&info.name))
+fn only_choice(info: &DeviceInfo) -> String {
+    format!(
+        "device {} ({}): the only device, so there is nothing to choose from\n",
+        info.id,
+        out::printable(&info.name)
+    )
 }

@@ -1,4 +1,4 @@
-//! `portcullis ctl`
+//! `portcullis ctl`: the client of a run's control socket.
 
 use std::path::PathBuf;
 
@@ -84,7 +84,7 @@ enum MapCommand {
 }
 
 #[cfg(all(target_os = "linux", feature = "live"))]
-pub use asking::run;
+pub use client::run;
 
 #[cfg(not(all(target_os = "linux", feature = "live")))]
 pub fn run(args: &Args) -> Result<(), Failure> {
@@ -92,12 +92,12 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     Err(Failure::Usage(if cfg!(target_os = "linux") {
         "this program was built without live packets; build it with `--features af-xdp`, `--features nfqueue` or `--features dpdk`".into()
     } else {
-        "live packets are Linux's, and so are runs that can be asked for something".into()
+        "live traffic and `portcullis ctl` are supported on Linux only".into()
     }))
 }
 
 #[cfg(all(target_os = "linux", feature = "live"))]
-mod asking {
+mod client {
     use std::io::{self, ErrorKind, Read, Write};
     use std::os::unix::fs::FileTypeExt;
     use std::os::unix::net::UnixStream;
@@ -113,22 +113,21 @@ mod asking {
     use crate::out;
     use crate::run::live::report::{self, ExtraReport};
 
-    /// How long a run may take to answer: a driver may compile for seconds, and what a batch takes
-    /// is cut to less.
-    const PATIENCE: Duration = Duration::from_secs(60);
+    /// Time limit for an answer. A driver may compile for seconds; batches take less.
+    const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
-    /// Asks.
+    /// Sends the request and prints the answer.
     pub fn run(args: &Args) -> Result<(), Failure> {
         match ask(&args.control, &request(&args.command)?)? {
             Answer::Done => Ok(()),
             Answer::Text(text) => out::print(text),
-            Answer::Reloaded(reloaded) => out::print(out::printable(&told(&reloaded))),
+            Answer::Reloaded(reloaded) => out::print(out::printable(&describe_reload(&reloaded))),
             Answer::Stats(stats) => match args.command {
                 Command::Stats { json: true } => out::print(format!("{}\n", stats.get())),
                 _ => {
                     let summary: RunSummary = serde_json::from_str(stats.get())
-                        .map_err(|error| Failure::Wrong(format!("the run's numbers make no sense here: {error}")))?;
-                    // Runs of another release may have none.
+                        .map_err(|error| Failure::Wrong(format!("cannot decode the statistics of the run: {error}")))?;
+                    // Instances of other releases may not send these.
                     let besides: ExtraReport = serde_json::from_str(stats.get()).unwrap_or_default();
                     out::print(report::table(&summary, "so far", None, &besides))
                 }
@@ -164,7 +163,7 @@ mod asking {
         })
     }
 
-    /// Sends a request, and waits for its answer.
+    /// Sends a request and waits for its answer.
     fn ask(path: &Path, request: &Request) -> Result<Answer, Failure> {
         let wrong = |what: &str| Failure::Wrong(format!("--control {}: {what}", path.display()));
         let failed = |error: io::Error| match error.kind() {
@@ -172,21 +171,23 @@ mod asking {
                 wrong("the run has not answered for a minute; it may be stopped")
             }
             ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => {
-                wrong("the run hung up without an answer: it has ended, or is ending")
+                wrong("the run closed the connection without an answer: it has ended or is ending")
             }
             _ => wrong(&reason(&error)),
         };
         let mut stream = UnixStream::connect(path).map_err(|error| match error.kind() {
-            ErrorKind::NotFound => wrong("there is no socket; name the one that the run was started with"),
-            ErrorKind::PermissionDenied => wrong("no permission: the socket is for who started the run, and for root"),
+            ErrorKind::NotFound => wrong(&format!("{error}; give the path that the run was started with")),
+            ErrorKind::PermissionDenied => {
+                wrong(&format!("{error}; only root and the user who started the run may use it"))
+            }
             ErrorKind::ConnectionRefused => {
                 let is_socket = path.metadata().is_ok_and(|it| it.file_type().is_socket());
-                wrong(if is_socket { "nobody listens there: the run has ended" } else { "this is no socket" })
+                wrong(&format!("{error}; {}", if is_socket { "the run has ended" } else { "it is not a socket" }))
             }
             _ => wrong(&reason(&error)),
         })?;
-        stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
-        stream.set_write_timeout(Some(PATIENCE)).map_err(failed)?;
+        stream.set_read_timeout(Some(ANSWER_TIMEOUT)).map_err(failed)?;
+        stream.set_write_timeout(Some(ANSWER_TIMEOUT)).map_err(failed)?;
         let line = control::encode(request);
         if line.len() > control::MAX_REQUEST_BYTES {
             return Err(Failure::Usage(format!("the request has more than {} bytes", control::MAX_REQUEST_BYTES)));
@@ -200,13 +201,13 @@ mod asking {
         control::decode_answer(&answer).map_err(|refused| wrong(&refused.error))
     }
 
-    /// What became of the maps.
-    fn told(reloaded: &ReloadReport) -> String {
-        let mut text = format!("{} has taken over\n", reloaded.filter);
+    /// Describes a reload and what became of the maps.
+    fn describe_reload(reloaded: &ReloadReport) -> String {
+        let mut text = format!("{} has replaced the filter\n", reloaded.filter);
         for (names, what) in [
             (&reloaded.carried, "maps carried over"),
-            (&reloaded.empty, "maps that begin empty"),
-            (&reloaded.gone, "maps of the old filter that are gone"),
+            (&reloaded.empty, "maps that start empty"),
+            (&reloaded.gone, "maps of the old filter that were dropped"),
         ] {
             if !names.is_empty() {
                 text += &format!("{what}: {}\n", names.join(", "));

@@ -14,7 +14,7 @@ pub struct Args {
     json: bool,
 }
 
-/// Probes and lists.
+/// Probes every backend and prints what it finds.
 pub fn run(args: Args) -> Result<(), Failure> {
     let found: Vec<(&Backend, BackendDevices)> = backends().iter().map(|b| (b, b.probe())).collect();
     if args.json { out::print(as_json(&found) + "\n") } else { out::print(as_text(&found)) }
@@ -36,7 +36,9 @@ fn as_text(found: &[(&Backend, BackendDevices)]) -> String {
                         "    dispatch".into(),
                         info.dispatch.iter().map(|d| d.name()).collect::<Vec<_>>().join(", "),
                     ]);
-                    rows.extend(info.limits.iter().map(|(name, value)| vec![format!("    {name}"), value.clone()]));
+                    rows.extend(
+                        info.limits.iter().map(|limit| vec![format!("    {}", limit.name()), limit.value().to_owned()]),
+                    );
                     text += &out::table(rows, &[]);
                 }
             }
@@ -58,7 +60,7 @@ fn as_json(found: &[(&Backend, BackendDevices)]) -> String {
                 .map(|device| {
                     let info = device.info();
                     let limits: serde_json::Map<_, _> =
-                        info.limits.iter().map(|(name, value)| ((*name).to_owned(), json!(value))).collect();
+                        info.limits.iter().map(|limit| (limit.name().to_owned(), json!(limit.value()))).collect();
                     let dispatch: Vec<_> = info.dispatch.iter().map(|method| method.name()).collect();
                     json!({
                         "id": info.id, "name": info.name, "kind": info.kind.name(), "driver": info.driver,

@@ -11,27 +11,27 @@ use portcullis::program::Program;
 
 use super::out;
 
-/// A decision: what it is about, and the lines that tell of it.
+/// The explanation of one decision: a title and its lines.
 #[derive(Debug)]
 pub struct Section {
     title: &'static str,
     lines: Vec<String>,
 }
 
-/// All of them as text, each line's end included.
+/// Formats sections as text that ends in a newline.
 pub fn text(sections: &[Section]) -> String {
     let mut text = String::new();
     for Section { title, lines } in sections {
-        writeln!(text, "{title}:").expect("texts take all");
-        lines.iter().for_each(|line| writeln!(text, "  {line}").expect("texts take all"));
+        writeln!(text, "{title}:").expect("writing to a String cannot fail");
+        lines.iter().for_each(|line| writeln!(text, "  {line}").expect("writing to a String cannot fail"));
     }
     text
 }
 
-/// Packets that a batch may have: how far apart they begin, and how long they are.
+/// Example batches: distance between packet starts, and packet length, in bytes.
 const BATCHES: [(u32, u32); 4] = [(64, 60), (512, 508), (1500, 1500), (2112, 1500)];
 
-/// How packets would get to a GPU on this machine: to be told of a filter alone.
+/// Explains how packets of this filter would be transferred to a GPU on this machine.
 pub fn transfer_of_filter(program: &Program) -> Section {
     let (needs, costs) = (AccessNeeds::of_program(program), portcullis_cache::costs::host_costs());
     let mut lines = vec![format!("this machine: {costs}")];
@@ -59,7 +59,7 @@ fn plan(
         return Some(TransferPlan::without_access(needs));
     }
     const PACKETS: u32 = 64;
-    // The room of filters that change lengths comes on top.
+    // Filters that change lengths need headroom and tailroom around each packet.
     let (stride, first) = if needs.room { (stride + 2 * RESIZE_ROOM, RESIZE_ROOM) } else { (stride, 0) };
     let descriptors = (0..PACKETS).map(|i| Descriptor { offset: first + i * stride, length }).collect();
     let arena = Arena::new((PACKETS * stride + 2 * first) as usize).ok()?;
@@ -69,7 +69,7 @@ fn plan(
     transfer_planner::plan_transfer(&batch, needs, &site, Transfer::Auto, || costs).ok()
 }
 
-/// How packets got to a session's device.
+/// Explains how packets were transferred to a session's device.
 pub fn transfer_of_run(session: &dyn Session) -> Section {
     let mut lines = Vec::new();
     match session.transfer_plan() {
@@ -123,7 +123,7 @@ fn stages_of(stages: &Stages) -> [String; 3] {
     ]
 }
 
-/// Writes sections where they are no part of what is printed: to standard error.
+/// Prints sections to standard error.
 pub fn note(sections: &[Section]) {
     out::note(text(sections).trim_end());
 }

@@ -1,4 +1,4 @@
-//! How a command can end other than well, and the exit codes.
+//! The ways in which a command fails, and the exit codes.
 
 use std::io;
 use std::process::ExitCode;
@@ -6,36 +6,37 @@ use std::process::ExitCode;
 use codespan_reporting::term::termcolor::StandardStream;
 use portcullis::device::DeviceError;
 use portcullis::diagnostics::Diagnostics;
-use portcullis::io::SinkError;
+use portcullis::packet_io::SinkError;
 
 use super::out;
 
-/// The filter or the input is wrong, or a device failed.
+/// Exit code: the filter or the input is wrong, or a device failed.
 pub const WRONG: u8 = 1;
-/// The arguments are wrong; clap uses the same number.
+/// Exit code: the arguments are wrong. clap uses the same number.
 pub const USAGE: u8 = 2;
-/// Ctrl-C: 128 + SIGINT, as shells have it.
+/// Exit code after Ctrl-C: 128 + SIGINT, as in shells.
 pub const INTERRUPTED: u8 = 130;
-/// Nobody reads standard output: 128 + SIGPIPE, which ends other programs there.
+/// Exit code after the reader closed the pipe: 128 + SIGPIPE, as if the signal had ended the
+/// program.
 pub const CLOSED_PIPE: u8 = 141;
 
-/// Why a command did not do what was asked.
+/// Why a command failed.
 #[derive(Debug)]
 pub enum Failure {
-    /// The filter, the input or a device is at fault; the text says what and where.
+    /// The filter, the input or a device is at fault; the text names it and the cause.
     Wrong(String),
     /// The filter does not compile.
     Filter(Box<Diagnostics>),
-    /// The arguments contradict each other or the world.
+    /// The arguments contradict each other, or do not apply to the filter or the system.
     Usage(String),
-    /// What had to be said has been said: only the exit code is left.
+    /// The error has been reported; only the exit code is left.
     Silent(u8),
-    /// Nobody reads what we write: a quiet end, as of any program in a pipe.
+    /// The reader of standard output closed the pipe, which ends the program silently.
     ClosedPipe,
 }
 
 impl Failure {
-    /// Says it on standard error, and gives the exit code.
+    /// Reports the failure on standard error. Returns the exit code.
     pub fn report(self) -> ExitCode {
         match self {
             Failure::Wrong(text) => {
@@ -43,7 +44,7 @@ impl Failure {
                 ExitCode::from(WRONG)
             }
             Failure::Filter(diagnostics) => {
-                // Where standard error is gone, the exit code still tells.
+                // If standard error cannot be written, the exit code still tells.
                 let _ = diagnostics.emit(&mut StandardStream::stderr(out::color(&io::stderr())));
                 ExitCode::from(code(&diagnostics))
             }
@@ -57,7 +58,8 @@ impl Failure {
     }
 }
 
-/// A filter that is wrong only in what it was given on the command line was used wrongly.
+/// Returns the exit code for diagnostics: [`USAGE`] if all are about parameters given on the
+/// command line.
 pub fn code(diagnostics: &Diagnostics) -> u8 {
     if diagnostics.errors.iter().all(|error| error.parameter.is_some()) { USAGE } else { WRONG }
 }
@@ -77,7 +79,7 @@ impl From<SinkError> for Failure {
 impl From<DeviceError> for Failure {
     fn from(error: DeviceError) -> Failure {
         match error {
-            // Whoever pressed Ctrl-C has been told.
+            // The interrupt handler has reported it.
             DeviceError::Cancelled => Failure::Silent(INTERRUPTED),
             error => Failure::Wrong(error.to_string()),
         }

@@ -1,35 +1,44 @@
-//! What goes to standard output and standard error, and the tables' looks.
+//! Standard output and standard error: results, messages and the formatting of numbers and tables.
 
 use std::fmt;
 use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::path::Path;
 
 use codespan_reporting::term::termcolor::ColorChoice;
-use comfy_table::{CellAlignment, Table, presets};
-use portcullis::io::create_error_reason;
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use portcullis::packet_io::create_error_reason;
 use portcullis::reason;
 
 use super::failure::Failure;
 use super::startup;
 
-/// Writes to standard output, the end of the line included in `text` where it is wanted.
+/// Prints a result on standard output. `text` includes its line ends.
+///
+/// # Errors
+/// Standard output cannot be written.
 pub fn print(text: impl AsRef<[u8]>) -> Result<(), Failure> {
     check_stdout()?;
     let mut out = io::stdout().lock();
     out.write_all(text.as_ref()).and_then(|()| out.flush()).map_err(|error| stdout_failed(&error))
 }
 
-/// Writes a report, as JSON where that is wanted, and for people.
-pub fn deliver(file: Option<&str>, json: String, text: String) -> Result<(), Failure> {
+/// Writes a report to a file as JSON and to standard output as text. With `-` as the file, JSON
+/// goes to standard output and the text to standard error; without a file only the text is printed.
+///
+/// # Errors
+/// The file or standard output cannot be written.
+pub fn deliver(file: Option<&Path>, json: String, text: String) -> Result<(), Failure> {
     match file {
-        Some("-") => {
+        Some(file) if file == Path::new("-") => {
             note(text.trim_end());
             print(json)
         }
-        // The file first: it is whole then even where nobody reads the table.
+        // The file first, so that it is complete even if the reader of the table is gone.
         file => {
             if let Some(file) = file {
                 std::fs::write(file, json).map_err(|error| {
-                    Failure::Wrong(format!("{file}: cannot be written: {}", create_error_reason(file.as_ref(), &error)))
+                    let reason = create_error_reason(file, &error);
+                    Failure::Wrong(format!("{}: cannot be written: {reason}", file.display()))
                 })?;
             }
             print(text)
@@ -50,7 +59,7 @@ pub fn check_stdout() -> Result<(), Failure> {
     Err(Failure::Wrong(format!("standard output is closed: {error}; redirect it to a file, a pipe or /dev/null")))
 }
 
-/// What an error of standard output means: a closed pipe is an end like another.
+/// Converts a write error of standard output. A closed pipe ends the program silently.
 pub fn stdout_failed(error: &io::Error) -> Failure {
     match error.kind() {
         ErrorKind::BrokenPipe => Failure::ClosedPipe,
@@ -58,7 +67,7 @@ pub fn stdout_failed(error: &io::Error) -> Failure {
     }
 }
 
-/// A line on standard error. Where nobody reads it, it is lost.
+/// Prints a line on standard error. A write error is ignored.
 pub fn line(text: &str) {
     raw(format_args!("{text}\n"));
 }
@@ -72,7 +81,7 @@ pub fn note(text: &str) {
     line(text);
 }
 
-/// An error's line on standard error, or in the log where one is wanted.
+/// Prints an error on standard error, or as a log event if logging is on.
 pub fn error(text: &str) {
     #[cfg(all(target_os = "linux", feature = "live"))]
     if live::logs() {
@@ -81,7 +90,7 @@ pub fn error(text: &str) {
     line(&format!("error: {}", printable(text)));
 }
 
-/// A warning's line on standard error, or in the log where one is wanted.
+/// Prints a warning on standard error, or as a log event if logging is on.
 pub fn warn(text: &str) {
     #[cfg(all(target_os = "linux", feature = "live"))]
     if live::logs() {
@@ -90,16 +99,25 @@ pub fn warn(text: &str) {
     line(&format!("warning: {}", printable(text)));
 }
 
-/// Whole lines on standard error, above what is redrawn there.
+/// Prints whole lines on standard error, above a progress bar or table that is redrawn there.
 fn raw(text: fmt::Arguments<'_>) {
     let write = || {
         let _ = io::stderr().lock().write_fmt(text);
     };
     #[cfg(all(target_os = "linux", feature = "live"))]
     if let Some(bar) = live::redrawn() {
-        return bar.suspend(write);
+        bar.suspend(write);
+        return return_cursor();
     }
     write();
+}
+
+/// Moves the cursor to the start of the line, after a progress bar was drawn on standard error.
+///
+/// indicatif pads each line to the width of the terminal and leaves the cursor behind it. There the
+/// terminal's echo of Ctrl-C wraps, and the bar would be cleared one line too low.
+pub fn return_cursor() {
+    let _ = io::stderr().write_all(b"\r");
 }
 
 /// Output during live runs.
@@ -113,29 +131,29 @@ pub mod live {
 
     use indicatif::ProgressBar;
 
-    /// Whether notes go to the log.
+    /// Set once messages go to the log.
     static LOGS: AtomicBool = AtomicBool::new(false);
 
-    /// The lines that are redrawn at the end of standard error.
+    /// The table that is redrawn at the end of standard error.
     static REDRAWN: Mutex<Option<ProgressBar>> = Mutex::new(None);
 
-    /// From now on notes, warnings and errors are events of the log.
+    /// Sends notices, warnings and errors to the log from now on.
     pub fn log() {
         LOGS.store(true, Ordering::Relaxed);
     }
 
-    /// Whether they are.
+    /// Whether messages go to the log.
     pub fn logs() -> bool {
         LOGS.load(Ordering::Relaxed)
     }
 
-    /// Has all lines go above this from now on.
+    /// Sets the table that messages are printed above.
     pub fn redraw(bar: Option<ProgressBar>) {
         *REDRAWN.lock().unwrap_or_else(PoisonError::into_inner) = bar;
     }
 
-    /// Takes it away before the program ends at once, unless that takes long, as where nobody reads
-    /// standard error.
+    /// Clears the table before the program exits at once. Gives up after 100 ms, because standard
+    /// error may be a pipe that its reader does not empty.
     pub fn leave() {
         let (done, cleared) = channel::<()>();
         std::thread::spawn(move || {
@@ -151,12 +169,14 @@ pub mod live {
         REDRAWN.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Lines of standard error's terminal; 24, as on the first ones, where it is none.
-    pub fn height() -> usize {
-        rustix::termios::tcgetwinsize(io::stderr()).map_or(24, |size| size.ws_row.max(1).into())
+    /// Lines and columns of the terminal that standard error is; 24 and 80 if they are unknown.
+    pub fn terminal_size() -> (usize, usize) {
+        let size = rustix::termios::tcgetwinsize(io::stderr()).ok();
+        let known = size.filter(|size| size.ws_row > 0 && size.ws_col > 0);
+        known.map_or((24, 80), |size| (size.ws_row.into(), size.ws_col.into()))
     }
 
-    /// Standard error, for the log: what is written at once are whole lines.
+    /// Writer of the log: each write consists of whole lines for standard error.
     pub struct LogWriter;
 
     impl io::Write for LogWriter {
@@ -171,7 +191,8 @@ pub mod live {
     }
 }
 
-/// The text without what a terminal would obey: names of files and interfaces come from elsewhere.
+/// Replaces control characters, which a terminal would interpret: names of files and interfaces
+/// come from outside.
 pub fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() && c != '\n' { '\u{fffd}' } else { c }).collect()
 }
@@ -182,9 +203,24 @@ pub fn color(stream: &impl IsTerminal) -> ColorChoice {
     if wanted { ColorChoice::Auto } else { ColorChoice::Never }
 }
 
-/// A table without lines; columns in `right` are numbers.
+/// Formats a table without borders. The columns in `right` are right-aligned.
 pub fn table(rows: Vec<Vec<String>>, right: &[usize]) -> String {
+    arranged(Table::new(), rows, right)
+}
+
+/// A table whose cells are wrapped between words, as wide as the terminal or else 80 columns.
+pub fn wrapped_table(rows: Vec<Vec<String>>, right: &[usize]) -> String {
     let mut table = Table::new();
+    table.set_content_arrangement(ContentArrangement::Dynamic).set_width(terminal_width());
+    arranged(table, rows, right)
+}
+
+/// Width of standard output in columns: the terminal's up to 100, else 80.
+fn terminal_width() -> u16 {
+    terminal_size::terminal_size_of(io::stdout()).map_or(80, |(width, _)| width.0.clamp(40, 100))
+}
+
+fn arranged(mut table: Table, rows: Vec<Vec<String>>, right: &[usize]) -> String {
     table.load_style(presets::NOTHING);
     table.add_rows(rows);
     for (i, column) in table.column_iter_mut().enumerate() {
@@ -196,7 +232,7 @@ pub fn table(rows: Vec<Vec<String>>, right: &[usize]) -> String {
     table.to_string().lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
-/// A count with its digits in groups of three.
+/// Formats a count with its digits in groups of three.
 pub fn grouped(n: u64) -> String {
     let digits = n.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
@@ -209,14 +245,14 @@ pub fn grouped(n: u64) -> String {
     text
 }
 
-/// What comes in a second, in three digits with a fitting unit: `417 pps`, `7.28 kpps`, `1.25
+/// Formats a rate per second with three digits and an SI prefix: `417 pps`, `7.28 kpps`, `1.25
 /// Gb/s`.
 pub fn rate(a_second: f64, unit: &str) -> String {
     let (number, prefix) = scaled(a_second);
     format!("{number} {prefix}{unit}")
 }
 
-/// A rate as a table cell of fixed width, so that units line up.
+/// Formats a rate as a table cell of fixed width, so that units line up.
 #[cfg(all(target_os = "linux", feature = "live"))]
 pub fn rate_cell(a_second: f64, unit: &str) -> String {
     let (number, prefix) = scaled(a_second);
@@ -224,11 +260,11 @@ pub fn rate_cell(a_second: f64, unit: &str) -> String {
     format!("{number:>4} {:>width$}", format!("{prefix}{unit}"))
 }
 
-/// A number of three digits, and the SI prefix that it has then.
+/// Scales a number to three digits. Returns it with the SI prefix.
 fn scaled(mut number: f64) -> (String, &'static str) {
     let mut prefixes = ["", "k", "M", "G", "T"].into_iter().peekable();
     let mut prefix = prefixes.next().unwrap_or_default();
-    // From 999.5 on there would be four of them.
+    // From 999.5 on, rounding would give four digits.
     while number >= 999.5 && prefixes.peek().is_some() {
         number /= 1e3;
         prefix = prefixes.next().unwrap_or_default();

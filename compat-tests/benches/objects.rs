@@ -134,7 +134,7 @@ mod linux {
     }
 
     fn session(program: &Arc<Program>, presets: &[Preset]) -> Box<dyn Session> {
-        let options = LoadOptions { threads: NonZeroUsize::new(1), ..LoadOptions::default() };
+        let options = LoadOptions::default().with_threads(NonZeroUsize::new(1));
         let mut session = Cpu::new().load(program, &options).expect("the CPU accepts the program");
         for (map, entries) in presets {
             let of = &portcullis_xdp::ObjectInfo::of(program).expect("compiled from an object").maps;
@@ -348,7 +348,7 @@ mod linux {
         };
         let translating = show("translated", &mut || drop(black_box(program("gateway", &bytes))));
         let program = program("gateway", &bytes);
-        let options = LoadOptions { threads: NonZeroUsize::new(1), ..LoadOptions::default() };
+        let options = LoadOptions::default().with_threads(NonZeroUsize::new(1));
         let compiling = show("code for the CPU", &mut || {
             drop(black_box(Cpu::new().load(&program, &options).expect("the CPU accepts the program")))
         });

@@ -3,8 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
-use portcullis::io::synth::{self, Generator, Size, Spec};
-use portcullis::io::{Source, SourceError, SourceOptions, capture};
+use portcullis::packet_io::synth::{self, Generator, Size, Spec};
+use portcullis::packet_io::{Source, SourceError, SourceOptions, capture};
 
 /// Packets of one kind or from one file.
 #[derive(Debug, Clone)]
@@ -70,7 +70,7 @@ pub fn captures() -> Result<Vec<(Corpus, Option<SourceError>)>, String> {
     for file in files {
         let name = file.strip_prefix(&folder).unwrap_or(&file).display().to_string();
         let mut corpus = Corpus { name, packets: Vec::new() };
-        let mut source = match capture::open(&file.to_string_lossy(), &SourceOptions::default()) {
+        let mut source = match capture::open(&file, &SourceOptions::default()) {
             Ok(source) => source,
             Err(error) => {
                 corpora.push((corpus, Some(error)));

@@ -84,7 +84,7 @@ fn variants(backend: &str, device: &Arc<dyn Device>) -> Vec<Arc<dyn Device>> {
         // Use the transfers of GPUs with dedicated memory on devices that share the host's memory.
         "opencl" => {
             vec![Arc::new(
-                named(id, portcullis::opencl::probe()).unwrap_or_else(|| panic!("{id} is gone")).as_discrete(),
+                named(id, portcullis::backend::opencl::probe()).unwrap_or_else(|| panic!("{id} is gone")).as_discrete(),
             )]
         }
         // Each dispatch method has kernels of its own. `inline` is left out: it takes one batch at
@@ -117,9 +117,9 @@ fn named<D: Device>(id: &str, found: Result<Vec<D>, DeviceError>) -> Option<D> {
 pub fn with_group_size(device: &Arc<dyn Device>, packets: u32) -> Option<Arc<dyn Device>> {
     let id = device.info().id.as_str();
     Some(match id.split(':').next()? {
-        "wgpu" => Arc::new(named(id, portcullis::wgpu::probe())?.with_group_size(packets)),
-        "opencl" => Arc::new(named(id, portcullis::opencl::probe())?.with_group_size(packets)),
-        "cuda" => Arc::new(named(id, portcullis::cuda::probe())?.with_group_size(packets)),
+        "wgpu" => Arc::new(named(id, portcullis::backend::wgpu::probe())?.with_group_size(packets)),
+        "opencl" => Arc::new(named(id, portcullis::backend::opencl::probe())?.with_group_size(packets)),
+        "cuda" => Arc::new(named(id, portcullis::backend::cuda::probe())?.with_group_size(packets)),
         _ => return None,
     })
 }

@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use portcullis_core::device::{
-    Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, LoadOptions, READS_IN_PLACE, Session,
+    Device, DeviceError, DeviceInfo, DeviceKind, DeviceLimit, Dispatch, InPlaceReads, LoadOptions, Session,
 };
 use portcullis_core::program::Program;
 use portcullis_cpu::vector::LaneProgram;
@@ -38,7 +38,7 @@ impl Lanes {
                 kind: DeviceKind::Reference,
                 driver: "none".into(),
                 dispatch: Dispatch::COMMON,
-                limits: vec![("threads", "1".into()), (READS_IN_PLACE, "yes".into())],
+                limits: vec![DeviceLimit::new("threads", "1"), DeviceLimit::ReadsInPlace(InPlaceReads::Always)],
             },
         }
     }

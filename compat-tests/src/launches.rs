@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use portcullis_core::device::{
-    Completion, DeviceError, Imported, LoadOptions, Session, StageTimes, SubmitError, check_submission,
+    Completion, DeviceError, Imported, Instrumented, LoadOptions, Session, StageTimes, SubmitError, check_submission,
 };
 use portcullis_core::map::layout::Layout;
 use portcullis_core::packet::{Batch, Descriptor, READABLE_PAST_END, RESIZE_ROOM, ResizeRoom, Span, Verdicts};
@@ -181,3 +181,5 @@ impl Session for LaunchSession {
         self.depth
     }
 }
+
+impl Instrumented for LaunchSession {}

@@ -41,7 +41,7 @@ struct Ipv4<'a> {
     protocol: u8,
     source: [u8; 4],
     destination: [u8; 4],
-    /// Whether it is a fragment other than the first.
+    /// Set for fragments other than the first.
     later_fragment: bool,
     /// Bytes after the header and its options; empty if the options are truncated.
     payload: &'a [u8],

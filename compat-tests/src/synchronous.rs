@@ -5,7 +5,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use portcullis_core::device::{
-    Completion, DeviceError, HostMaps, Imported, LoadOptions, Session, StageTimes, SubmitError, check_submission,
+    Completion, DeviceError, HostMaps, Imported, Instrumented, LoadOptions, Session, StageTimes, SubmitError,
+    check_submission,
 };
 use portcullis_core::map::compactor::MapCompactor;
 use portcullis_core::packet::{Batch, Descriptor, Metadata, Span, Verdicts};
@@ -124,3 +125,5 @@ impl<E: Execute> Session for SynchronousSession<E> {
         self.depth
     }
 }
+
+impl<E: Execute> Instrumented for InTurn<E> {}

@@ -40,7 +40,7 @@ pub fn fill(program: &Program, session: &mut dyn Session) {
 /// # Panics
 /// If they differ.
 pub fn check(device: &Arc<dyn Device>, program: &Arc<Program>, maps: Maps, packets: &[Vec<u8>]) {
-    let options = LoadOptions { threads: NonZeroUsize::new(3), ..LoadOptions::default() };
+    let options = LoadOptions::default().with_threads(NonZeroUsize::new(3));
     let mut session = match device.load(program, &options) {
         // Delivery modes that do not preserve order reject filters with flows.
         Err(error @ DeviceError::Unsupported { .. }) if maps == Maps::Flows => {

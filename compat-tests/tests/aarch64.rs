@@ -78,7 +78,7 @@ fn packet_groups_leave_the_same_maps_on_both_processors() {
         let with_maps = stock_filters().filter(|(_, program)| !program.maps().is_empty() && !program.has_flows());
         for (name, program) in with_maps.filter(|(_, program)| batches(program) > 2) {
             let here = Cpu::with_style(style);
-            let options = LoadOptions { threads: std::num::NonZeroUsize::new(1), ..LoadOptions::default() };
+            let options = LoadOptions::default().with_threads(std::num::NonZeroUsize::new(1));
             let mut sessions = [&here as &dyn Device, &**device].map(|device| device.load(&program, &options).unwrap());
             let mut outcomes = Vec::new();
             for session in &mut sessions {
@@ -114,7 +114,7 @@ fn random_filters_agree_with_the_interpreter() {
         let mut refused = 0;
         for seed in 0..FILTERS {
             let filter = generator::filter(seed, &Config::varied(seed));
-            let options = ProgramOptions { parameters: filter.parameters, fuel: FUEL, ..ProgramOptions::default() };
+            let options = ProgramOptions::default().with_parameters(filter.parameters).with_fuel(FUEL);
             let program = texts::in_wgsl_with(&format!("random filter {seed}"), &filter.text, &options);
             let packets = generator::packets(seed, 43);
             if program.facts().uses_float {

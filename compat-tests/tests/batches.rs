@@ -157,7 +157,7 @@ fn packets_may_start_at_any_alignment() {
 fn batches_complete_in_order_of_submission() {
     on_each("order of completion", |device| {
         for (&dispatch, text) in device.info().dispatch.iter().flat_map(|d| [(d, NUMBER), (d, COUNT)]) {
-            let options = LoadOptions { depth: 4, dispatch: Some(dispatch), ..LoadOptions::default() };
+            let options = LoadOptions::default().with_depth(4).with_dispatch(dispatch);
             let session = device.load(&program(text), &options);
             let mut session = session.unwrap_or_else(|e| panic!("{} {dispatch}: {e}", device.info().id));
             let depth = session.depth();
@@ -198,7 +198,7 @@ fn batches_complete_in_order_of_submission() {
 fn unsupported_dispatch_methods_are_refused_by_name() {
     on_each("unsupported dispatch methods", |device| {
         for dispatch in Dispatch::ALL {
-            let options = LoadOptions { dispatch: Some(dispatch), ..LoadOptions::default() };
+            let options = LoadOptions::default().with_dispatch(dispatch);
             let loaded = device.load(&program(NUMBER), &options);
             if device.info().dispatch.contains(&dispatch) {
                 assert!(loaded.is_ok(), "{dispatch}");
@@ -275,7 +275,7 @@ const BURN: &str = "
 fn cancelling_ends_a_long_batch() {
     on_each("cancelling a long batch", |device| {
         let cancel = CancelToken::new();
-        let options = LoadOptions { cancel: cancel.clone(), ..LoadOptions::default() };
+        let options = LoadOptions::default().with_cancel(cancel.clone());
         let mut session = device.load(&program(BURN), &options).unwrap();
         session.submit(numbers(4_000_000, 8, 0, 8)).unwrap();
         cancel.cancel();
@@ -303,7 +303,7 @@ fn cancelling_ends_a_load() {
     on_each("cancelling a load", |device| {
         let cancel = CancelToken::new();
         cancel.cancel();
-        let options = LoadOptions { cancel, ..LoadOptions::default() };
+        let options = LoadOptions::default().with_cancel(cancel);
         // Both outcomes are correct: the load may finish before it checks the token.
         match device.load(&program(NUMBER), &options) {
             Ok(mut session) => assert_eq!(session.run(numbers(1, 4, 0, 4)).unwrap_err(), DeviceError::Cancelled),

@@ -5,8 +5,8 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use portcullis::backend::opencl::OpenClDevice;
 use portcullis::device::Device;
-use portcullis::opencl::OpenClDevice;
 use portcullis_compat_tests::c_programs::{self, packet};
 use portcullis_compat_tests::generator::Maps;
 use portcullis_compat_tests::harness::What;

@@ -24,7 +24,7 @@ const FUEL: u32 = 300;
 fn random(seed: u64) -> Arc<Program> {
     let filter = generator::filter(seed, &Config::varied(seed));
     let source = Source::new(format!("random filter {seed}"), filter.text);
-    let options = ProgramOptions { parameters: filter.parameters, fuel: FUEL, ..ProgramOptions::default() };
+    let options = ProgramOptions::default().with_parameters(filter.parameters).with_fuel(FUEL);
     Arc::new(wgsl::compile(&source, &options).unwrap_or_else(|e| panic!("{}\n{}", e.render(), source.text)))
 }
 
@@ -83,7 +83,7 @@ fn hard_cases(options: &Options) {
     let texts = std::iter::once(include_str!("../src/host/hard.wgsl").to_owned()).chain(texts);
     let compile = |(i, text)| {
         let source = Source::new(format!("hard case {i}"), text);
-        let options = ProgramOptions { fuel: FUEL, ..ProgramOptions::default() };
+        let options = ProgramOptions::default().with_fuel(FUEL);
         Arc::new(wgsl::compile(&source, &options).unwrap_or_else(|e| panic!("{}", e.render())))
     };
     let programs: Vec<_> = texts.enumerate().map(compile).collect();
@@ -137,7 +137,7 @@ fn opencl_c(options: &Options, seeds: std::ops::Range<u64>) {
     let suite = "OpenCL C in C";
     let compile = |text: &str| {
         let source = Source::new("program.cl", text);
-        let options = ProgramOptions { fuel: FUEL, ..ProgramOptions::default() };
+        let options = ProgramOptions::default().with_fuel(FUEL);
         Arc::new(opencl_c::compile(&source, &options, &mut NoIncludes).unwrap_or_else(|e| panic!("{}", e.render())))
     };
     let random = seeds.flat_map(|seed| [c_programs::program(seed).text, cl_programs::program(seed, true).text]);

@@ -222,7 +222,7 @@ fn programs() -> Vec<Program> {
     }
     for seed in 0..RANDOM_FILTERS {
         let filter = generator::filter(seed, &Config::varied(seed));
-        let options = ProgramOptions { parameters: filter.parameters, ..ProgramOptions::default() };
+        let options = ProgramOptions::default().with_parameters(filter.parameters);
         programs.push(compile(&format!("random filter {seed}"), &filter.text, &options));
     }
     programs

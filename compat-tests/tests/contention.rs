@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use portcullis::io::synth::Random;
+use portcullis::packet_io::synth::Random;
 use portcullis_compat_tests::interleavings::check::{Call, What, filter, memory, packet};
 use portcullis_compat_tests::{devices, texts};
 use portcullis_core::device::{Device, DeviceKind, LoadOptions, Session};
@@ -77,7 +77,7 @@ impl KeyHistory {
 
 fn load(device: &Arc<dyn Device>, program: &Arc<Program>) -> Box<dyn Session> {
     // More threads than processors, so that a thread may be preempted at any instruction.
-    let options = LoadOptions { threads: NonZeroUsize::new(4), ..LoadOptions::default() };
+    let options = LoadOptions::default().with_threads(NonZeroUsize::new(4));
     device.load(program, &options).unwrap_or_else(|error| panic!("{error}"))
 }
 
@@ -235,7 +235,7 @@ fn a_million_keys_are_inserted_concurrently() {
         let (words, layout) = (session.map_words(0).unwrap(), Layout::of(&program.maps()[0]));
         let mut is_there = vec![false; count as usize];
         for place in words[layout.slot_offset(0)..].chunks_exact(layout.stride as usize).filter(|place| place[0] != 0) {
-            // Key words hold 31 bits each, lowest first (docs/guide/maps.md, "Memory").
+            // Key words hold 31 bits each, lowest first (docs/reference/map-memory.md).
             let bits = |index: usize| place[index] & !KEY_WORD_WRITTEN;
             let (first, number) = (bits(0) | bits(1) << 31, bits(1) >> 1 | bits(2) << 30);
             let whole = first == FIRST && place[..3].iter().all(|word| word & KEY_WORD_WRITTEN != 0);

@@ -26,7 +26,7 @@ const BATCH: usize = 3001;
 const MIN_EXPRESSIONS: usize = 150;
 
 fn program(name: &str, code: &[portcullis_bpf::Instruction], fuel: u32) -> Arc<Program> {
-    let options = ProgramOptions { fuel, ..ProgramOptions::default() };
+    let options = ProgramOptions::default().with_fuel(fuel);
     let program = compile_program(&Source::new(name, name), code, &options);
     Arc::new(program.unwrap_or_else(|errors| panic!("{}\n{}", errors.render(), disassemble(code))))
 }

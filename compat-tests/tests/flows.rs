@@ -6,7 +6,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use portcullis::io::synth::Random;
+use portcullis::packet_io::synth::Random;
 use portcullis_compat_tests::{devices, texts};
 use portcullis_core::device::{Device, DeviceError, DeviceInfo, Dispatch, LoadOptions, Session};
 use portcullis_core::interp::InterpDevice;
@@ -106,7 +106,7 @@ fn outcome(session: &mut dyn Session, program: &Program, packets: &[Vec<u8>], si
 }
 
 fn options(threads: usize) -> LoadOptions {
-    LoadOptions { threads: NonZeroUsize::new(threads), ..LoadOptions::default() }
+    LoadOptions::default().with_threads(NonZeroUsize::new(threads))
 }
 
 /// Dispatch methods that filter packets concurrently and therefore refuse filters with flows.
@@ -197,7 +197,7 @@ fn batches_dominated_by_one_flow_move_to_another_device() {
             return println!("skipped on interp, the reference");
         }
         let counting = Arc::new(CountingDevice(Cpu::new(), AtomicUsize::new(0)));
-        let options = LoadOptions { elephant_flow_device: Some(counting.clone()), ..options(2) };
+        let options = options(2).with_elephant_flow_device(counting.clone() as Arc<dyn Device>);
         let Some(mut session) = load(device, &program, &options) else { return };
         let found = outcome(&mut *session, &program, &all, &[2000]);
         assert!(found == wanted, "results differ");

@@ -125,7 +125,7 @@ fn random_filters_agree_with_the_interpreter() {
     };
     for seed in 0..count {
         let filter = generator::filter(seed, &Config::varied(seed));
-        let options = ProgramOptions { parameters: filter.parameters, fuel: FUEL, ..ProgramOptions::default() };
+        let options = ProgramOptions::default().with_parameters(filter.parameters).with_fuel(FUEL);
         let program = texts::in_wgsl_with(&format!("random filter {seed}"), &filter.text, &options);
         let packets = generator::packets(seed, 43);
         match Case::new(program, packets).compare(&Lanes::new(), &[43, 7]) {
@@ -148,7 +148,7 @@ fn random_filters_with_maps_agree_with_the_interpreter() {
     let (mut fit, mut scalar_only) = (0, Vec::new());
     for seed in 0..40 {
         let filter = generator::filter(seed, &Config { maps: Some(Maps::OneByOne), ..Config::varied(seed) });
-        let options = ProgramOptions { parameters: filter.parameters, fuel: FUEL, ..ProgramOptions::default() };
+        let options = ProgramOptions::default().with_parameters(filter.parameters).with_fuel(FUEL);
         let program = texts::in_wgsl_with(&format!("random filter {seed} with maps"), &filter.text, &options);
         match LaneProgram::trace(&program) {
             Ok(_) => {

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use portcullis::io::synth::Random;
+use portcullis::packet_io::synth::Random;
 use portcullis_compat_tests::{devices, texts};
 use portcullis_core::device::{Device, DeviceError, LoadOptions, Session};
 use portcullis_core::interp::InterpDevice;

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use portcullis::cuda::{CubinSource, cubins};
+use portcullis::backend::cuda::{CubinSource, cubins};
 use portcullis::device::Dispatch;
 use portcullis_compat_tests::generator::{self, Config};
 use portcullis_compat_tests::nvidia::{ARCHITECTURES, PTXAS, Usage, assemble};
@@ -23,7 +23,7 @@ fn compilers() -> Option<PathBuf> {
         devices::absent(SUITE, "nvrtc", reason);
         None
     };
-    match (portcullis::cuda::nvrtc_version(), ptxas) {
+    match (portcullis::backend::cuda::nvrtc_version(), ptxas) {
         (Ok(_), Some(ptxas)) => Some(ptxas),
         (Err(reason), _) => absent(&reason),
         (Ok(_), None) => absent(&format!("no ptxas ({PTXAS}), which `cargo xtask test` fetches")),
@@ -31,7 +31,7 @@ fn compilers() -> Option<PathBuf> {
 }
 
 fn passed(remark: &str) {
-    let (major, minor) = portcullis::cuda::nvrtc_version().unwrap();
+    let (major, minor) = portcullis::backend::cuda::nvrtc_version().unwrap();
     devices::record(SUITE, "nvrtc", "passed", &format!("NVRTC {major}.{minor}, {remark}"));
 }
 
@@ -186,7 +186,7 @@ fn random_filters_compile() {
     let Some(ptxas) = compilers() else { return };
     for seed in 0..RANDOM_FILTERS {
         let filter = generator::filter(seed, &Config::varied(seed));
-        let options = ProgramOptions { parameters: filter.parameters, ..ProgramOptions::default() };
+        let options = ProgramOptions::default().with_parameters(filter.parameters);
         let program = texts::in_wgsl_with(&format!("random filter {seed}"), &filter.text, &options);
         pipelined(&ptxas, &program, &[ARCHITECTURES[seed as usize % ARCHITECTURES.len()]]);
     }

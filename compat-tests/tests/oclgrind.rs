@@ -66,7 +66,7 @@ fn map_accesses_stay_in_bounds() {
     let oclgrind: Arc<dyn Device> = Arc::new(oclgrind.without_races());
     for seed in 0..3 {
         let filter = generator::filter(seed, &Config { maps: Some(Maps::OneByOne), ..Config::varied(seed) });
-        let options = ProgramOptions { parameters: filter.parameters, fuel: 300, ..ProgramOptions::default() };
+        let options = ProgramOptions::default().with_parameters(filter.parameters).with_fuel(300);
         let program = texts::in_wgsl_with(&format!("random filter {seed} with maps"), &filter.text, &options);
         with_maps::check(&oclgrind, &program, Maps::OneByOne, &generator::packets(seed, 8));
     }

@@ -11,8 +11,8 @@
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
+use portcullis::backend::opencl::OpenClDevice;
 use portcullis::device::Device;
-use portcullis::opencl::OpenClDevice;
 use portcullis_compat_tests::corpora::{self, Corpus};
 use portcullis_compat_tests::witness::opencl::{self, Compiled, Packet};
 use portcullis_compat_tests::witness::{Answer, Unit};

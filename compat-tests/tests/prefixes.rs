@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use portcullis::io::synth::Random;
+use portcullis::packet_io::synth::Random;
 use portcullis_compat_tests::{devices, texts};
 use portcullis_core::device::{DeviceError, LoadOptions, Session};
 use portcullis_core::map::{Table, rows};

@@ -36,11 +36,7 @@ fn seeds() -> std::ops::Range<u64> {
 }
 
 fn options(seed: u64) -> ProgramOptions {
-    ProgramOptions {
-        parameters: generator::filter(seed, &Config::varied(seed)).parameters,
-        fuel: FUEL,
-        ..ProgramOptions::default()
-    }
+    ProgramOptions::default().with_parameters(generator::filter(seed, &Config::varied(seed)).parameters).with_fuel(FUEL)
 }
 
 fn program(seed: u64) -> Arc<Program> {
@@ -56,7 +52,7 @@ fn maps(seed: u64) -> Option<Maps> {
 
 fn filter_with_maps(seed: u64, maps: Maps) -> Arc<Program> {
     let filter = generator::filter(seed, &Config { maps: Some(maps), ..Config::varied(seed) });
-    let options = ProgramOptions { parameters: filter.parameters, fuel: FUEL, ..ProgramOptions::default() };
+    let options = ProgramOptions::default().with_parameters(filter.parameters).with_fuel(FUEL);
     texts::in_wgsl_with(&format!("random filter {seed} with maps"), &filter.text, &options)
 }
 

@@ -9,7 +9,8 @@ use portcullis_compat_tests::corpora::{self, Corpus};
 use portcullis_compat_tests::models::{self, Outcome};
 use portcullis_compat_tests::{devices, layouts, stock};
 use portcullis_core::device::{
-    Clock, Device, DeviceError, DeviceKind, LoadOptions, READS_IN_PLACE, Session, Transfer, TransferCounts,
+    Clock, Device, DeviceError, DeviceKind, InPlaceReads, LoadOptions, MeasureOptions, Session, Transfer,
+    TransferCounts,
 };
 use portcullis_core::diagnostics::Source;
 use portcullis_core::packet::{Batch, ResizeRoom};
@@ -28,10 +29,10 @@ fn compile(name: &str, text: &str) -> Arc<Program> {
 /// separate.
 fn on_each_with_discrete_variants(suite: &str, mut check: impl FnMut(&Arc<dyn Device>)) {
     devices::on_each(suite, |device| check(device));
-    for device in portcullis::opencl::probe().unwrap_or_default() {
+    for device in portcullis::backend::opencl::probe().unwrap_or_default() {
         check(&(Arc::new(device.as_discrete()) as Arc<dyn Device>));
     }
-    for device in portcullis::wgpu::probe().unwrap_or_default() {
+    for device in portcullis::backend::wgpu::probe().unwrap_or_default() {
         check(&(Arc::new(device.as_discrete()) as Arc<dyn Device>));
     }
 }
@@ -39,7 +40,8 @@ fn on_each_with_discrete_variants(suite: &str, mut check: impl FnMut(&Arc<dyn De
 /// Loads a filter with a transfer method. Returns `None` if the device refuses the method, after
 /// checking the reason.
 fn load(device: &Arc<dyn Device>, program: &Arc<Program>, transfer: Transfer) -> Option<Box<dyn Session>> {
-    let options = LoadOptions { transfer, record_stages: true, ..LoadOptions::default() };
+    let options =
+        LoadOptions::default().with_transfer(transfer).with_measure(MeasureOptions::default().with_record_stages(true));
     match device.load(program, &options) {
         Ok(session) => Some(session),
         Err(DeviceError::Unsupported { reason, .. }) if transfer != Transfer::Auto => {
@@ -180,7 +182,7 @@ fn transferred_bytes_are_counted() {
             assert!(moved.contains(&stages.bytes_to_device), "{id} {transfer}: {stages:?}");
             // Verdicts are bytes, or words if the device writes them to host memory, or are not
             // transferred at all.
-            let in_place = device.info().limits.iter().any(|(name, value)| *name == READS_IN_PLACE && value == "yes");
+            let in_place = device.info().in_place_reads() == InPlaceReads::Always;
             let returned: &[u64] = if in_place { &[0, 300, 1200] } else { &[300] };
             assert!(returned.contains(&stages.bytes_to_host), "{id} {transfer}: {stages:?}");
             let own = stages.upload + stages.kernel + stages.download;
@@ -207,7 +209,10 @@ fn transferred_bytes_are_counted() {
 /// Loads a filter for packets resident in device memory. Returns `None` if the filter or the device
 /// does not support them, and prints the reason.
 fn load_resident(device: &Arc<dyn Device>, name: &str, program: &Arc<Program>) -> Option<Box<dyn Session>> {
-    match device.load(program, &LoadOptions { resident: true, record_stages: true, ..LoadOptions::default() }) {
+    match device.load(
+        program,
+        &LoadOptions::default().with_measure(MeasureOptions::default().with_resident(true).with_record_stages(true)),
+    ) {
         Ok(session) => Some(session),
         Err(DeviceError::Unsupported { reason, .. }) => {
             let facts = program.facts();

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use portcullis::io::synth::Random;
+use portcullis::packet_io::synth::Random;
 use portcullis_compat_tests::{devices, layouts, objects};
 use portcullis_core::device::{Device, LoadOptions};
 use portcullis_core::packet::ResizeRoom;
@@ -21,7 +21,7 @@ fn program(source: &str, name: &str, random_seed: u32) -> Option<Arc<Program>> {
     }
     let path = objects::folder().join(format!("{source}.c"));
     let bytes = objects::compile(&path, "v3").unwrap_or_else(|error| panic!("{source}: {error}"));
-    let options = ProgramOptions { random_seed, ..ProgramOptions::default() };
+    let options = ProgramOptions::default().with_random_seed(random_seed);
     let program = xdp::compile(source, &bytes, Some(name), &options);
     Some(Arc::new(program.unwrap_or_else(|error| panic!("{source}:{name}: {}", error.render()))))
 }

@@ -6,8 +6,8 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-use portcullis::io::routes;
-use portcullis::io::synth::Random;
+use portcullis::packet_io::routes;
+use portcullis::packet_io::synth::Random;
 use portcullis::routes::RouteMaps;
 use portcullis_compat_tests::kernel::{self, Entries, KernelProgram, KernelRun};
 use portcullis_compat_tests::objects::{self, FORMS};

@@ -171,8 +171,7 @@ impl Case {
     /// # Errors
     /// Never, unless this build is broken.
     pub fn compile(&self) -> Result<Arc<Program>, Diagnostics> {
-        let options =
-            ProgramOptions { parameters: self.parameters.clone(), fuel: self.fuel, ..ProgramOptions::default() };
+        let options = ProgramOptions::default().with_parameters(self.parameters.clone()).with_fuel(self.fuel);
         let source = Source::new(format!("{}.{}", self.name, self.language.extension()), &*self.text);
         match self.language {
             Language::Wgsl => wgsl::compile(&source, &options),

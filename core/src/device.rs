@@ -3,6 +3,7 @@
 //! verdicts.
 
 use std::fmt;
+use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
@@ -25,7 +26,7 @@ mod transfer;
 pub mod transfer_planner;
 
 pub use dispatch::{Dispatch, SingleDispatch, UnknownDispatch};
-pub use fallback::WithFallback;
+pub use fallback::{FallbackSession, WithFallback};
 pub use flow_session::{FlowSession, OrderedSession};
 pub use host_maps::HostMaps;
 pub use synthetic_work::MAX_SYNTHETIC_WORK;
@@ -68,13 +69,77 @@ impl DeviceKind {
     }
 }
 
-/// Name of the limit of a device that can load no filter; its value is the reason. Such a device is
-/// listed, and `auto` never chooses it.
-pub const RUNS_NO_FILTER: &str = "runs no filter";
+/// A limit or property of a device worth showing, as a name and a value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DeviceLimit {
+    /// No filter can be loaded on the device, for this reason. Such a device is listed, and `auto`
+    /// never chooses it.
+    RunsNoFilter(String),
+    /// Whether the device accesses packets in host memory directly ([`Session::import`]) or works
+    /// on copies.
+    ReadsInPlace(InPlaceReads),
+    /// A limit that is only shown.
+    Other {
+        /// The name: `memory`.
+        name: &'static str,
+        /// The value with its unit: `16384 MiB`.
+        value: String,
+    },
+}
 
-/// Name of the limit that says whether the device accesses packets in host memory directly
-/// ([`Session::import`]) or works on copies.
-pub const READS_IN_PLACE: &str = "reads host memory in place";
+impl DeviceLimit {
+    /// Creates a limit that is only shown.
+    pub fn new(name: &'static str, value: impl Into<String>) -> DeviceLimit {
+        DeviceLimit::Other { name, value: value.into() }
+    }
+
+    /// The name for people.
+    pub fn name(&self) -> &'static str {
+        match self {
+            DeviceLimit::RunsNoFilter(_) => "runs no filter",
+            DeviceLimit::ReadsInPlace(_) => "reads host memory in place",
+            DeviceLimit::Other { name, .. } => name,
+        }
+    }
+
+    /// The value for people, with its unit.
+    pub fn value(&self) -> &str {
+        match self {
+            DeviceLimit::RunsNoFilter(reason) => reason,
+            DeviceLimit::ReadsInPlace(reads) => reads.name(),
+            DeviceLimit::Other { value, .. } => value,
+        }
+    }
+}
+
+/// Whether a device accesses packets in host memory without a copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum InPlaceReads {
+    /// It works on copies.
+    Never,
+    /// By some dispatch methods, or if the memory allows it, as this text says.
+    Sometimes(&'static str),
+    /// By every dispatch method.
+    Always,
+}
+
+impl InPlaceReads {
+    /// The value for people.
+    pub fn name(self) -> &'static str {
+        match self {
+            InPlaceReads::Never => "no",
+            InPlaceReads::Sometimes(condition) => condition,
+            InPlaceReads::Always => "yes",
+        }
+    }
+}
+
+impl From<bool> for InPlaceReads {
+    fn from(always: bool) -> InPlaceReads {
+        if always { InPlaceReads::Always } else { InPlaceReads::Never }
+    }
+}
 
 /// Identity and properties of a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,8 +154,33 @@ pub struct DeviceInfo {
     pub driver: String,
     /// The supported dispatch methods; the first is the default.
     pub dispatch: &'static [Dispatch],
-    /// Limits worth showing: name, and value with its unit.
-    pub limits: Vec<(&'static str, String)>,
+    /// Limits and properties worth showing, in the order of display.
+    pub limits: Vec<DeviceLimit>,
+}
+
+impl DeviceInfo {
+    /// Why no filter can be loaded on the device; `None` if filters can.
+    pub fn runs_no_filter(&self) -> Option<&str> {
+        self.limits.iter().find_map(|limit| match limit {
+            DeviceLimit::RunsNoFilter(reason) => Some(reason.as_str()),
+            _ => None,
+        })
+    }
+
+    /// Whether the device accesses packets in host memory without a copy.
+    pub fn in_place_reads(&self) -> InPlaceReads {
+        let reads = self.limits.iter().find_map(|limit| match limit {
+            DeviceLimit::ReadsInPlace(reads) => Some(*reads),
+            _ => None,
+        });
+        reads.unwrap_or(InPlaceReads::Never)
+    }
+
+    /// Replaces what [`DeviceInfo::in_place_reads`] returns.
+    pub fn set_in_place_reads(&mut self, reads: InPlaceReads) {
+        self.limits.retain(|limit| !matches!(limit, DeviceLimit::ReadsInPlace(_)));
+        self.limits.push(DeviceLimit::ReadsInPlace(reads));
+    }
 }
 
 /// Cancels work in flight. Clones share one state.
@@ -142,9 +232,10 @@ impl CancelToken {
 
 /// Options for [`Device::load`].
 #[derive(Clone)]
+#[non_exhaustive]
 pub struct LoadOptions {
     /// Number of threads for devices that run on the host's processor; one per core if `None`.
-    pub threads: Option<std::num::NonZeroUsize>,
+    pub threads: Option<NonZeroUsize>,
     /// Maximum number of batches in flight, at least 1.
     pub depth: usize,
     /// The dispatch method; the device's default if `None`. Loading fails if
@@ -155,31 +246,39 @@ pub struct LoadOptions {
     /// filter's maps move to that device and back. Used by GPU devices for filters with flows only;
     /// if `None`, all batches stay on the GPU.
     pub elephant_flow_device: Option<Arc<dyn Device>>,
-    /// For benchmarks: minimum time that each packet occupies its lane or thread beyond the
-    /// filter's own, at most [`MAX_SYNTHETIC_WORK`]. Only the CPU and CUDA devices support it; the
-    /// others refuse to load.
-    pub synthetic_work: Option<Duration>,
     /// How packets reach the device. If the device cannot do that for the filter, loading fails, or
     /// [`Session::submit`] does if it depends on the batch's memory.
     pub transfer: Transfer,
-    /// Costs of moving bytes, from which `auto` chooses a transfer; measured or taken from the
-    /// cache if `None`.
-    pub costs: Option<TransferCosts>,
-    /// For benchmarks: batches stay resident on the device. A batch that is submitted again, with
-    /// the same packets at the same place and unchanged bytes, is filtered there without another
-    /// upload. Devices that copy packets refuse filters that write packets, read metadata or have
-    /// maps, and dispatch methods that cannot keep uploads. The CPU filters packets in place and
-    /// ignores this.
-    pub resident: bool,
-    /// Record time and bytes per stage ([`Session::stages`]). Costs a few clock reads per batch,
-    /// and on devices with timestamps two per launch and copy.
-    pub record_stages: bool,
     /// Cancels the session's work. Sessions check it between chunks and while the host waits for
     /// the device. [`Session::complete`] then fails with [`DeviceError::Cancelled`] within a second
     /// or two. So do [`Session::submit`], which returns the batch if none of it has reached the
     /// device, and [`Device::load`] if it has to wait for a GPU. Work that the device has begun is
     /// abandoned: dropping the session does not wait for it.
     pub cancel: CancelToken,
+    /// What is measured, and under which conditions. Filters that are not measured need nothing of
+    /// it.
+    pub measure: MeasureOptions,
+}
+
+/// Options for measuring a session, part of [`LoadOptions`].
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct MeasureOptions {
+    /// Record time and bytes per stage ([`Instrumented::stages`]). Costs a few clock reads per
+    /// batch, and on devices with timestamps two per launch and copy.
+    pub record_stages: bool,
+    /// Minimum time that each packet occupies its lane or thread beyond the filter's own, at most
+    /// [`MAX_SYNTHETIC_WORK`]. Only the CPU and CUDA devices support it; the others refuse to load.
+    pub synthetic_work: Option<Duration>,
+    /// Costs of moving bytes, from which `auto` chooses a transfer; measured or taken from the
+    /// cache if `None`.
+    pub costs: Option<TransferCosts>,
+    /// Batches stay resident on the device. A batch that is submitted again, with the same packets
+    /// at the same place and unchanged bytes, is filtered there without another upload. Devices
+    /// that copy packets refuse filters that write packets, read metadata or have maps, and
+    /// dispatch methods that cannot keep uploads. The CPU filters packets in place and ignores
+    /// this.
+    pub resident: bool,
 }
 
 impl Default for LoadOptions {
@@ -189,13 +288,80 @@ impl Default for LoadOptions {
             depth: 3,
             dispatch: None,
             elephant_flow_device: None,
-            synthetic_work: None,
             transfer: Transfer::Auto,
-            costs: None,
-            resident: false,
-            record_stages: false,
             cancel: CancelToken::new(),
+            measure: MeasureOptions::default(),
         }
+    }
+}
+
+impl LoadOptions {
+    /// Sets [`LoadOptions::threads`].
+    #[must_use]
+    pub fn with_threads(self, threads: impl Into<Option<NonZeroUsize>>) -> LoadOptions {
+        LoadOptions { threads: threads.into(), ..self }
+    }
+
+    /// Sets [`LoadOptions::depth`].
+    #[must_use]
+    pub fn with_depth(self, depth: usize) -> LoadOptions {
+        LoadOptions { depth, ..self }
+    }
+
+    /// Sets [`LoadOptions::dispatch`].
+    #[must_use]
+    pub fn with_dispatch(self, dispatch: impl Into<Option<Dispatch>>) -> LoadOptions {
+        LoadOptions { dispatch: dispatch.into(), ..self }
+    }
+
+    /// Sets [`LoadOptions::elephant_flow_device`].
+    #[must_use]
+    pub fn with_elephant_flow_device(self, device: impl Into<Option<Arc<dyn Device>>>) -> LoadOptions {
+        LoadOptions { elephant_flow_device: device.into(), ..self }
+    }
+
+    /// Sets [`LoadOptions::transfer`].
+    #[must_use]
+    pub fn with_transfer(self, transfer: Transfer) -> LoadOptions {
+        LoadOptions { transfer, ..self }
+    }
+
+    /// Sets [`LoadOptions::cancel`].
+    #[must_use]
+    pub fn with_cancel(self, cancel: CancelToken) -> LoadOptions {
+        LoadOptions { cancel, ..self }
+    }
+
+    /// Sets [`LoadOptions::measure`].
+    #[must_use]
+    pub fn with_measure(self, measure: MeasureOptions) -> LoadOptions {
+        LoadOptions { measure, ..self }
+    }
+}
+
+impl MeasureOptions {
+    /// Sets [`MeasureOptions::record_stages`].
+    #[must_use]
+    pub fn with_record_stages(self, record_stages: bool) -> MeasureOptions {
+        MeasureOptions { record_stages, ..self }
+    }
+
+    /// Sets [`MeasureOptions::synthetic_work`].
+    #[must_use]
+    pub fn with_synthetic_work(self, synthetic_work: impl Into<Option<Duration>>) -> MeasureOptions {
+        MeasureOptions { synthetic_work: synthetic_work.into(), ..self }
+    }
+
+    /// Sets [`MeasureOptions::costs`].
+    #[must_use]
+    pub fn with_costs(self, costs: impl Into<Option<TransferCosts>>) -> MeasureOptions {
+        MeasureOptions { costs: costs.into(), ..self }
+    }
+
+    /// Sets [`MeasureOptions::resident`].
+    #[must_use]
+    pub fn with_resident(self, resident: bool) -> MeasureOptions {
+        MeasureOptions { resident, ..self }
     }
 }
 
@@ -206,12 +372,9 @@ impl fmt::Debug for LoadOptions {
             .field("depth", &self.depth)
             .field("dispatch", &self.dispatch)
             .field("elephant_flow_device", &self.elephant_flow_device.as_ref().map(|device| &device.info().id))
-            .field("synthetic_work", &self.synthetic_work)
             .field("transfer", &self.transfer)
-            .field("costs", &self.costs)
-            .field("resident", &self.resident)
-            .field("record_stages", &self.record_stages)
             .field("cancel", &self.cancel)
+            .field("measure", &self.measure)
             .finish()
     }
 }
@@ -330,7 +493,7 @@ pub trait Device: Send + Sync {
 }
 
 /// A program loaded on a device: a first-in, first-out queue of batches.
-pub trait Session: Send {
+pub trait Session: Instrumented + Send {
     /// Registers memory that batches will come from, so that the device maps it once. Optional:
     /// [`Session::submit`] accepts memory that was not registered.
     ///
@@ -387,33 +550,11 @@ pub trait Session: Send {
         Err(DeviceError::Unsupported { device: "the device".into(), reason: format!("it has no map {map}") })
     }
 
-    /// Runs pending background optimisation, such as compiling more code, to its end. For
-    /// measurements. What depends on the traffic is still learnt from later batches.
-    fn finish_background_work(&mut self) {}
-
     /// Number of batches in flight.
     fn in_flight(&self) -> usize;
 
     /// Maximum number of batches in flight.
     fn depth(&self) -> usize;
-
-    /// Time and bytes of the completed batches, per stage; `None` if [`LoadOptions::record_stages`]
-    /// was not set, or the device cannot tell.
-    fn stages(&self) -> Option<Stages> {
-        None
-    }
-
-    /// How the packets of the previous batch reached the device, and why; `None` if there was
-    /// nothing to decide.
-    fn transfer_plan(&self) -> Option<TransferPlan> {
-        None
-    }
-
-    /// A session of the same filter on another device ([`WithFallback`]), for batches that would
-    /// otherwise wait because this session is at its depth.
-    fn fallback(&mut self) -> Option<&mut dyn Session> {
-        None
-    }
 
     /// Submits one batch and waits for it. For tests and small programs.
     ///
@@ -426,6 +567,26 @@ pub trait Session: Send {
         assert_eq!(self.in_flight(), 0, "`run` needs a session without batches in flight");
         self.submit(batch).map_err(|refused| refused.error)?;
         Ok(self.complete()?.expect("one batch is in flight"))
+    }
+}
+
+/// What a session can tell about itself to those who measure it. Filtering needs none of it, so
+/// each method does nothing by default.
+pub trait Instrumented {
+    /// Runs pending background optimisation, such as compiling more code, to its end. What depends
+    /// on the traffic is still learnt from later batches.
+    fn finish_background_work(&mut self) {}
+
+    /// Time and bytes of the completed batches, per stage; `None` if
+    /// [`MeasureOptions::record_stages`] was not set, or the device cannot tell.
+    fn stages(&self) -> Option<Stages> {
+        None
+    }
+
+    /// How the packets of the previous batch reached the device, and why; `None` if there was
+    /// nothing to decide.
+    fn transfer_plan(&self) -> Option<TransferPlan> {
+        None
     }
 }
 

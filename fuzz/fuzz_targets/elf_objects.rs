@@ -6,7 +6,7 @@ use portcullis_fuzz::elf_objects::{damage, run};
 
 fuzz_target!(|data: &[u8]| run(data));
 
-// By turns as libFuzzer does, which knows what has led further, and by the format.
+// Alternate between libFuzzer's own mutations, which coverage guides, and structure-aware ones.
 fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
     match damage::damaged(&data[..size], seed.into()) {
         Some(damaged) if seed % 2 == 0 && damaged.len() <= max_size => {

@@ -2,7 +2,7 @@
 //! `SO_ATTACH_FILTER`. An accepted program must give the result of an independent interpreter.
 
 #[path = "../../frontends/bpf/src/tests/reference.rs"]
-#[allow(dead_code, reason = "its own crate's tests use all of it")]
+#[allow(dead_code, reason = "used in full by its own crate's tests")]
 mod reference;
 
 use std::fmt::Write;
@@ -84,14 +84,13 @@ pub fn run(data: &[u8]) {
         let _ = writeln!(text, "{code} {jt} {jf} {k}");
     }
     crate::filter::run(text.as_bytes(), bpf::compile);
-    let options = ProgramOptions { fuel: 100, ..ProgramOptions::default() };
+    let options = ProgramOptions::default().with_fuel(100);
     let Ok(compiled) = bpf::compile(&Source::new("fuzz", text), &options) else { return };
     let metadata = Metadata { wire_length: packet.len() as u32 + 3, port: 2, ..Metadata::default() };
     let input = Input { packet, wire_length: metadata.wire_length, port: metadata.port };
     let bounded = compiled.facts().max_iterations.is_some();
-    let interpreter =
-        Interpreter::new(&Arc::new(compiled)).expect("the verifier lets through what the interpreter takes");
-    let got = interpreter.run(packet, &metadata).expect("a packet that can be run").verdict;
+    let interpreter = Interpreter::new(&Arc::new(compiled)).expect("the interpreter accepts what the verifier accepts");
+    let got = interpreter.run(packet, &metadata).expect("the packet can be run").verdict;
     let want = reference::run(&program, input, STEPS);
     let want = want.map(|value| if value == 0 { Verdict::Drop } else { Verdict::Pass });
     // A loop may run out of fuel.
@@ -106,12 +105,12 @@ mod tests {
     use crate::mutate::{A_SECOND, mutation, run_for};
 
     #[test]
-    fn for_a_second() {
+    fn mutated_seeds_never_panic() {
         println!("{} programs", run_for(A_SECOND, "bpf_instructions", CORPUS, 0, run));
     }
 
     #[test]
-    fn the_seeds_are_programs_and_their_mutations_sometimes() {
+    fn seeds_and_some_mutations_are_valid_programs() {
         let compiles = |data: Vec<u8>| {
             let (_, program) = parts(&data);
             bpf::compile_program(&Source::new("f", ""), &program, &ProgramOptions::default()).is_ok()
@@ -124,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_of_no_kind() {
+    fn malformed_bytes_never_panic() {
         for data in [&b""[..], b"\0", b"\xff\xfe", &[6; 100], &[0; 100], &[0xff; 64]] {
             run(data);
         }

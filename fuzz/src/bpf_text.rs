@@ -84,12 +84,12 @@ mod tests {
     use crate::mutate::{A_SECOND, mutation, run_for};
 
     #[test]
-    fn for_a_second() {
+    fn mutated_seeds_never_panic() {
         println!("{} texts", run_for(A_SECOND, "bpf_text", CORPUS, 0, run));
     }
 
     #[test]
-    fn the_seeds_are_programs_and_their_mutations_sometimes() {
+    fn seeds_and_some_mutations_are_valid_programs() {
         let compiles = |data: Vec<u8>| {
             let source = Source::from_bytes("f", data).ok();
             source.is_some_and(|source| bpf::compile(&source, &ProgramOptions::default()).is_ok())
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_of_no_kind() {
+    fn malformed_bytes_never_panic() {
         for data in [&b""[..], b"\0", b"\xff\xfe", b"\xef\xbb\xbf", &[b' '; 100], &[b'1'; 100], &[0x80; 64]] {
             run(data);
         }

@@ -13,12 +13,12 @@ use portcullis_io::{CaptureFormat, Sink, Source, SourceOptions};
 type Packet = (Vec<u8>, u32, u64);
 
 /// Reader that returns a few bytes per call, as a pipe does.
-struct Dribble {
+struct ShortReads {
     bytes: Cursor<Vec<u8>>,
     step: usize,
 }
 
-impl Read for Dribble {
+impl Read for ShortReads {
     fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
         let step = self.step.min(into.len());
         self.bytes.read(&mut into[..step])
@@ -31,7 +31,7 @@ struct Memory(Arc<Mutex<Vec<u8>>>);
 
 impl Write for Memory {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().expect("nobody panics with it").extend_from_slice(bytes);
+        self.0.lock().expect("the lock is not poisoned").extend_from_slice(bytes);
         Ok(bytes.len())
     }
 
@@ -42,7 +42,7 @@ impl Write for Memory {
 
 /// Reads all packets, the format, and the error that ended reading, if any.
 fn read(bytes: &[u8], step: usize, options: &SourceOptions) -> (Vec<Packet>, CaptureFormat, Option<String>) {
-    let reader = Dribble { bytes: Cursor::new(bytes.to_vec()), step };
+    let reader = ShortReads { bytes: Cursor::new(bytes.to_vec()), step };
     let mut packets = Vec::new();
     let mut source = match capture::read("fuzz", None, Box::new(reader), options) {
         Ok(source) => source,
@@ -61,7 +61,7 @@ fn read(bytes: &[u8], step: usize, options: &SourceOptions) -> (Vec<Packet>, Cap
             Err(error) => break Some(error.to_string()),
         }
     };
-    assert!(matches!(source.next_batch(), Ok(None)), "nothing comes after the end");
+    assert!(matches!(source.next_batch(), Ok(None)), "no batch follows the end");
     for warning in source.take_warnings() {
         assert!(warning.to_string().starts_with("fuzz: "));
     }
@@ -82,25 +82,24 @@ fn write(bytes: &[u8], kind: CaptureKind) -> Option<Vec<u8>> {
         sink.write(&batch, &all).expect("memory takes everything");
     }
     sink.finish().expect("memory takes everything");
-    let bytes = memory.0.lock().expect("nobody panics with it").clone();
+    let bytes = memory.0.lock().expect("the lock is not poisoned").clone();
     Some(bytes)
 }
 
-/// The first byte selects how the rest is read.
+/// Reads the bytes as a capture in several ways, and writes and reads it again. The first byte
+/// selects how the rest is read.
 ///
 /// # Panics
-/// If ways of reading disagree, or writing and reading again changes the packets.
+/// If ways of reading disagree, or if writing and reading again changes the packets.
 pub fn run(data: &[u8]) {
     let Some((&how, bytes)) = data.split_first() else { return };
     let (wanted, format, error) = read(bytes, usize::MAX, &SourceOptions::default());
     // The header of a record takes at least 16 bytes.
     assert!(wanted.iter().map(|(packet, ..)| packet.len() + 16).sum::<usize>() <= bytes.len());
-    let options = SourceOptions {
-        max_packets: if how & 1 == 0 { 3 } else { usize::MAX },
-        room: if how & 2 == 0 { ResizeRoom::None } else { ResizeRoom::Both },
-        block_size: if how & 4 == 0 { 64 } else { 4096 },
-        ..SourceOptions::default()
-    };
+    let options = SourceOptions::default()
+        .with_max_packets(if how & 1 == 0 { 3 } else { usize::MAX })
+        .with_room(if how & 2 == 0 { ResizeRoom::None } else { ResizeRoom::Both })
+        .with_block_size(if how & 4 == 0 { 64 } else { 4096 });
     let step = if how & 8 == 0 { 17 } else { usize::MAX };
     let other = read(bytes, step, &options);
     assert_eq!((&other.0, &other.2), (&wanted, &error), "read with {options:?}, {step} bytes at a time");
@@ -108,7 +107,7 @@ pub fn run(data: &[u8]) {
     for kind in [CaptureKind::Pcap, CaptureKind::Pcapng] {
         let Some(written) = write(bytes, kind) else { continue };
         let (again, _, error) = read(&written, usize::MAX, &SourceOptions::default());
-        assert_eq!(error, None, "what was written");
+        assert_eq!(error, None, "reading what was written");
         let unit = format.resolution.nanoseconds();
         let limit = u64::from(u32::MAX) * 1_000_000_000;
         for ((packet, wire, time), (packet_again, wire_again, time_again)) in wanted.iter().zip(&again) {
@@ -164,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn the_good_inputs_are_good() {
+    fn seeds_are_valid_captures() {
         for data in good() {
             let (packets, _, error) = read(&data[1..], usize::MAX, &SourceOptions::default());
             assert_eq!(error, None);
@@ -173,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn for_a_second() {
+    fn mutated_seeds_never_panic() {
         let good = good();
         let seeds: Vec<&[u8]> = good.iter().map(Vec::as_slice).collect();
         // Lengths at their limits in both byte orders, and starts of pcapng blocks.

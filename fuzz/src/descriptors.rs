@@ -8,7 +8,7 @@ const ARENA: usize = 1024;
 
 /// Reference check of a batch's layout, by an ownership map of 4-byte words. `taken` is the map so
 /// far, with the end of the allocated range.
-fn may_lie(descriptors: &[Descriptor], margin: i64, taken: &mut [bool]) -> bool {
+fn is_valid_layout(descriptors: &[Descriptor], margin: i64, taken: &mut [bool]) -> bool {
     let mut map = taken.to_vec();
     for d in descriptors {
         let (start, end) = (i64::from(d.offset) - margin, i64::from(d.offset) + i64::from(d.length) + margin);
@@ -40,7 +40,7 @@ fn descriptors(bytes: &[u8]) -> Vec<Descriptor> {
 }
 
 /// Fills each packet with its own number, and checks that no other packet changes.
-fn check_apart(batch: &mut Batch) {
+fn check_no_aliasing(batch: &mut Batch) {
     for i in 0..batch.len() {
         batch.packet_mut(i).fill(i as u8);
     }
@@ -49,8 +49,9 @@ fn check_apart(batch: &mut Batch) {
     }
 }
 
-/// The first byte says whether packets have headroom and metadata, and how many descriptors belong
-/// to the first of two batches; the last part is where a filter leaves the packets.
+/// Builds two batches from the bytes, and moves their packets. The first byte says whether packets
+/// have headroom and metadata, and how many descriptors belong to the first batch; the last third
+/// of the descriptors is where a filter leaves the packets.
 ///
 /// # Panics
 /// If a batch is built from an overlapping layout, or a valid layout is rejected.
@@ -63,19 +64,19 @@ pub fn run(data: &[u8]) {
     }
     let resized = all.split_off(all.len() - all.len() / 3);
     let first = all.len().min(usize::from(how >> 4));
-    let mut carver = BatchCutter::new(Arena::new(ARENA).expect("a small arena"), None);
+    let mut cutter = BatchCutter::new(Arena::new(ARENA).expect("a small arena"), None);
     let mut taken = vec![false; ARENA / 4];
     let mut batches = Vec::new();
     for part in [&all[..first], &all[first..]] {
         let metadata = if how & 4 == 0 { Vec::new() } else { vec![Metadata::default(); part.len()] };
-        let wanted = may_lie(part, margin, &mut taken);
-        let carved = carver.cut_batch(part.to_vec(), metadata, room);
-        assert_eq!(carved.is_ok(), wanted, "{part:?} with {room:?}: {:?}", carved.err());
-        batches.extend(carved);
+        let wanted = is_valid_layout(part, margin, &mut taken);
+        let batch = cutter.cut_batch(part.to_vec(), metadata, room);
+        assert_eq!(batch.is_ok(), wanted, "{part:?} with {room:?}: {:?}", batch.err());
+        batches.extend(batch);
     }
-    drop(carver);
+    drop(cutter);
     for batch in &mut batches {
-        check_apart(batch);
+        check_no_aliasing(batch);
     }
     for batch in &mut batches {
         let before = batch.descriptors().to_vec();
@@ -87,7 +88,7 @@ pub fn run(data: &[u8]) {
         });
         assert_eq!(batch.resize(moved.clone()).is_ok(), inside, "{before:?} to {moved:?}");
         assert_eq!(batch.descriptors(), if inside { &moved } else { &before });
-        check_apart(batch);
+        check_no_aliasing(batch);
         batch.truncate(usize::from(how >> 5));
         assert!(batch.resize(Vec::new()).is_ok() == batch.is_empty());
     }
@@ -115,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn for_a_second() {
+    fn mutated_seeds_never_panic() {
         let good = good();
         let seeds: Vec<&[u8]> = good.iter().map(Vec::as_slice).collect();
         let pieces: &[&[u8]] = &[&[0; 4], &[0xff; 4], &[0, 4, 0, 0], &[0xff, 3, 0, 0], &[128, 0, 0, 0], &[4, 0, 0, 0]];

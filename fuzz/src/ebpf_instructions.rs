@@ -25,7 +25,8 @@ fn parts(data: &[u8]) -> (&[u8], Code) {
     (packet, Code { instructions, functions: vec![0], maps: MAPS.to_vec() })
 }
 
-fn held(data: &[u8]) -> Comparison {
+/// Compares the front end with the independent interpreter, on the packet and two others.
+fn compare_with_model(data: &[u8]) -> Comparison {
     let (packet, code) = parts(data);
     let packets = [packet.to_vec(), vec![0x45; 60], vec![0xff; 14]];
     compare(&code, &packets).unwrap_or_else(|difference| panic!("{}\n{}", difference.what, code.listing()))
@@ -36,7 +37,7 @@ fn held(data: &[u8]) -> Comparison {
 /// # Panics
 /// If the front end panics, or the translated filter differs from the instructions.
 pub fn run(data: &[u8]) {
-    held(data);
+    compare_with_model(data);
 }
 
 #[cfg(test)]
@@ -64,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn for_a_second() {
+    fn mutated_seeds_never_panic() {
         let seeds = seeds();
         let seeds: Vec<&[u8]> = seeds.iter().map(Vec::as_slice).collect();
         let pieces: &[&[u8]] = &[
@@ -80,18 +81,18 @@ mod tests {
     }
 
     #[test]
-    fn the_seeds_are_programs_and_their_mutations_sometimes() {
+    fn seeds_and_some_mutations_are_valid_programs() {
         let seeds = seeds();
-        let is_taken = |data: &[u8]| !matches!(held(data), Comparison::Refused(_));
-        let taken = seeds.iter().filter(|seed| is_taken(seed)).count();
-        assert!(taken > 15, "{taken} of {}", seeds.len());
+        let is_accepted = |data: &[u8]| !matches!(compare_with_model(data), Comparison::Refused(_));
+        let accepted = seeds.iter().filter(|seed| is_accepted(seed)).count();
+        assert!(accepted > 15, "{accepted} of {}", seeds.len());
         let seeds: Vec<&[u8]> = seeds.iter().map(Vec::as_slice).collect();
         let corpus = Corpus { seeds: &seeds, pieces: &[] };
-        assert!((0..100).filter(|&number| is_taken(&mutation(corpus, number))).count() > 5);
+        assert!((0..100).filter(|&number| is_accepted(&mutation(corpus, number))).count() > 5);
     }
 
     #[test]
-    fn bytes_of_no_kind() {
+    fn malformed_bytes_never_panic() {
         for data in [&b""[..], b"\0", b"\xff\xfe", &[6; 100], &[0; 100], &[0xff; 64], &[0x95; 65]] {
             run(data);
         }

@@ -15,7 +15,7 @@ use portcullis_cpu::vector::LaneProgram;
 /// # Panics
 /// If the compiler panics, rejects without a reason, or accepts what a device cannot run.
 pub(crate) fn run(data: &[u8], compile: impl FnOnce(&Source, &ProgramOptions) -> Result<Program, Diagnostics>) {
-    let options = ProgramOptions { fuel: 100, ..ProgramOptions::default() };
+    let options = ProgramOptions::default().with_fuel(100);
     let compiled = Source::from_bytes("fuzz", data.to_vec()).and_then(|source| compile(&source, &options));
     match compiled {
         Ok(program) => check_accepted(&Arc::new(program)),
@@ -41,14 +41,14 @@ pub(crate) fn check_rejected(errors: &Diagnostics) {
 /// # Panics
 /// If any of these fails.
 pub(crate) fn check_accepted(program: &Arc<Program>) {
-    let interpreter = Interpreter::new(program).expect("the verifier lets through what the interpreter takes");
+    let interpreter = Interpreter::new(program).expect("the interpreter accepts what the verifier accepts");
     let traced = LaneProgram::trace(program);
     if let Err(reason) = &traced {
-        let blames_us = |words: &str| reason.contains(words);
-        assert!(!blames_us("fault of Portcullis") && !blames_us("bug in Portcullis"), "{reason}");
+        let reports_a_bug = |words: &str| reason.contains(words);
+        assert!(!reports_a_bug("fault of Portcullis") && !reports_a_bug("bug in Portcullis"), "{reason}");
     }
     for packet in [&[][..], &[0x45; 60], &[0xff; 1500]] {
-        let want = interpreter.run(packet, &Metadata::default()).expect("a packet that can be run");
+        let want = interpreter.run(packet, &Metadata::default()).expect("the packet can be run");
         // Compare with an independent executor, unless the program has no vector form.
         let Ok(traced) = &traced else { continue };
         let mut maps: Vec<_> = program.maps().iter().map(|map| vec![0; Layout::of(map).words()]).collect();

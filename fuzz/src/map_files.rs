@@ -17,10 +17,11 @@ const MAPS: &str = "//! map flows: hash key=2 value=3 entries=20
 ";
 
 fn maps() -> Vec<Declaration> {
-    declarations(MAPS, CommentSyntax::Wgsl).expect("they are right")
+    declarations(MAPS, CommentSyntax::Wgsl).expect("the declarations are valid")
 }
 
-/// The first byte selects the map, or saved state; adding 8 selects JSON rows, or state with a
+/// Reads the bytes as rows of a map or as saved state, and writes and reads what was accepted. The
+/// first byte selects the map, or saved state; adding 8 selects JSON rows, or state with a
 /// corrected checksum.
 ///
 /// # Panics
@@ -29,13 +30,13 @@ pub fn run(data: &[u8]) {
     let Some((&how, bytes)) = data.split_first() else { return };
     let maps = maps();
     match maps.get(usize::from(how & 7)) {
-        Some(map) => rows(map, if how & 8 == 0 { Format::Csv } else { Format::Json }, bytes),
-        None if how & 8 == 0 => carried(&maps, bytes),
-        None => carried(&maps, &sealed(bytes)),
+        Some(map) => check_rows(map, if how & 8 == 0 { Format::Csv } else { Format::Json }, bytes),
+        None if how & 8 == 0 => check_state(&maps, bytes),
+        None => check_state(&maps, &with_checksum(bytes)),
     }
 }
 
-fn rows(map: &Declaration, format: Format, bytes: &[u8]) {
+fn check_rows(map: &Declaration, format: Format, bytes: &[u8]) {
     let rows = match text::parse(map, format, bytes) {
         Ok(rows) => rows,
         Err(problems) => {
@@ -59,12 +60,12 @@ fn rows(map: &Declaration, format: Format, bytes: &[u8]) {
         let again = text::parse(map, format, &dumped);
         let again = again.unwrap_or_else(|wrong| panic!("{wrong} of\n{}", String::from_utf8_lossy(&dumped)));
         let mut other = Table::new(map, Vec::new());
-        insert_entries(&mut other, &again.entries).expect("there was room for them");
+        insert_entries(&mut other, &again.entries).expect("the entries fit as before");
         assert_eq!(other.rows(), table.rows());
     }
 }
 
-fn carried(maps: &[Declaration], bytes: &[u8]) {
+fn check_state(maps: &[Declaration], bytes: &[u8]) {
     let all = match state::read(maps, bytes) {
         Ok(all) => all,
         Err(error) => return assert!(is_printable(&error.to_string()), "{error}"),
@@ -81,7 +82,7 @@ fn carried(maps: &[Declaration], bytes: &[u8]) {
         writer.write_map(map, &memories[memories.len() - 1]).expect("memory takes everything");
     }
     writer.finish().expect("memory takes everything");
-    let read = state::read(maps, &again).expect("it was written just now");
+    let read = state::read(maps, &again).expect("the written state is valid");
     let wanted: Vec<Entries> =
         maps.iter().zip(&memories).map(|(map, memory)| Entries::in_memory(map, memory)).collect();
     assert_eq!(read, wanted);
@@ -99,8 +100,8 @@ fn is_printable(text: &str) -> bool {
     !text.is_empty() && !text.chars().any(char::is_control)
 }
 
-/// Replaces the last 8 bytes with the checksum that `docs/guide/maps.md` specifies.
-fn sealed(bytes: &[u8]) -> Vec<u8> {
+/// Replaces the last 8 bytes with the checksum that `docs/reference/map-memory.md` specifies.
+fn with_checksum(bytes: &[u8]) -> Vec<u8> {
     let end = bytes.len().saturating_sub(8) / 4 * 4;
     let words = bytes[..end].chunks_exact(4).map(|word| word.iter().rev().fold(0, |n, b| n << 8 | u64::from(*b)));
     let sum = words.fold(0xcbf2_9ce4_8422_2325_u64, |sum, word| (sum ^ word).wrapping_mul(0x100_0000_01b3));
@@ -135,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn for_a_second() {
+    fn mutated_seeds_never_panic() {
         let state = [&[STATE + 8][..], &some_state()].concat();
         let intact = [&[STATE][..], &some_state()].concat();
         let seeds: [&[u8]; 12] = [

@@ -5,12 +5,14 @@ use portcullis::pipeline::live::metrics::http::{MAX_HEAD_BYTES, Reply, reply};
 
 const METRICS: &str = "metrics\n";
 
+/// Answers the bytes as a request, and checks the answer.
+///
+/// # Panics
 /// If the answer is malformed, or differs when the request arrives byte by byte.
-/// Where something else is so.
 pub fn run(data: &[u8]) {
     let at_once = reply(data, || METRICS.into());
     match &at_once {
-        Reply::Wait => assert!(data.len() < MAX_HEAD_BYTES, "nobody waits for more than that"),
+        Reply::Wait => assert!(data.len() < MAX_HEAD_BYTES, "a head of this length gets an answer"),
         Reply::Answer(answer) => check(answer),
     }
     // The server sends the first answer it gets, so find the shortest prefix that has one.
@@ -58,14 +60,14 @@ mod tests {
     ];
 
     #[test]
-    fn the_good_inputs_are_answered() {
+    fn seeds_get_an_answer() {
         for seed in SEEDS {
             assert!(matches!(reply(seed, String::new), Reply::Answer(_)));
         }
     }
 
     #[test]
-    fn for_a_second() {
+    fn mutated_seeds_never_panic() {
         let pieces: &[&[u8]] = &[
             b"\r\n",
             b"\n",

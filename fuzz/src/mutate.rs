@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_is_an_input() {
+    fn equal_numbers_give_equal_inputs() {
         let corpus = Corpus { seeds: &[b"one seed", b"another"], pieces: &[b"piece"] };
         assert_eq!(mutation(corpus, 7), mutation(corpus, 7));
         let different: std::collections::HashSet<_> = (0..100).map(|n| mutation(corpus, n)).collect();
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_is_passed_on() {
+    fn a_panic_of_the_target_is_passed_on() {
         let corpus = Corpus { seeds: &[b"x"], pieces: &[] };
         let result = catch_unwind(|| run_for(A_SECOND, "test", corpus, 0, |_| panic!("found")));
         assert!(result.is_err());

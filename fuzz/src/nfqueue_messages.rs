@@ -5,6 +5,8 @@
 use portcullis_io::live::checksum;
 use portcullis_io::nfqueue::message::{Message, Packet, decode};
 
+/// Parses the bytes as a message, and checks the packet in it.
+///
 /// # Panics
 /// If a property above is violated.
 pub fn run(data: &[u8]) {
@@ -14,7 +16,7 @@ pub fn run(data: &[u8]) {
                 !payload.is_empty() && payload.start >= Packet::BEFORE_PAYLOAD.max(14) && payload.end <= data.len()
             );
             assert!(length >= payload.len());
-            left(&data[payload]);
+            check_completion(&data[payload]);
         }
         Ok(Message::Ack(answer)) => assert!(data.len() >= 20 && answer.error > i32::MIN),
         Ok(Message::Other) => {}
@@ -23,7 +25,7 @@ pub fn run(data: &[u8]) {
 }
 
 /// Checks the completion of a packet's checksum that was left to a network card.
-fn left(packet: &[u8]) {
+fn check_completion(packet: &[u8]) {
     let changed = |bytes: &[u8]| {
         assert_eq!(bytes.len(), packet.len());
         bytes.iter().zip(packet).enumerate().filter(|(_, (a, b))| a != b).map(|(at, _)| at).collect::<Vec<_>>()
@@ -32,8 +34,8 @@ fn left(packet: &[u8]) {
     if checksum::complete_packet(&mut bytes) {
         assert!(checksum::is_partial(packet));
         let changed = changed(&bytes);
-        assert!(changed.iter().all(|at| changed[0] + 4 > *at), "a checksum has 4 bytes at most");
-        assert!(!checksum::complete_packet(&mut bytes), "there is nothing left to be completed");
+        assert!(changed.iter().all(|at| changed[0] + 4 > *at), "a checksum has at most 4 bytes");
+        assert!(!checksum::complete_packet(&mut bytes), "a completed checksum is not completed again");
     } else {
         assert_eq!(bytes, packet);
     }
@@ -93,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn the_good_inputs_are_good() {
+    fn seeds_are_valid_messages() {
         let decoded: Vec<_> = good().iter().map(|data| decode(data).unwrap()).collect();
         assert!(matches!(&decoded[..], [Message::Packet(_), Message::Packet(_), Message::Ack(_)]), "{decoded:?}");
         for (data, decoded) in good().iter().zip(&decoded) {
@@ -104,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn for_a_second() {
+    fn mutated_seeds_never_panic() {
         let good = good();
         let seeds: Vec<&[u8]> = good.iter().map(Vec::as_slice).collect();
         // Truncated attributes, and lengths at their limits.

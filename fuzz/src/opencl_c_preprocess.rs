@@ -172,12 +172,12 @@ mod tests {
     use crate::mutate::{A_SECOND, mutation, run_for};
 
     #[test]
-    fn for_a_second() {
+    fn mutated_seeds_never_panic() {
         println!("{} texts", run_for(A_SECOND, "opencl_c_preprocess", CORPUS, 0, run));
     }
 
     #[test]
-    fn the_seeds_have_no_errors_and_their_mutations_sometimes() {
+    fn seeds_and_some_mutations_have_no_errors() {
         let errors = |data: &[u8]| {
             let mut files = data.split(|&byte| byte == SEPARATOR).map(<[u8]>::to_vec);
             let source = Source::from_bytes("f.cl", files.next().unwrap_or_default())?;

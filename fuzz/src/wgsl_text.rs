@@ -146,12 +146,12 @@ mod tests {
     use crate::mutate::{A_SECOND, mutation, run_for};
 
     #[test]
-    fn for_a_second() {
+    fn mutated_seeds_never_panic() {
         println!("{} texts", run_for(A_SECOND, "wgsl_text", CORPUS, 0, run));
     }
 
     #[test]
-    fn the_seeds_are_filters_and_their_mutations_sometimes() {
+    fn seeds_and_some_mutations_are_valid_filters() {
         for seed in CORPUS.seeds {
             let source = Source::from_bytes("seed", seed.to_vec()).unwrap();
             wgsl::compile(&source, &ProgramOptions::default()).unwrap_or_else(|e| panic!("{}", e.render()));
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_of_no_kind() {
+    fn malformed_bytes_never_panic() {
         for data in [&b""[..], b"\0", b"\xff\xfe", b"\xef\xbb\xbf", &[b' '; 100], &[0x80; 64]] {
             run(data);
         }

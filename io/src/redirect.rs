@@ -2,12 +2,11 @@
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use portcullis_core::packet::Batch;
 
-use crate::capture::{CaptureKind, Encoder};
+use crate::capture::{CaptureKind, Encoder, append_records};
 use crate::sink::{SinkError, Written};
 use crate::source::CaptureFormat;
 
@@ -39,6 +38,9 @@ struct Output {
     file: Option<File>,
     /// Set once the file has been created: it is reopened for appending.
     begun: bool,
+    /// Packets in the buffer, and in the file.
+    buffered: u64,
+    flushed: u64,
     used: u64,
 }
 
@@ -97,12 +99,12 @@ impl RedirectSink {
             let index = index as usize;
             let length = batch.descriptors()[index].length as usize;
             let file = self.file_of(target);
-            // // A packet longer than the buffer makes it grow, so flush first what it already
-            // holds.
+            // A packet longer than the buffer makes it grow, so flush first what it already holds.
             if !self.files[file].buffer.is_empty() && self.files[file].buffer.len() + length > Self::BUFFER_SIZE {
                 self.flush(file)?;
             }
             let output = &mut self.files[file];
+            output.buffered += 1;
             self.written.bytes += output.encoder.packet(batch, index, &mut output.buffer) as u64;
             if output.buffer.len() >= Self::BUFFER_SIZE {
                 self.flush(file)?;
@@ -147,7 +149,7 @@ impl RedirectSink {
         let mut buffer = Vec::new();
         let encoder = Encoder::new(CaptureKind::Pcap, &self.format, &mut buffer);
         let path = self.directory.join(name);
-        self.files.push(Output { path, encoder, buffer, file: None, begun: false, used: 0 });
+        self.files.push(Output { path, encoder, buffer, file: None, begun: false, buffered: 0, flushed: 0, used: 0 });
         self.files.len() - 1
     }
 
@@ -166,6 +168,7 @@ impl RedirectSink {
         let output = &mut self.files[index];
         output.used = self.clock;
         let name = || output.path.display().to_string();
+        let is_new = !output.begun;
         let file = match &mut output.file {
             Some(file) => file,
             none => {
@@ -180,9 +183,11 @@ impl RedirectSink {
                 none.insert(file)
             }
         };
-        let written = file.write_all(&output.buffer).map_err(|error| SinkError::Write { name: name(), error });
+        let written = append_records(file, CaptureKind::Pcap, &output.buffer, is_new)
+            .map_err(|failed| failed.into_sink_error(name(), output.flushed));
         // Clear even after a failure: a partial write must not be repeated.
         output.buffer.clear();
+        output.flushed += std::mem::take(&mut output.buffered);
         written
     }
 }

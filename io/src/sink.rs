@@ -1,6 +1,6 @@
 //! The [`Sink`] trait, its errors, and creating sinks from paths.
 
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use portcullis_core::packet::Batch;
@@ -57,13 +57,23 @@ pub enum SinkError {
         /// The system's error.
         error: io::Error,
     },
+    /// Writing a regular file failed; it ends after its last whole packet.
+    #[error("{name}: writing failed: {}; packets in the file: {packets}", reason(.error))]
+    Incomplete {
+        /// The file.
+        name: String,
+        /// Number of packets in the file, the first of those that were to be written to it.
+        packets: u64,
+        /// The system's error.
+        error: io::Error,
+    },
 }
 
 impl SinkError {
     /// Whether the reader closed the pipe (EPIPE), which commands end on silently.
     pub fn is_broken_pipe(&self) -> bool {
         match self {
-            SinkError::Create { error, .. } | SinkError::Write { error, .. } => {
+            SinkError::Create { error, .. } | SinkError::Write { error, .. } | SinkError::Incomplete { error, .. } => {
                 error.kind() == io::ErrorKind::BrokenPipe
             }
         }
@@ -78,24 +88,26 @@ impl SinkError {
 ///
 /// # Errors
 /// See [`SinkError`].
-pub fn create(path: &str, format: &CaptureFormat) -> Result<Box<dyn Sink>, SinkError> {
-    if path == "-" {
-        return Ok(Box::new(CaptureSink::new("stdout", standard_output()?, CaptureKind::Pcap, format)?.live()));
+pub fn create(path: impl AsRef<Path>, format: &CaptureFormat) -> Result<Box<dyn Sink>, SinkError> {
+    let path = path.as_ref();
+    if path == Path::new("-") {
+        return Ok(Box::new(standard_output(format)?.live()));
     }
-    Ok(Box::new(CaptureSink::create(Path::new(path), format)?))
+    Ok(Box::new(CaptureSink::create(path, format)?))
 }
 
-/// Standard output without the line buffering of [`io::stdout`].
-fn standard_output() -> Result<Box<dyn Write + Send>, SinkError> {
+/// A capture on standard output, without the line buffering of [`io::stdout`].
+fn standard_output(format: &CaptureFormat) -> Result<CaptureSink, SinkError> {
+    let name = "stdout";
     #[cfg(unix)]
     {
         use std::os::fd::AsFd;
         let descriptor = io::stdout().as_fd().try_clone_to_owned();
-        let descriptor = descriptor.map_err(|error| SinkError::Create { name: "stdout".into(), error })?;
-        Ok(Box::new(std::fs::File::from(descriptor)))
+        let descriptor = descriptor.map_err(|error| SinkError::Create { name: name.into(), error })?;
+        CaptureSink::with_file(name, descriptor.into(), CaptureKind::Pcap, format)
     }
     #[cfg(not(unix))]
-    Ok(Box::new(io::stdout()))
+    CaptureSink::new(name, Box::new(io::stdout()), CaptureKind::Pcap, format)
 }
 
 /// Whether both paths name one existing file, so that creating the second would truncate the first.

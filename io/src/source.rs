@@ -1,5 +1,6 @@
 //! The [`Source`] trait, its options, warnings and errors, and opening sources from text.
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::io;
 
@@ -62,6 +63,7 @@ pub struct Progress {
 
 /// Options for how a source builds batches.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct SourceOptions {
     /// Maximum number of packets in a batch. Batches may be smaller, because a batch lies in one
     /// arena.
@@ -81,6 +83,30 @@ impl SourceOptions {
     /// when it is filtered. Measured from 128 KiB to 4 MiB: 0.5 to 1 MiB was fastest, 4 MiB a
     /// quarter slower.
     pub const BLOCK_SIZE: usize = 1 << 20;
+
+    /// Sets [`SourceOptions::max_packets`].
+    #[must_use]
+    pub fn with_max_packets(self, max_packets: usize) -> SourceOptions {
+        SourceOptions { max_packets, ..self }
+    }
+
+    /// Sets [`SourceOptions::room`].
+    #[must_use]
+    pub fn with_room(self, room: ResizeRoom) -> SourceOptions {
+        SourceOptions { room, ..self }
+    }
+
+    /// Sets [`SourceOptions::metadata`].
+    #[must_use]
+    pub fn with_metadata(self, metadata: bool) -> SourceOptions {
+        SourceOptions { metadata, ..self }
+    }
+
+    /// Sets [`SourceOptions::block_size`].
+    #[must_use]
+    pub fn with_block_size(self, block_size: usize) -> SourceOptions {
+        SourceOptions { block_size, ..self }
+    }
 }
 
 impl Default for SourceOptions {
@@ -260,12 +286,14 @@ pub enum SourceError {
 /// # Errors
 /// See [`SourceError`]. A fault after the first block of a capture is reported by
 /// [`Source::next_batch`].
-pub fn open(text: &str, options: &SourceOptions) -> Result<Box<dyn Source>, SourceError> {
-    if let Some(spec) = text.strip_prefix("synth:") {
-        return Ok(Box::new(SynthSource::new(&spec.parse::<Spec>()?, options)));
-    }
-    match text {
-        "-" => capture::read("stdin", None, Box::new(io::stdin()), options),
-        path => capture::open(path, options),
+pub fn open(input: impl AsRef<OsStr>, options: &SourceOptions) -> Result<Box<dyn Source>, SourceError> {
+    let input = input.as_ref();
+    match input.to_str() {
+        Some("-") => capture::read("stdin", None, Box::new(io::stdin()), options),
+        Some(text) if text.starts_with("synth:") => {
+            let spec: Spec = text["synth:".len()..].parse()?;
+            Ok(Box::new(SynthSource::new(&spec, options)))
+        }
+        _ => capture::open(input, options),
     }
 }

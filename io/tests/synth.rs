@@ -264,7 +264,8 @@ fn batch_size_and_room_do_not_affect_packets() {
     assert_eq!(wanted.len(), 3000);
     for room in [ResizeRoom::None, ResizeRoom::Both] {
         for (max_packets, block_size) in [(1, 1), (7, 100_000), (usize::MAX, 4 << 20)] {
-            let options = SourceOptions { max_packets, room, block_size, ..SourceOptions::default() };
+            let options =
+                SourceOptions::default().with_max_packets(max_packets).with_room(room).with_block_size(block_size);
             assert!(packets(&spec, &options) == wanted, "{options:?}");
         }
     }

@@ -10,7 +10,7 @@ use portcullis_io::{
 };
 
 fn options(max_packets: usize) -> SourceOptions {
-    SourceOptions { max_packets, ..SourceOptions::default() }
+    SourceOptions::default().with_max_packets(max_packets)
 }
 
 fn synth(packets: u64, max_packets: usize) -> Box<dyn Source> {
@@ -101,7 +101,7 @@ fn faults_occur_at_their_rates_and_are_reproducible() {
     let all = drain(&mut *synth(4000, 100_000));
     let faults = Faults { corrupt_one_in: 4, truncate_one_in: 10, seed: 1 };
     let damaged = |max_packets, room| {
-        let options = SourceOptions { room, ..options(max_packets) };
+        let options = options(max_packets).with_room(room);
         let inner = open("synth:packets=4000,seed=3,size=64..200", &options).unwrap();
         drain(&mut Fault::new(inner, faults))
     };

@@ -15,9 +15,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use portcullis::device::{CancelToken, Dispatch};
-use portcullis::io::af_xdp::{self, CopyMode, LaneLayout, Options, Steering};
-use portcullis::io::live::link::StackDevice;
 use portcullis::packet::ResizeRoom;
+use portcullis::packet_io::af_xdp::{self, CopyMode, LaneLayout, Options, Steering};
+use portcullis::packet_io::live::link::StackDevice;
 use portcullis::pipeline::live::{BatchPolicy, LaneStats, LiveOptions};
 use portcullis_live_tests::{End, Flood, KernelXdp, Namespace, Veth};
 use support::bare::bare;

@@ -183,10 +183,10 @@ fn bare(_: &mut Lane, number: u16) -> u64 {
     // until they are freed.
     #[expect(unsafe_code, reason = "DPDK's C functions")]
     unsafe {
-        let came = sys::pc_burst(number, 0, mbufs.as_mut_ptr(), BURST as u16);
-        drop(drop_all(came.into()));
-        sys::pc_free(mbufs.as_mut_ptr(), came.into());
-        came.into()
+        let count = sys::pc_burst(number, 0, mbufs.as_mut_ptr(), BURST as u16);
+        drop(drop_all(count.into()));
+        sys::pc_free(mbufs.as_mut_ptr(), count.into());
+        count.into()
     }
 }
 

@@ -19,8 +19,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use portcullis::device::{CancelToken, Completion, Dispatch};
-use portcullis::io::live::{ExecutedCounts, Executor, Lane, LiveError};
-use portcullis::io::nfqueue::{QueueExecutor, QueueOptions, open};
+use portcullis::packet_io::live::{ExecutedCounts, Executor, Lane, LiveError};
+use portcullis::packet_io::nfqueue::{QueueExecutor, QueueOptions, open};
 use portcullis::pipeline::live::{BatchPolicy, LaneStats, LiveOptions};
 use portcullis::program::facts::Window;
 use portcullis_live_tests::{Namespace, Veth, pin_to_processor, wait_until};

@@ -47,7 +47,7 @@ pub fn tcp_echo(
         back.read_to_end(&mut received)?;
         writer.join().expect("the thread does not panic")?;
         echo.join().expect("the thread does not panic")?;
-        assert!(&received == sent, "{} of {} bytes came back, or the wrong ones", received.len(), sent.len());
+        assert!(&received == sent, "received {} of {} bytes, or wrong ones", received.len(), sent.len());
         Ok(())
     })
 }

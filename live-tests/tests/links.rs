@@ -204,7 +204,7 @@ fn errors_name_the_missing_capability() {
         .env("PORTCULLIS_TEST_CHILD", "yes")
         .output()
         .unwrap();
-    let said = String::from_utf8(output.stdout).unwrap();
+    let stdout = String::from_utf8(output.stdout).unwrap();
     let needs = "needs the capability CAP_NET_ADMIN; run as root, or grant it to the program with setcap";
     for (line, part) in [
         ("pair: pc0-", &format!("a: creating a veth pair {needs}")[..]),
@@ -213,7 +213,7 @@ fn errors_name_the_missing_capability() {
         ("none: ", "there is no interface `none` here; `ip link` lists those that there are"),
         ("found: ", "lo"),
     ] {
-        assert!(said.lines().any(|it| it.starts_with(line) && it.contains(part)), "{line}: {said}");
+        assert!(stdout.lines().any(|it| it.starts_with(line) && it.contains(part)), "{line}: {stdout}");
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use portcullis_core::device::transfer_planner::MemoryReach;
 use portcullis_core::device::{
-    CancelToken, Completion, Device, DeviceError, Dispatch, LoadOptions, Session, Stages, Transfer,
+    CancelToken, Completion, Device, DeviceError, Dispatch, LoadOptions, MeasureOptions, Session, Stages, Transfer,
 };
 use portcullis_core::program::Program;
 
@@ -75,16 +75,13 @@ impl Contender {
         clocks: bool,
         cancel: &CancelToken,
     ) -> Result<Box<dyn Session>, DeviceError> {
-        let options = LoadOptions {
-            threads: self.threads,
-            depth: DEPTH,
-            dispatch: Some(self.dispatch),
-            transfer: self.transfer,
-            resident: self.resident,
-            record_stages: clocks,
-            cancel: cancel.clone(),
-            ..LoadOptions::default()
-        };
+        let options = LoadOptions::default()
+            .with_threads(self.threads)
+            .with_depth(DEPTH)
+            .with_dispatch(self.dispatch)
+            .with_transfer(self.transfer)
+            .with_measure(MeasureOptions::default().with_resident(self.resident).with_record_stages(clocks))
+            .with_cancel(cancel.clone());
         self.device.load(program, &options)
     }
 }

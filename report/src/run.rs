@@ -377,7 +377,8 @@ fn groups(order: &Order, all_ways: &[Contender]) -> Vec<Group> {
 fn empty(order: &Order, began: String) -> Results {
     let devices = order.devices.iter().map(|chosen| {
         let info = chosen.device.info();
-        let mut facts: Vec<_> = info.limits.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
+        let mut facts: Vec<_> =
+            info.limits.iter().map(|limit| (limit.name().to_owned(), limit.value().to_owned())).collect();
         facts.extend(chosen.threads.map(|threads| ("threads used".to_owned(), threads.to_string())));
         let id = chosen.id();
         super::results::Device {

@@ -32,7 +32,7 @@ impl CalibrationKey {
         let processors = std::thread::available_parallelism().map_or(1, |n| n.get());
         let threads = options.threads.map_or(0, |threads| threads.get());
         let method = options.dispatch.map_or("any", |method| method.name());
-        let work = options.synthetic_work.unwrap_or_default().as_nanos();
+        let work = options.measure.synthetic_work.unwrap_or_default().as_nanos();
         // Writing to a string cannot fail.
         let (depth, transfer) = (options.depth, options.transfer);
         let _ = writeln!(text, "processors {processors} threads {threads} depth {depth} {method} {transfer} {work}");
@@ -140,7 +140,7 @@ mod tests {
 
     fn program(text: &str, parameters: &[(&str, &str)]) -> Program {
         let parameters = parameters.iter().map(|&(name, value)| (name.into(), value.into())).collect();
-        let options = ProgramOptions { parameters, ..ProgramOptions::default() };
+        let options = ProgramOptions::default().with_parameters(parameters);
         wgsl::compile(&Source::new("f.wgsl", text), &options).unwrap_or_else(|e| panic!("{}", e.render()))
     }
 
@@ -161,8 +161,8 @@ mod tests {
         let base = key(&program(text, &[]), &[&info], &options);
         assert_eq!(base, key(&program(text, &[]), &[&info], &options));
         let other = DeviceInfo { driver: "another".into(), ..info.clone() };
-        let depth = LoadOptions { depth: 7, ..LoadOptions::default() };
-        let inline = LoadOptions { dispatch: Some(Dispatch::Inline), ..LoadOptions::default() };
+        let depth = LoadOptions::default().with_depth(7);
+        let inline = LoadOptions::default().with_dispatch(Some(Dispatch::Inline));
         let keys = [
             base,
             key(&program(text, &[("limit", "4")]), &[&info], &options),

@@ -90,7 +90,7 @@ impl SyntheticTraffic {
         let packets = max_packets.min(MAX_BYTES / length as usize);
         SyntheticTraffic {
             text: format!("synth:packets={packets},seed=1,size={length}"),
-            options: SourceOptions { max_packets: packets, block_size: MAX_BYTES, ..options },
+            options: options.with_max_packets(packets).with_block_size(MAX_BYTES),
             modifies_packets: facts.changes_length || facts.writes != Window::Nothing,
             batch: None,
             pristine: Vec::new(),

@@ -222,11 +222,10 @@ impl AutoDevice {
     /// Load options for a candidate.
     fn options(&self, device: usize, options: &LoadOptions) -> LoadOptions {
         let kind = self.candidates[device].info().kind;
-        LoadOptions {
-            dispatch: options.dispatch.or(self.settings.cpu_dispatch.filter(|_| kind == DeviceKind::Cpu)),
-            elephant_flow_device: options.elephant_flow_device.clone().filter(|_| kind != DeviceKind::Cpu),
-            ..options.clone()
-        }
+        options
+            .clone()
+            .with_dispatch(options.dispatch.or(self.settings.cpu_dispatch.filter(|_| kind == DeviceKind::Cpu)))
+            .with_elephant_flow_device(options.elephant_flow_device.clone().filter(|_| kind != DeviceKind::Cpu))
     }
 
     /// Loads the filter on a candidate. If that does not support it, records why and returns
@@ -302,7 +301,9 @@ impl AutoDevice {
         excluded: &mut Vec<(usize, String)>,
     ) -> Result<Costs, DeviceError> {
         // Reading device clocks costs time that later runs do not spend.
-        let options = &LoadOptions { record_stages: false, ..options.clone() };
+        let mut options = options.clone();
+        options.measure.record_stages = false;
+        let options = &options;
         let clock = &self.settings.clock;
         let mut traffic: [SyntheticTraffic; LENGTH_CLASSES.len()] =
             std::array::from_fn(|class| SyntheticTraffic::new(program, class, self.settings.max_packets));

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use portcullis_core::device::{
-    self, Completion, DeviceError, Imported, Session, Stages, SubmitError, check_batch, check_host_memory,
-    check_map_range, map_layout,
+    self, Completion, DeviceError, Imported, Instrumented, Session, Stages, SubmitError, check_batch,
+    check_host_memory, check_map_range, map_layout,
 };
 use portcullis_core::packet::{Batch, Span};
 use portcullis_core::program::Program;
@@ -344,10 +344,6 @@ fn typical_length(batch: &Batch) -> u32 {
 }
 
 impl Session for AutoSession {
-    fn finish_background_work(&mut self) {
-        self.devices.iter_mut().flatten().for_each(|ready| ready.session.finish_background_work());
-    }
-
     fn import(&mut self, span: &Arc<Span>) -> Result<Imported, DeviceError> {
         let mut imported = Imported::InPlace;
         for ready in self.devices.iter_mut().flatten() {
@@ -419,6 +415,20 @@ impl Session for AutoSession {
         check_map_range(&self.program, map, at, words.len())
     }
 
+    fn in_flight(&self) -> usize {
+        self.queue.len() + self.streak.1
+    }
+
+    fn depth(&self) -> usize {
+        self.depth
+    }
+}
+
+impl Instrumented for AutoSession {
+    fn finish_background_work(&mut self) {
+        self.devices.iter_mut().flatten().for_each(|ready| ready.session.finish_background_work());
+    }
+
     /// Sum over all devices; a split batch counts twice.
     fn stages(&self) -> Option<Stages> {
         let mut sum = Stages::default();
@@ -430,13 +440,5 @@ impl Session for AutoSession {
 
     fn transfer_plan(&self) -> Option<device::TransferPlan> {
         self.devices.iter().flatten().find_map(|ready| ready.session.transfer_plan())
-    }
-
-    fn in_flight(&self) -> usize {
-        self.queue.len() + self.streak.1
-    }
-
-    fn depth(&self) -> usize {
-        self.depth
     }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use portcullis_cache::Cache;
-use portcullis_core::device::{Completion, Imported, StageTimes, SubmitError, check_submission};
+use portcullis_core::device::{Completion, Imported, Instrumented, StageTimes, SubmitError, check_submission};
 use portcullis_core::diagnostics::Source;
 use portcullis_core::interp::InterpDevice;
 use portcullis_core::packet::{Action, Batch, Span, Verdicts};
@@ -196,6 +196,8 @@ impl Session for FakeSession {
     }
 }
 
+impl Instrumented for FakeSession {}
+
 fn program(text: &str) -> Arc<Program> {
     let program = wgsl::compile(&Source::new("f.wgsl", text), &ProgramOptions::default());
     Arc::new(program.unwrap_or_else(|e| panic!("{}", e.render())))
@@ -308,7 +310,7 @@ fn batches_complete_in_order_when_devices_are_full() {
     ] {
         for depths in [[1, 6], [6, 1], [1, 1], [2, 1]] {
             let load = |fake: FakeDevice, depth| {
-                let session = fake.load(&program, &LoadOptions { depth, ..LoadOptions::default() }).unwrap();
+                let session = fake.load(&program, &LoadOptions::default().with_depth(depth)).unwrap();
                 Some(LoadedDevice { id: fake.info.id.clone(), session })
             };
             let [second, first] = gpu_and_cpu(&clock);
@@ -343,7 +345,7 @@ fn batches_of_any_sizes_complete_in_order() {
             Vec::from(fakes)
         };
         let program = program(BUSY);
-        let options = LoadOptions { depth, ..LoadOptions::default() };
+        let options = LoadOptions::default().with_depth(depth);
         let folder = tempfile::tempdir().unwrap();
         let store = CalibrationStore::with_cache(Cache::at(&folder.path().join("auto"), 1 << 20).unwrap());
         let settings = Settings { store, cpu_dispatch, ..settings(&clock) };

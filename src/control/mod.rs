@@ -6,9 +6,13 @@
 
 mod maps;
 
+use std::path::PathBuf;
+
 use portcullis_core::map::{Declaration, Format};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+
+use crate::stock;
 
 pub use maps::{remove_map_entry, set_map_entry};
 
@@ -76,9 +80,10 @@ pub enum Request {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Reload {
-    /// Absolute path of the file, since the run may have another working directory.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub filter: Option<String>,
+    /// Absolute path of the file, since the run may have another working directory; or the name of
+    /// a stock filter. Text, or a list of bytes if it is not UTF-8.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "path")]
+    pub filter: Option<PathBuf>,
     /// A tcpdump expression, instead of a file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expr: Option<String>,
@@ -95,19 +100,57 @@ pub struct Reload {
 
 impl Reload {
     /// Name of the filter: the file name, or the expression.
-    pub fn name(&self) -> &str {
-        self.filter.as_deref().or(self.expr.as_deref()).unwrap_or_default()
+    pub fn name(&self) -> String {
+        let file = self.filter.as_ref().map(|file| file.display().to_string());
+        file.or_else(|| self.expr.clone()).unwrap_or_default()
     }
 
     /// Checks that exactly one of file and expression is given.
     fn check(&self) -> Result<(), Refusal> {
         match (&self.filter, &self.expr) {
-            (Some(file), None) if !file.starts_with('/') => {
-                Err(Refusal::usage(format!("{file}: the path of the filter must be absolute")))
+            (Some(file), None) if !file.has_root() && file.to_str().and_then(stock::find).is_none() => {
+                let what = "the path of the filter must be absolute, and no stock filter is called so";
+                Err(Refusal::usage(format!("{}: {what}", file.display())))
             }
             (Some(_), None) | (None, Some(_)) => Ok(()),
             _ => Err(Refusal::usage("give either `filter`, a file, or `expr`, an expression, but not both")),
         }
+    }
+}
+
+/// A path in JSON: text if it is UTF-8, else, on Unix, a list of its bytes.
+mod path {
+    use std::path::PathBuf;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    #[derive(Serialize, Deserialize)]
+    #[serde(untagged)]
+    enum Json {
+        Text(String),
+        Bytes(Vec<u8>),
+    }
+
+    pub fn serialize<S: Serializer>(path: &Option<PathBuf>, serializer: S) -> Result<S::Ok, S::Error> {
+        let json = path.as_ref().map(|path| match path.to_str() {
+            Some(text) => Json::Text(text.to_owned()),
+            None => Json::Bytes(path.as_os_str().as_encoded_bytes().to_owned()),
+        });
+        json.serialize(serializer)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<PathBuf>, D::Error> {
+        Ok(match Option::<Json>::deserialize(deserializer)? {
+            None => None,
+            Some(Json::Text(text)) => Some(text.into()),
+            #[cfg(unix)]
+            Some(Json::Bytes(bytes)) => {
+                use std::os::unix::ffi::OsStringExt;
+                Some(std::ffi::OsString::from_vec(bytes).into())
+            }
+            #[cfg(not(unix))]
+            Some(Json::Bytes(_)) => return Err(serde::de::Error::custom("paths are text on this system")),
+        })
     }
 }
 
@@ -295,5 +338,31 @@ fn dispatch(request: Request, service: &mut dyn Service) -> Result<Answer, Refus
         }
         Request::MapSet { map, key, value } => maps::set_entry(service, &map, &key, &value).map(|()| Answer::Done),
         Request::MapDel { map, key } => maps::remove_entry(service, &map, &key).map(|()| Answer::Done),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filter_is_an_absolute_path_or_a_stock_name() {
+        let check = |filter: &str| Reload { filter: Some(filter.into()), ..Reload::default() }.check().is_ok();
+        assert!(check("/f.wgsl") && check("http_only"));
+        assert!(!check("f.wgsl") && !check("./http_only") && !check(""));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn paths_of_any_bytes_are_sent() {
+        use std::ffi::OsStr;
+        use std::os::unix::ffi::OsStrExt;
+        for (bytes, json) in [(&b"/a.wgsl"[..], r#""/a.wgsl""#), (b"/\xe9", "[47,233]")] {
+            let reload = Reload { filter: Some(OsStr::from_bytes(bytes).into()), ..Reload::default() };
+            let line = serde_json::to_string(&reload).unwrap();
+            assert!(line.starts_with(&format!(r#"{{"filter":{json},"#)), "{line}");
+            assert_eq!(serde_json::from_str::<Reload>(&line).unwrap(), reload);
+        }
+        assert_eq!(serde_json::from_str::<Reload>(r#"{"expr":"tcp"}"#).unwrap().filter, None);
     }
 }

@@ -1,5 +1,5 @@
 //! State files: all entries of a filter's maps, kept from one run to the next. The format is
-//! specified in `docs/guide/maps.md`.
+//! specified in `docs/reference/map-memory.md`.
 //!
 //! A file contains entries rather than the maps' memory, so that a map's capacity may change
 //! between runs. A checksum covers the whole file: truncation or a flipped bit is detected before

@@ -23,12 +23,10 @@ const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Number of polls after which a file that keeps changing is read anyway. Until then, its writer
 /// may not have finished.
-/// come to the end.
 const MAX_UNSETTLED_POLLS: u32 = 4;
 
-/// Assumed granularity of modification times: within this, a file may change again without a new
-/// time.
-const MTIME_GRANULARITY: Duration = Duration::from_secs(2);
+/// Assumed granularity of file times: within this, a file may change again without a new time.
+const TIME_GRANULARITY: Duration = Duration::from_secs(2);
 
 /// Watches a file until dropped.
 #[derive(Debug)]
@@ -92,25 +90,38 @@ impl FileWatcher {
 /// Metadata that shows whether a file has changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Stamp {
-    modified: Option<SystemTime>,
     length: u64,
+    modified: Option<SystemTime>,
+    /// Time of the last change of content or metadata on Unix. Unlike the modification time, no
+    /// program can set it back (`rsync --inplace --times`).
+    changed: Option<SystemTime>,
     /// Device and inode on Unix, which change if another file is renamed over this one.
     file_id: (u64, u64),
 }
 
 impl Stamp {
+    #[cfg(unix)]
     fn new(metadata: &Metadata) -> Stamp {
-        #[cfg(unix)]
-        let file_id = (std::os::unix::fs::MetadataExt::dev(metadata), std::os::unix::fs::MetadataExt::ino(metadata));
-        #[cfg(not(unix))]
-        let file_id = (0, 0);
-        Stamp { modified: metadata.modified().ok(), length: metadata.len(), file_id }
+        use std::os::unix::fs::MetadataExt;
+        // Times before 1970 do not occur here.
+        let since_1970 = u64::try_from(metadata.ctime()).ok().map(|s| Duration::new(s, metadata.ctime_nsec() as u32));
+        Stamp {
+            length: metadata.len(),
+            modified: metadata.modified().ok(),
+            changed: since_1970.map(|since| SystemTime::UNIX_EPOCH + since),
+            file_id: (metadata.dev(), metadata.ino()),
+        }
     }
 
-    /// Whether the file may have changed again without a new modification time.
+    #[cfg(not(unix))]
+    fn new(metadata: &Metadata) -> Stamp {
+        Stamp { length: metadata.len(), modified: metadata.modified().ok(), changed: None, file_id: (0, 0) }
+    }
+
+    /// Whether the file may have changed again without a new time.
     fn is_recent(&self) -> bool {
-        let age = self.modified.and_then(|modified| modified.elapsed().ok());
-        age.is_some_and(|age| age < MTIME_GRANULARITY)
+        let times = [self.modified, self.changed].into_iter().flatten();
+        times.filter_map(|time| time.elapsed().ok()).any(|age| age < TIME_GRANULARITY)
     }
 }
 
@@ -306,6 +317,31 @@ mod tests {
         assert_eq!(keys(file.read_if_changed()), None);
     }
 
+    /// As `rsync --inplace --times` does it, with a new file of the old one's length and time.
+    #[cfg(unix)]
+    #[test]
+    fn a_change_in_place_that_keeps_length_and_time_is_reported() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("m.csv");
+        write(&path, "1\n2\n", 100);
+        let time = path.metadata().unwrap().modified().unwrap();
+        let mut file = file(&path);
+        assert_eq!(keys(file.read_if_changed()), Some(Ok(vec![1, 2])));
+        // Until only the times recorded in the stamp can tell.
+        while file.stamp().unwrap().is_recent() {
+            thread::sleep(POLL_INTERVAL);
+        }
+        assert_eq!(keys(file.read_if_changed()), None);
+        fs::write(&path, "1\n3\n").unwrap();
+        fs::File::options().write(true).open(&path).unwrap().set_modified(time).unwrap();
+        assert_eq!(path.metadata().unwrap().modified().unwrap(), time);
+        // Nor is it only the first moments that it is seen in.
+        while file.stamp().unwrap().is_recent() {
+            thread::sleep(POLL_INTERVAL);
+        }
+        assert_eq!(keys(file.read_if_changed()), Some(Ok(vec![1, 3])));
+    }
+
     /// Within the clock granularity, neither time nor length need reveal a change.
     #[test]
     fn a_file_written_twice_at_the_same_time_is_read_twice() {
@@ -318,7 +354,7 @@ mod tests {
         fs::write(&path, "2\n").unwrap();
         fs::File::options().write(true).open(&path).unwrap().set_modified(time).unwrap();
         // Unless this test was slower than that.
-        if time.elapsed().unwrap() < MTIME_GRANULARITY / 2 {
+        if time.elapsed().unwrap() < TIME_GRANULARITY / 2 {
             assert_eq!(keys(file.read_if_changed()), Some(Ok(vec![2])));
         }
     }

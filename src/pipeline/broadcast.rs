@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use portcullis_core::device::{Completion, DeviceError, Session};
 use portcullis_core::map::{Declaration, sorted_rows};
-use portcullis_core::packet::Action;
 use portcullis_core::program::Program;
 use portcullis_io::RedirectGroups;
 
@@ -68,7 +67,7 @@ impl Broadcasts {
         done: &Completion,
     ) -> Result<Option<Arc<RedirectGroups>>, DeviceError> {
         let is_one = |target: &u32| self.targets.iter().any(|it| it.target == *target);
-        if done.verdicts.counts()[Action::Redirect as usize] == 0 || !done.verdicts.targets().iter().any(is_one) {
+        if done.verdicts.counts().redirect == 0 || !done.verdicts.targets().iter().any(is_one) {
             return Ok(None);
         }
         let mut redirect_groups = RedirectGroups::default();

@@ -15,7 +15,7 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use portcullis_core::device::{Completion, DeviceError, Session};
+use portcullis_core::device::{Completion, DeviceError, FallbackSession, Session};
 use portcullis_core::packet::Batch;
 
 use super::completion_estimator::CompletionEstimator;
@@ -34,6 +34,11 @@ pub(super) enum NextBatch<T> {
 pub(super) trait SessionSlot {
     /// Returns the session that is in the slot now.
     fn session(&mut self) -> &mut dyn Session;
+
+    /// Returns that session's fallback, if it has one.
+    fn fallback(&mut self) -> Option<&mut dyn Session> {
+        None
+    }
 }
 
 impl SessionSlot for &mut dyn Session {
@@ -42,9 +47,13 @@ impl SessionSlot for &mut dyn Session {
     }
 }
 
-impl SessionSlot for &mut Box<dyn Session> {
+impl SessionSlot for &mut FallbackSession {
     fn session(&mut self) -> &mut dyn Session {
-        &mut ***self
+        *self
+    }
+
+    fn fallback(&mut self) -> Option<&mut dyn Session> {
+        FallbackSession::fallback(self)
     }
 }
 
@@ -169,7 +178,7 @@ impl<S: SessionSlot, E: Endpoints<S>> Driver<S, E> {
         self.run_commands()?;
         self.endpoints.on_batch_boundary(self.slot.session(), batch.len())?;
         self.slot.session().submit(batch).map_err(|refused| refused.error)?;
-        let submitted = self.slot.session().fallback().is_some().then(Instant::now);
+        let submitted = self.slot.fallback().is_some().then(Instant::now);
         self.in_flight.push_back((submitted, tag));
         Ok(())
     }
@@ -192,8 +201,7 @@ impl<S: SessionSlot, E: Endpoints<S>> Driver<S, E> {
     /// is due.
     fn can_use_fallback(&mut self) -> bool {
         let oldest = self.in_flight.front().and_then(|(submitted, _)| *submitted);
-        self.slot.session().fallback().is_some()
-            && oldest.is_some_and(|oldest| !self.estimator.is_due(oldest, Instant::now()))
+        self.slot.fallback().is_some() && oldest.is_some_and(|oldest| !self.estimator.is_due(oldest, Instant::now()))
     }
 
     /// Filters a batch by the session's fallback.
@@ -205,8 +213,7 @@ impl<S: SessionSlot, E: Endpoints<S>> Driver<S, E> {
             self.complete()?;
             return self.submit(batch, tag);
         }
-        let session = self.slot.session();
-        let done = match session.fallback() {
+        let done = match self.slot.fallback() {
             Some(fallback) => fallback.run(batch)?,
             None => return self.submit(batch, tag),
         };
@@ -218,7 +225,7 @@ impl<S: SessionSlot, E: Endpoints<S>> Driver<S, E> {
 mod tests {
     use std::sync::Arc;
 
-    use portcullis_core::device::{Device, Imported, LoadOptions, StageTimes, SubmitError};
+    use portcullis_core::device::{Device, Imported, Instrumented, LoadOptions, StageTimes, SubmitError};
     use portcullis_core::diagnostics::Source;
     use portcullis_core::interp::InterpDevice;
     use portcullis_core::packet::{Descriptor, DeviceView, ResizeRoom, Span, Verdicts};
@@ -227,12 +234,12 @@ mod tests {
 
     use super::*;
 
-    /// A session of depth 1 that takes batches in any memory, with a fallback that reaches host
-    /// memory only.
+    /// A session of depth 1 that takes batches in any memory.
     struct SingleBatchSession {
         batch: Option<Batch>,
-        fallback: Box<dyn Session>,
     }
+
+    impl Instrumented for SingleBatchSession {}
 
     impl Session for SingleBatchSession {
         fn import(&mut self, _: &Arc<Span>) -> Result<Imported, DeviceError> {
@@ -257,10 +264,6 @@ mod tests {
 
         fn depth(&self) -> usize {
             1
-        }
-
-        fn fallback(&mut self) -> Option<&mut dyn Session> {
-            Some(&mut *self.fallback)
         }
     }
 
@@ -306,8 +309,9 @@ mod tests {
         );
         let program = Arc::new(program.unwrap_or_else(|e| panic!("{}", e.render())));
         let fallback = InterpDevice::new().load(&program, &LoadOptions::default()).unwrap();
-        let mut session = SingleBatchSession { batch: None, fallback };
-        let mut driver = Driver::new(&mut session as &mut dyn Session, RecordingEndpoints::default());
+        // The fallback reaches host memory only.
+        let mut session = FallbackSession::new(Box::new(SingleBatchSession { batch: None }), fallback);
+        let mut driver = Driver::new(&mut session, RecordingEndpoints::default());
         driver.submit(device_resident_batch(), 1).unwrap();
         driver.run_on_fallback(Batch::from_packets(&[[0; 60]]).unwrap(), 2).unwrap();
         driver.run_on_fallback(device_resident_batch(), 3).unwrap();

@@ -11,6 +11,7 @@
 //! packets are written.
 
 mod broadcast;
+mod builder;
 mod completion_estimator;
 mod driver;
 #[cfg(all(target_os = "linux", feature = "live"))]
@@ -30,6 +31,7 @@ use portcullis_core::reason;
 use portcullis_io::{Progress, RedirectGroups, SinkError, Source, SourceError, SourceOptions, Warning};
 
 pub use broadcast::Broadcasts;
+pub use builder::Pipeline;
 use driver::{Driver, Endpoints, NextBatch};
 pub use outputs::Outputs;
 pub use totals::{MAX_TARGETS, TargetCounts, Times, Totals};
@@ -115,12 +117,11 @@ pub fn source_options(program: &Program, kind: DeviceKind, written: bool) -> Sou
     // A kernel launch costs as much as reading many packets, so GPUs get larger batches; a CPU
     // wants a batch that fits its cache.
     let blocks = if kind.is_gpu() || kind == DeviceKind::Software { 4 } else { 1 };
-    SourceOptions {
-        max_packets: max_ring_packets(program).unwrap_or(usize::MAX),
-        room: if facts.changes_length { ResizeRoom::Both } else { ResizeRoom::None },
-        metadata: written || facts.uses_metadata || Broadcasts::needs_ingress_port(program),
-        block_size: blocks * SourceOptions::BLOCK_SIZE,
-    }
+    SourceOptions::default()
+        .with_max_packets(max_ring_packets(program).unwrap_or(usize::MAX))
+        .with_room(if facts.changes_length { ResizeRoom::Both } else { ResizeRoom::None })
+        .with_metadata(written || facts.uses_metadata || Broadcasts::needs_ingress_port(program))
+        .with_block_size(blocks * SourceOptions::BLOCK_SIZE)
 }
 
 /// Returns the most packets of a batch whose events fit the program's event rings, which only XDP

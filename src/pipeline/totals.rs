@@ -54,10 +54,8 @@ impl Totals {
         self.packets += batch.len() as u64;
         self.bytes += batch.original().iter().map(|d| u64::from(d.length)).sum::<u64>();
         let counts = verdicts.counts();
-        for (sum, count) in self.verdicts.iter_mut().zip(counts) {
-            *sum += count;
-        }
-        if counts[Action::Redirect as usize] > 0 {
+        self.verdicts += counts;
+        if counts.redirect > 0 {
             for (index, (&action, &target)) in verdicts.actions().iter().zip(verdicts.targets()).enumerate() {
                 match redirect_groups {
                     _ if action != Action::Redirect as u8 => {}

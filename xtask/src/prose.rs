@@ -94,7 +94,7 @@ fn findings(files: &BTreeMap<String, String>, tree: &BTreeSet<&str>) -> Vec<Viol
     for (path, text) in files {
         match path.rsplit_once('.') {
             Some((_, "rs")) => check_rust(path, text, &mut all),
-            Some((_, "md")) => check_page(path, text, tree, &mut all),
+            Some((_, "md")) => check_page(path, text, (files, tree), &mut all),
             _ => check_manifest(path, text, &mut all),
         }
     }
@@ -151,7 +151,12 @@ fn is_defended(name: &str, path: &str) -> bool {
     DEFENDED_NAMES.lines().filter_map(|line| line.split_once(": ")).any(|(place, _)| place == format!("{name} {path}"))
 }
 
-fn check_page(path: &str, text: &str, tree: &BTreeSet<&str>, all: &mut Vec<Violation>) {
+fn check_page(
+    path: &str,
+    text: &str,
+    (files, tree): (&BTreeMap<String, String>, &BTreeSet<&str>),
+    all: &mut Vec<Violation>,
+) {
     let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
     let (mut is_in_fence, mut is_in_code) = (false, false);
     for (index, line) in text.lines().enumerate() {
@@ -173,10 +178,12 @@ fn check_page(path: &str, text: &str, tree: &BTreeSet<&str>, all: &mut Vec<Viola
             }
             is_in_code ^= place + 1 < parts.len();
         }
-        for target in line.split("](").skip(1).filter_map(|rest| rest.split([')', '#']).next()) {
-            let is_local = !target.is_empty() && !target.contains(':');
-            if is_local && !is_in_tree(&normalized(folder, target), tree) {
-                find(format!("the link leads to no file: {target}"));
+        for target in line.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let (to, anchor) = target.split_once('#').unwrap_or((target, ""));
+            let to = if to.is_empty() { path.to_owned() } else { normalized(folder, to) };
+            let has_anchor = anchor.is_empty() || files.get(&to).is_none_or(|text| has_heading(text, anchor));
+            if !target.contains(':') && !(is_in_tree(&to, tree) && has_anchor) {
+                find(format!("the link leads nowhere: {target}"));
             }
         }
     }
@@ -196,6 +203,15 @@ fn is_missing(code: &str, folder: &str, tree: &BTreeSet<&str>) -> bool {
         return !tree.iter().any(|path| path.strip_suffix(code).is_some_and(|rest| rest.ends_with('/')));
     }
     code.split_once('/').is_some_and(|(first, _)| first != "target" && is_in_tree(first, tree))
+}
+
+/// Whether a page has the heading that an anchor names.
+fn has_heading(text: &str, anchor: &str) -> bool {
+    let headings = text.lines().filter_map(|line| line.strip_prefix('#'));
+    headings.map(|heading| heading.trim_start_matches('#').trim()).any(|heading| {
+        let kept = heading.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+        kept.flat_map(char::to_lowercase).map(|c| if c == ' ' { '-' } else { c }).eq(anchor.chars())
+    })
 }
 
 /// Whether `path` is a tracked file, or a folder that has one.
@@ -307,12 +323,16 @@ mod tests {
     fn paths_and_links_of_pages_lead_to_files_of_the_tree() {
         let tree = BTreeSet::from(["core/src/map/shards.rs", "docs/guide/a.md", "docs/b.md", "samples/mixed.pcap"]);
         let messages = |text: &str| {
-            let files = BTreeMap::from([("docs/guide/a.md".to_owned(), text.to_owned())]);
+            let other = "# b\n\n## 64-bit `int`s, etc.\n";
+            let files =
+                [("docs/guide/a.md", text), ("docs/b.md", other)].map(|(path, text)| (path.into(), text.into()));
+            let files = BTreeMap::from(files);
             findings(&files, &tree).into_iter().map(|it| (it.line, it.message)).collect::<Vec<_>>()
         };
         for right in [
             "`core/src/map/shards.rs`, `map/shards.rs`, `shards.rs`, `core/src/`, `core/src/map`, `core/`",
-            "[a](a.md), [b](../b.md#heading), [map](../../core/src/map/), [here](#there), [far](https://a.example/b)",
+            "[a](a.md), [b](../b.md#64-bit-ints-etc), [map](../../core/src/map/), [far](https://a.example/b)",
+            "# There\n[here](#there)",
             "`target/wheels`, `linux/bpf.h`, `/dev/hugepages/`, `out/7.pcap`, `core/NAME/src`, `u32/u64`",
             "    `core/src/lang/`",
             "```\n`gone.rs`\n```",
@@ -325,7 +345,7 @@ mod tests {
         }
         assert_eq!(messages("`a\nb` and `gone.rs`"), [(2, "no `gone.rs` in the tree".into())]);
         assert_eq!(messages("| `gone.rs` |").len(), 1);
-        for link in ["b.md", "../guide/c.md#d", "../../lang/"] {
+        for link in ["b.md", "../guide/c.md#d", "../../lang/", "../b.md#64", "#here"] {
             assert_eq!(messages(&format!("[x]({link})")).len(), 1, "{link}");
         }
     }

@@ -69,8 +69,8 @@ fn python<'a>(folder: &Path, arguments: impl IntoIterator<Item = &'a str>) -> Re
     if output.status.success() {
         return Ok(());
     }
-    let said = String::from_utf8_lossy(&output.stderr);
-    Err(said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("python3 fails without a message").to_owned())
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    Err(stderr.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("python3 fails without a message").to_owned())
 }
 
 /// NVIDIA's compilers.

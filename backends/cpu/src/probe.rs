@@ -1,6 +1,6 @@
 //! Describes the host's processor.
 
-use portcullis_core::device::{DeviceInfo, DeviceKind, Dispatch, READS_IN_PLACE};
+use portcullis_core::device::{DeviceInfo, DeviceKind, DeviceLimit, Dispatch, InPlaceReads};
 
 /// Returns the processor's model name from `/proc/cpuinfo`, if there is one.
 fn processor_name() -> Option<String> {
@@ -19,9 +19,9 @@ pub(crate) fn info() -> DeviceInfo {
         driver: format!("Cranelift {}", cranelift_codegen::VERSION),
         dispatch: Dispatch::COMMON,
         limits: vec![
-            ("threads", threads.to_string()),
-            ("64-bit integers", "native".into()),
-            (READS_IN_PLACE, "yes".into()),
+            DeviceLimit::new("threads", threads.to_string()),
+            DeviceLimit::new("64-bit integers", "native"),
+            DeviceLimit::ReadsInPlace(InPlaceReads::Always),
         ],
     }
 }

@@ -69,7 +69,7 @@ fn filtering_allocates_per_batch_not_per_packet() {
         let program = wgsl::compile(&Source::new("f.wgsl", text), &ProgramOptions::default()).unwrap();
         let program = Arc::new(program);
         for threads in [1, 2] {
-            let options = LoadOptions { threads: NonZeroUsize::new(threads), ..LoadOptions::default() };
+            let options = LoadOptions::default().with_threads(NonZeroUsize::new(threads));
             let mut session = portcullis_cpu::Cpu::new().load(&program, &options).unwrap();
             // Background compilation allocates, too.
             session.finish_background_work();

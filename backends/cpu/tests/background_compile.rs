@@ -20,7 +20,7 @@ fn program(name: &str) -> Arc<Program> {
 }
 
 fn options(threads: usize) -> LoadOptions {
-    LoadOptions { threads: NonZeroUsize::new(threads), depth: 3, ..LoadOptions::default() }
+    LoadOptions::default().with_threads(NonZeroUsize::new(threads)).with_depth(3)
 }
 
 fn packets(count: usize) -> Vec<Vec<u8>> {
@@ -112,7 +112,7 @@ fn sessions_of_a_program_are_independent() {
 #[test]
 fn cancellation_takes_effect_after_background_compilation() {
     let cancel = CancelToken::new();
-    let options = LoadOptions { cancel: cancel.clone(), ..options(2) };
+    let options = options(2).with_cancel(cancel.clone());
     let mut session = Cpu::new().load(&program("http_only"), &options).unwrap();
     let packets = packets(20_011);
     let want = expected(&program("http_only"), &packets);

@@ -26,7 +26,7 @@ const TEXT: &str = "
     }";
 
 fn run(program: &Arc<Program>, threads: usize, sizes: [usize; 2], flows: u32) -> (Vec<Verdicts>, Vec<Row>) {
-    let options = LoadOptions { threads: NonZeroUsize::new(threads), ..LoadOptions::default() };
+    let options = LoadOptions::default().with_threads(NonZeroUsize::new(threads));
     let mut session = Cpu::new().load(program, &options).unwrap();
     let mut state = 1_u32;
     let mut verdicts = Vec::new();

@@ -16,7 +16,7 @@ use portcullis_cpu::vector::LaneProgram;
 const FUEL: u32 = 40;
 
 fn program(text: &str) -> Arc<Program> {
-    let options = ProgramOptions { fuel: FUEL, ..ProgramOptions::default() };
+    let options = ProgramOptions::default().with_fuel(FUEL);
     let program = wgsl::compile(&Source::new("f.wgsl", text), &options);
     Arc::new(program.unwrap_or_else(|errors| panic!("{}\n{text}", errors.render())))
 }

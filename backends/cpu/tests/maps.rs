@@ -16,7 +16,7 @@ use portcullis_wgsl as wgsl;
 const FUEL: u32 = 100;
 
 fn program(text: &str) -> Arc<Program> {
-    let options = ProgramOptions { fuel: FUEL, ..ProgramOptions::default() };
+    let options = ProgramOptions::default().with_fuel(FUEL);
     let program = wgsl::compile(&Source::new("maps.wgsl", text), &options);
     Arc::new(program.unwrap_or_else(|errors| panic!("{}", errors.render())))
 }
@@ -75,7 +75,7 @@ const EVERYTHING: &str = "
 /// interpreter's.
 fn assert_agrees_with_interpreter(text: &str, batches: &[Vec<Vec<u32>>]) {
     let program = program(text);
-    let options = LoadOptions { threads: NonZeroUsize::new(1), ..LoadOptions::default() };
+    let options = LoadOptions::default().with_threads(NonZeroUsize::new(1));
     let run = |device: &dyn Device| {
         let mut session = device.load(&program, &options).unwrap();
         let mut outcome = |packets: &Vec<Vec<u32>>| {

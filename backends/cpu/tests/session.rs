@@ -18,7 +18,7 @@ fn program(text: &str) -> Arc<Program> {
 }
 
 fn options(threads: usize, depth: usize) -> LoadOptions {
-    LoadOptions { threads: NonZeroUsize::new(threads), depth, ..LoadOptions::default() }
+    LoadOptions::default().with_threads(NonZeroUsize::new(threads)).with_depth(depth)
 }
 
 /// Redirects to the number in the packet's first four bytes.
@@ -93,7 +93,7 @@ fn a_filter_that_runs_out_of_fuel_is_aborted() {
 #[test]
 fn a_small_batch_can_be_cancelled() {
     let cancel = CancelToken::new();
-    let options = LoadOptions { cancel: cancel.clone(), ..options(1, 2) };
+    let options = options(1, 2).with_cancel(cancel.clone());
     let mut session = Cpu::new().load(&program(ECHO), &options).unwrap();
     session.submit(numbered(0, 5)).unwrap();
     cancel.cancel();
@@ -104,7 +104,7 @@ fn a_small_batch_can_be_cancelled() {
 #[test]
 fn cancelling_ends_a_batch_that_would_take_minutes() {
     let cancel = CancelToken::new();
-    let options = LoadOptions { cancel: cancel.clone(), ..options(2, 1) };
+    let options = options(2, 1).with_cancel(cancel.clone());
     let mut session = Cpu::new().load(&program(ENDLESS), &options).unwrap();
     // Two million packets of 32,768 iterations each.
     let mut cutter = BatchCutter::new(Arena::new(8 << 20).unwrap(), None);
@@ -121,7 +121,7 @@ fn cancelling_ends_a_batch_that_slows_down_midway() {
     // stay small however fast the first ones were.
     let text = ENDLESS.replacen('{', "{ if load_u8(pkt, 0u) == 0u { return XDP_DROP; }", 1);
     let cancel = CancelToken::new();
-    let options = LoadOptions { cancel: cancel.clone(), ..options(1, 1) };
+    let options = options(1, 1).with_cancel(cancel.clone());
     let mut session = Cpu::new().load(&program(&text), &options).unwrap();
     let n = 100_000;
     let mut arena = Arena::new(8 * n).unwrap();

@@ -38,7 +38,7 @@ fn outcomes(
     counts: &[usize],
     packets: &[Vec<u8>],
 ) -> (Vec<Outcome>, Vec<Vec<u32>>) {
-    let options = LoadOptions { threads: NonZeroUsize::new(1), ..LoadOptions::default() };
+    let options = LoadOptions::default().with_threads(NonZeroUsize::new(1));
     let mut session = device.load(program, &options).unwrap();
     let mut start = 0;
     let mut outcome = |&count: &usize| {

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use portcullis_core::device::{
-    Device, DeviceError, DeviceInfo, Dispatch, FlowSession, LoadOptions, Session, load_initial_maps,
+    Device, DeviceError, DeviceInfo, DeviceLimit, Dispatch, FlowSession, LoadOptions, Session, load_initial_maps,
 };
 use portcullis_core::program::Program;
 
@@ -39,8 +39,8 @@ impl CudaDevice {
     }
 
     /// Adds a line to what the device's limits are listed as.
-    pub(crate) fn add_limit(&mut self, name: &'static str, value: String) {
-        self.info.limits.push((name, value));
+    pub(crate) fn add_limit(&mut self, limit: DeviceLimit) {
+        self.info.limits.push(limit);
     }
 }
 

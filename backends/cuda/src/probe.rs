@@ -5,9 +5,7 @@ use std::ffi::{c_char, c_int};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use cudarc::driver::sys::CUdevice_attribute as Attribute;
-use portcullis_core::device::{
-    CancelToken, DeviceError, DeviceInfo, DeviceKind, Dispatch, READS_IN_PLACE, RUNS_NO_FILTER,
-};
+use portcullis_core::device::{CancelToken, DeviceError, DeviceInfo, DeviceKind, DeviceLimit, Dispatch, InPlaceReads};
 
 use crate::compile::{BLOCK_SIZE, Target};
 use crate::device::CudaDevice;
@@ -57,7 +55,7 @@ pub fn probe() -> Result<Vec<CudaDevice>, DeviceError> {
         return Err(missing(failed.first().map_or(ErrorCode::NO_DEVICE, |&(_, code)| code)));
     };
     for (index, code) in failed {
-        last.add_limit("beside it", format!("CUDA's device {index}, which fails: {code}"));
+        last.add_limit(DeviceLimit::new("beside it", format!("CUDA's device {index}, which fails: {code}")));
     }
     Ok(devices)
 }
@@ -150,20 +148,20 @@ fn describe(
         Target::of_device(arch, version).err()
     };
     let mut limits = vec![
-        ("compute capability", format!("{major}.{minor}")),
-        ("memory", format!("{} MiB", memory >> 20)),
-        ("multiprocessors", multiprocessors.to_string()),
+        DeviceLimit::new("compute capability", format!("{major}.{minor}")),
+        DeviceLimit::new("memory", format!("{} MiB", memory >> 20)),
+        DeviceLimit::new("multiprocessors", multiprocessors.to_string()),
     ];
     if unsupported_reason.is_none() {
         // Resident kernels and graphs read from slots, which the host fills.
         let how = "yes: its own memory; the host's by pipelined and inline, where it can be pinned";
-        limits.push((READS_IN_PLACE, how.into()));
+        limits.push(DeviceLimit::ReadsInPlace(InPlaceReads::Sometimes(how)));
     }
     limits.push(match &unsupported_reason {
-        Some(reason) => (RUNS_NO_FILTER, reason.clone()),
+        Some(reason) => DeviceLimit::RunsNoFilter(reason.clone()),
         None => {
             let target = Target::of_device(arch, version);
-            ("compiler", target.map_or_else(|reason| reason, |target| target.to_string()))
+            DeviceLimit::new("compiler", target.map_or_else(|reason| reason, |target| target.to_string()))
         }
     });
     let release = driver_release().map(|release| format!("NVIDIA {release}, ")).unwrap_or_default();

@@ -99,7 +99,7 @@ fn device() -> portcullis_cuda::CudaDevice {
 }
 
 fn options(dispatch: Dispatch) -> LoadOptions {
-    LoadOptions { dispatch: Some(dispatch), ..LoadOptions::default() }
+    LoadOptions::default().with_dispatch(dispatch)
 }
 
 fn stock(name: &str) -> Arc<Program> {
@@ -364,7 +364,7 @@ fn one_sided_batches_in_device_memory_stay_on_the_device() {
     let gpu = Gpu::open(0).unwrap();
     let mut reference = InterpDevice::new().load(&program, &LoadOptions::default()).unwrap();
     let elephant_flow_device: Arc<dyn Device> = Arc::new(InterpDevice::new());
-    let options = LoadOptions { elephant_flow_device: Some(elephant_flow_device), ..options(Dispatch::Pipelined) };
+    let options = options(Dispatch::Pipelined).with_elephant_flow_device(Some(elephant_flow_device));
     let mut session = device().load(&program, &options).unwrap();
     // Batches of one flow go to the other device if they are in host memory; in between come
     // batches that it cannot access.
@@ -427,7 +427,7 @@ fn packets_of_a_hanging_kernel_stay_allocated() {
         return;
     };
     let (gpu, packets, cancel) = (Gpu::open(0).unwrap(), Packets::new(300, 1), CancelToken::new());
-    let options = LoadOptions { cancel: cancel.clone(), ..options(dispatch.parse().unwrap()) };
+    let options = options(dispatch.parse().unwrap()).with_cancel(cancel.clone());
     let mut session = device().load(&stock("dscp_mark"), &options).unwrap();
     let (memory, span) = in_device(&gpu, &packets);
     let (weak, owner): (Weak<Span>, _) = (Arc::downgrade(&span), Arc::downgrade(&memory));
@@ -452,7 +452,7 @@ fn a_cancelled_session_releases_packets_once_its_kernels_have_left() {
         let (gpu, packets, program) = (Gpu::open(0).unwrap(), Packets::new(8192, 1), stock("dscp_mark"));
         for dispatch in Dispatch::ALL {
             let cancel = CancelToken::new();
-            let options = LoadOptions { cancel: cancel.clone(), ..options(dispatch) };
+            let options = options(dispatch).with_cancel(cancel.clone());
             let mut session = device().load(&program, &options).unwrap();
             let (memory, span) = in_device(&gpu, &packets);
             let submitted = session.submit(packets.batch(&span));

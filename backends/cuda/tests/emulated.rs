@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use portcullis_core::device::record_kernel::{HostMemory, RecordKernel};
 use portcullis_core::device::{
-    CancelToken, Clock, Device, DeviceError, Dispatch, Imported, LoadOptions, Session, Transfer,
+    CancelToken, Clock, Device, DeviceError, Dispatch, Imported, LoadOptions, MeasureOptions, Session, Transfer,
 };
 use portcullis_core::interp::InterpDevice;
 use portcullis_core::packet::{Arena, Batch, BatchCutter, Descriptor, ResizeRoom};
@@ -74,7 +74,7 @@ fn report_devices() {
 }
 
 fn options(dispatch: Dispatch) -> LoadOptions {
-    LoadOptions { dispatch: Some(dispatch), ..LoadOptions::default() }
+    LoadOptions::default().with_dispatch(dispatch)
 }
 
 #[test]
@@ -145,8 +145,12 @@ fn artificial_work_is_done_once_for_each_packet() {
     };
     let work = std::env::var("PORTCULLIS_TEST_WORK").unwrap().parse().ok().map(Duration::from_nanos);
     let program = program(FILTERS[4]);
-    let mut session =
-        device().load(&program, &LoadOptions { synthetic_work: work, ..options(dispatch.parse().unwrap()) }).unwrap();
+    let mut session = device()
+        .load(
+            &program,
+            &options(dispatch.parse().unwrap()).with_measure(MeasureOptions::default().with_synthetic_work(work)),
+        )
+        .unwrap();
     let mut reference = InterpDevice::new().load(&program, &LoadOptions::default()).unwrap();
     for packets in SIZES {
         let (done, want) = (session.run(batch(packets, 0, 1)).unwrap(), reference.run(batch(packets, 0, 1)).unwrap());
@@ -322,7 +326,9 @@ fn streams_time_stages_with_events() {
     // A filter that only reads, and one that writes; packets are copied as they lie.
     for body in [FILTERS[1], FILTERS[3]] {
         for dispatch in device().info().dispatch {
-            let options = LoadOptions { record_stages: true, transfer: Transfer::Whole, ..options(*dispatch) };
+            let options = options(*dispatch)
+                .with_measure(MeasureOptions::default().with_record_stages(true))
+                .with_transfer(Transfer::Whole);
             let mut session = device().load(&program(body), &options).unwrap();
             let began = Instant::now();
             for seed in 0..3 {
@@ -570,13 +576,13 @@ fn a_hanging_session_blocks_no_other() {
         let mut other = device().load(&program, &LoadOptions::default()).unwrap();
         other.import(batch(3000, 128, 1).span()).unwrap();
         let cancel = CancelToken::new();
-        let options = LoadOptions { cancel: cancel.clone(), ..options(dispatch.parse().unwrap()) };
+        let options = options(dispatch.parse().unwrap()).with_cancel(cancel.clone());
         let mut hangs = device().load(&program, &options).unwrap();
         hangs.submit(batch(300, 0, 1)).unwrap();
         let quickly = |began: Instant| assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
         // Work that needs a quiescent device is refused, or ends by its token.
         let began = Instant::now();
-        let token = LoadOptions { cancel: cancel_after_a_second(), ..LoadOptions::default() };
+        let token = LoadOptions::default().with_cancel(cancel_after_a_second());
         assert_eq!(device().load(&program, &token).err(), Some(DeviceError::Cancelled));
         quickly(began);
         // Releases are deferred and block nobody.
@@ -609,7 +615,7 @@ fn a_failed_quiescent_period_frees_nothing_beside_resident_kernels() {
     }
     with_timeout(|| {
         let program = program(FILTERS[3]);
-        let load = |dispatch, cancel| device().load(&program, &LoadOptions { cancel, ..options(dispatch) });
+        let load = |dispatch, cancel| device().load(&program, &options(dispatch).with_cancel(cancel));
         drop(load(Dispatch::Inline, CancelToken::new()).unwrap());
         let mut resident = load(Dispatch::Persistent, CancelToken::new()).unwrap();
         let cancel = CancelToken::new();
@@ -643,7 +649,7 @@ fn a_filter_that_hangs_at_load_time_blocks_no_other_session() {
         let mut session = device().load(&program, &options(Dispatch::Persistent)).unwrap();
         assert_eq!(session.run(batch(300, 0, 1)).unwrap().verdicts.len(), 300);
         let cancel = CancelToken::new();
-        let load = || device().load(&program, &LoadOptions { cancel: cancel.clone(), ..LoadOptions::default() }).err();
+        let load = || device().load(&program, &LoadOptions::default().with_cancel(cancel.clone())).err();
         std::thread::scope(|scope| {
             let loading = scope.spawn(load);
             // Compiling takes part of that time.
@@ -682,7 +688,7 @@ fn a_hanging_kernel_is_abandoned() {
 /// stays allocated.
 fn cancel_while_a_kernel_hangs(dispatch: Dispatch, program: &Arc<Program>) {
     let cancel = CancelToken::new();
-    let options = LoadOptions { cancel: cancel.clone(), ..options(dispatch) };
+    let options = options(dispatch).with_cancel(cancel.clone());
     let after = {
         let cancel = cancel.clone();
         move || {

@@ -105,7 +105,7 @@ fn memory_is_allocated_and_freed_beside_resident_kernels() {
     let program = program("return XDP_TX;");
     let load = |dispatch| {
         let device = portcullis_cuda::probe().unwrap().remove(0);
-        device.load(&program, &LoadOptions { dispatch: Some(dispatch), ..LoadOptions::default() }).unwrap()
+        device.load(&program, &LoadOptions::default().with_dispatch(dispatch)).unwrap()
     };
     let mut sessions = [load(Dispatch::Persistent), load(Dispatch::WaitValue)];
     let gpu = Gpu::open(0).unwrap();

@@ -48,7 +48,7 @@ pub(crate) fn load(
     options: &LoadOptions,
 ) -> Result<(Arc<Gpu>, LoadedProgram), DeviceError> {
     let id = &device.id;
-    let (device, program, profiles) = (device.clone(), program.clone(), options.record_stages);
+    let (device, program, profiles) = (device.clone(), program.clone(), options.measure.record_stages);
     offload::compile_on_thread(id, &options.cancel, move || compile(&device, &program, profiles))
 }
 

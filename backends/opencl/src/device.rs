@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use portcullis_core::device::{
-    Device, DeviceError, DeviceInfo, Dispatch, FlowSession, LoadOptions, READS_IN_PLACE, Session, load_initial_maps,
+    Device, DeviceError, DeviceInfo, DeviceLimit, Dispatch, FlowSession, InPlaceReads, LoadOptions, Session,
+    load_initial_maps,
 };
 use portcullis_core::program::Program;
 
@@ -29,8 +30,7 @@ impl OpenClDevice {
     #[must_use]
     pub fn as_discrete(mut self) -> OpenClDevice {
         self.properties.shares_memory = false;
-        self.info.limits.retain(|(name, _)| *name != READS_IN_PLACE);
-        self.info.limits.push((READS_IN_PLACE, "no".into()));
+        self.info.set_in_place_reads(InPlaceReads::Never);
         self
     }
 
@@ -53,8 +53,8 @@ impl OpenClDevice {
     }
 
     /// Adds a line to the device's listed limits.
-    pub(crate) fn add_limit(&mut self, name: &'static str, value: String) {
-        self.info.limits.push((name, value));
+    pub(crate) fn add_limit(&mut self, limit: DeviceLimit) {
+        self.info.limits.push(limit);
     }
 }
 

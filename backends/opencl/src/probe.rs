@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use num_traits::FromPrimitive;
 use ocl_core::ffi::{self, cl_device_id, cl_platform_id, cl_uint};
 use ocl_core::{DeviceId, DeviceInfo as Query, DeviceType, PlatformId, PlatformInfo, Status};
-use portcullis_core::device::{DeviceError, DeviceInfo, DeviceKind, Dispatch, READS_IN_PLACE, RUNS_NO_FILTER};
+use portcullis_core::device::{DeviceError, DeviceInfo, DeviceKind, DeviceLimit, Dispatch};
 
 use crate::device::OpenClDevice;
 use crate::driver::gpu::{GpuProperties, error_text, status_name};
@@ -61,7 +61,7 @@ pub fn probe() -> Result<Vec<OpenClDevice>, DeviceError> {
         return Err(DeviceError::Missing(text));
     }
     if let Some((_, last)) = found.last_mut().filter(|_| !empty.is_empty()) {
-        last.add_limit("platforms without devices", empty.join("; "));
+        last.add_limit(DeviceLimit::new("platforms without devices", empty.join("; ")));
     }
     // The sort is stable: the order within a kind stays.
     found.sort_by_key(|&(kind, _)| rank(kind));
@@ -163,12 +163,12 @@ fn describe(platform: PlatformId, device: DeviceId) -> (DeviceKind, OpenClDevice
     let unsupported_reason = unsupported_reason(device, &language);
     let platform = text(ocl_core::get_platform_info(platform, PlatformInfo::Name));
     let mut limits = vec![
-        ("buffer", format!("{} MiB", max_buffer_size >> 20)),
-        ("memory", format!("{} MiB", memory >> 20)),
-        ("compute units", number(device, Query::MaxComputeUnits).to_string()),
-        (READS_IN_PLACE, if shares_memory { "yes" } else { "no" }.to_string()),
+        DeviceLimit::new("buffer", format!("{} MiB", max_buffer_size >> 20)),
+        DeviceLimit::new("memory", format!("{} MiB", memory >> 20)),
+        DeviceLimit::new("compute units", number(device, Query::MaxComputeUnits).to_string()),
+        DeviceLimit::ReadsInPlace(shares_memory.into()),
     ];
-    limits.extend(unsupported_reason.clone().map(|reason| (RUNS_NO_FILTER, reason)));
+    limits.extend(unsupported_reason.clone().map(DeviceLimit::RunsNoFilter));
     let info = DeviceInfo {
         id: String::new(),
         name: string(Query::Name),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use portcullis_core::device::{
-    Device, DeviceError, DeviceInfo, Dispatch, FlowSession, LoadOptions, READS_IN_PLACE, Session, load_initial_maps,
+    Device, DeviceError, DeviceInfo, Dispatch, FlowSession, InPlaceReads, LoadOptions, Session, load_initial_maps,
 };
 use portcullis_core::program::Program;
 
@@ -28,8 +28,7 @@ impl WgpuDevice {
     pub fn as_discrete(mut self) -> WgpuDevice {
         self.properties.is_discrete = true;
         self.properties.import = None;
-        self.info.limits.retain(|(name, _)| *name != READS_IN_PLACE);
-        self.info.limits.push((READS_IN_PLACE, "no".into()));
+        self.info.set_in_place_reads(InPlaceReads::Never);
         self
     }
 

@@ -1,7 +1,7 @@
 //! Device discovery. A machine without a driver or a device gets an error that says what to
 //! install, never a panic or output.
 
-use portcullis_core::device::{DeviceError, DeviceInfo, DeviceKind, Dispatch, READS_IN_PLACE};
+use portcullis_core::device::{DeviceError, DeviceInfo, DeviceKind, DeviceLimit, Dispatch};
 
 use crate::compile::{SOFTWARE_MAX_EXPRESSIONS, SOFTWARE_MAX_NESTING, WORKGROUP_SIZE};
 use crate::device::WgpuDevice;
@@ -115,7 +115,7 @@ fn describe(index: usize, adapter: wgpu::Adapter) -> WgpuDevice {
     let import = HostImport::of_adapter(&adapter);
     let (adapter_info, limits, features) = (adapter.get_info(), adapter.limits(), adapter.features());
     let megabytes = |bytes: u64| format!("{} MiB", bytes >> 20);
-    let yes_or_no = |is: bool| if is { "yes" } else { "no" }.to_string();
+    let yes_or_no = |is: bool| if is { "yes" } else { "no" };
     let kind = kind(adapter_info.device_type);
     let driver = [format!("{:?}", adapter_info.backend), adapter_info.driver, adapter_info.driver_info];
     let info = DeviceInfo {
@@ -125,15 +125,15 @@ fn describe(index: usize, adapter: wgpu::Adapter) -> WgpuDevice {
         driver: driver.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(", "),
         dispatch: Dispatch::COMMON,
         limits: [
-            ("storage binding", megabytes(limits.max_storage_buffer_binding_size)),
-            ("buffer", megabytes(limits.max_buffer_size)),
-            ("workgroup", format!("{} invocations", limits.max_compute_invocations_per_workgroup)),
-            ("64-bit integers of its own", yes_or_no(features.contains(wgpu::Features::SHADER_INT64))),
-            (READS_IN_PLACE, yes_or_no(import.is_some())),
+            DeviceLimit::new("storage binding", megabytes(limits.max_storage_buffer_binding_size)),
+            DeviceLimit::new("buffer", megabytes(limits.max_buffer_size)),
+            DeviceLimit::new("workgroup", format!("{} invocations", limits.max_compute_invocations_per_workgroup)),
+            DeviceLimit::new("64-bit integers of its own", yes_or_no(features.contains(wgpu::Features::SHADER_INT64))),
+            DeviceLimit::ReadsInPlace(import.is_some().into()),
         ]
         .into_iter()
         .chain((kind == DeviceKind::Software).then(|| {
-            (
+            DeviceLimit::new(
                 "filter",
                 format!("{SOFTWARE_MAX_EXPRESSIONS} expressions, calls inlined; branches {SOFTWARE_MAX_NESTING} deep"),
             )

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{devices, load, program, program_with, strided};
-use portcullis_core::device::{Device, DeviceError, DeviceKind, Imported, LoadOptions};
+use portcullis_core::device::{Device, DeviceError, DeviceKind, Imported, InPlaceReads, LoadOptions};
 use portcullis_core::packet::{Batch, Verdict};
 use portcullis_core::program::ProgramOptions;
 
@@ -54,8 +54,8 @@ fn only_filters_that_do_not_write_read_in_place() {
         let imported = load(&device, &program(COUNT)).import(batch.span()).unwrap();
         assert_eq!(imported, Imported::Copied);
         let imported = load(&device, &program(NUMBER)).import(batch.span()).unwrap();
-        let (_, can) = device.info().limits.iter().find(|(name, _)| name.contains("in place")).unwrap();
-        assert_eq!(imported, if can == "yes" { Imported::InPlace } else { Imported::Copied });
+        let in_place = device.info().in_place_reads() == InPlaceReads::Always;
+        assert_eq!(imported, if in_place { Imported::InPlace } else { Imported::Copied });
     }
 }
 
@@ -70,7 +70,7 @@ const BURN: &str = "
 #[test]
 fn software_devices_refuse_loops_that_they_would_cut_short() {
     for device in devices() {
-        let program = program_with(BURN, &ProgramOptions { fuel: 70_000, ..ProgramOptions::default() });
+        let program = program_with(BURN, &ProgramOptions::default().with_fuel(70_000));
         let loaded = device.load(&program, &LoadOptions::default());
         if device.info().kind == DeviceKind::Software {
             let Err(error) = loaded else { panic!("the filter was accepted") };

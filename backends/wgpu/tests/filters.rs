@@ -184,7 +184,7 @@ fn running_out_of_fuel_aborts_and_keeps_writes() {
     let packets = rounds.map(|r| [&r.to_le_bytes()[..], &[0; 8]].concat());
     for device in devices() {
         // The round that finds nothing left to do costs fuel as well.
-        let program = program_with(text, &ProgramOptions { fuel: 100, ..ProgramOptions::default() });
+        let program = program_with(text, &ProgramOptions::default().with_fuel(100));
         let (verdicts, after) = run_batch(&device, &program, Batch::from_packets(&packets).unwrap());
         for ((rounds, verdict), packet) in rounds.into_iter().zip(verdicts).zip(after) {
             let ends = rounds <= 99;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use portcullis::io::create_error_reason;
+use portcullis::packet_io::create_error_reason;
 use portcullis_bench::compare::{Change, Comparison, read};
 use portcullis_bench::number::digits;
 use portcullis_bench::results::Results;

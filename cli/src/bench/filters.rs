@@ -1,15 +1,12 @@
 //! Filters to measure: by stock name, file or expression, with their parameters and initial maps.
 
-use std::path::{Path, PathBuf};
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use clap::builder::NonEmptyStringValueParser;
 use portcullis::device::LoadOptions;
 use portcullis::devices;
-use portcullis::diagnostics::Source;
-use portcullis::frontend::wgsl;
-use portcullis::program::{InitialMapWords, Program, ProgramOptions};
-use portcullis::stock::{STATEFUL_WGSL, STATELESS_WGSL};
+use portcullis::program::{InitialMapWords, Program};
 use portcullis_bench::run::Filter;
 
 use crate::failure::Failure;
@@ -21,8 +18,8 @@ use crate::run::maps::{self, MapArgs, MapFile, Maps};
 pub struct FilterArgs {
     /// Measure this filter: the name of a stock filter, or a file (FILE.o:PROGRAM of an object with
     /// several programs); may be given several times
-    #[arg(long, value_name = "FILTER", value_parser = NonEmptyStringValueParser::new())]
-    filter: Vec<String>,
+    #[arg(long, value_name = "FILTER", value_parser = filter::NameParser, hide_possible_values = true)]
+    filter: Vec<OsString>,
     /// Measure this expression of tcpdump's; may be given several times
     #[arg(long, value_name = "EXPRESSION", allow_hyphen_values = true)]
     expr: Vec<String>,
@@ -54,9 +51,9 @@ impl FilterArgs {
     /// The files that filters and their maps are read from, and what each is. What is no file has
     /// the name of none.
     pub fn files(&self) -> impl Iterator<Item = (PathBuf, &'static str)> {
-        let of_filter = |name: &String| Some(filter::FilterArgs::of_file(Path::new(name)).file()?.to_owned());
+        let of_filter = |name: &OsString| Some(filter::FilterArgs::from_name(name).ok()?.file()?.to_owned());
         let filters = self.filter.iter().filter_map(of_filter).map(|file| (file, "a filter to measure"));
-        filters.chain(self.map.iter().map(|it| (PathBuf::from(&it.file), "what --map reads")))
+        filters.chain(self.map.iter().map(|it| (it.file.clone(), "what --map reads")))
     }
 
     /// The filters to measure; where none is named those that are measured `full`y or in short.
@@ -64,38 +61,24 @@ impl FilterArgs {
         if self.is_usual() {
             let more: &[&str] = if full { &["mac_swap", "flow_stats"] } else { &[] };
             let usual = ["simple_filter", "port_filter", "http_only", "hash_lb"];
-            return usual.iter().chain(more).map(|name| self.named(name)).collect();
+            return usual.iter().chain(more).map(|name| self.named(OsStr::new(name))).collect();
         }
         let expression = |text: &String| -> Result<Filter, Failure> {
-            let filter = filter::FilterArgs::of_expression(text);
+            let filter = filter::FilterArgs::from_expression(text);
             Ok(Filter { name: filter.name(), program: Arc::new(filter.load()?) })
         };
         self.filter.iter().map(|name| self.named(name)).chain(self.expr.iter().map(expression)).collect()
     }
 
-    /// A stock filter, or a file's. In results it is called as it was asked for, so that those of
-    /// other settings are not compared with it.
-    fn named(&self, name: &str) -> Result<Filter, Failure> {
-        let stock = STATELESS_WGSL.iter().chain(STATEFUL_WGSL).find(|(stock, _)| *stock == name);
-        let program = match stock {
-            Some((_, text)) => {
-                let source = Source::new(format!("{name}.wgsl"), *text);
-                let options = ProgramOptions { parameters: self.set.clone(), ..ProgramOptions::default() };
-                wgsl::compile(&source, &options).map_err(filter::of_arguments)?
-            }
-            None if !Path::new(name).exists() && !name.contains(['.', '/']) => {
-                let stock: Vec<_> = STATELESS_WGSL.iter().chain(STATEFUL_WGSL).map(|(name, _)| *name).collect();
-                let stock = stock.join(", ");
-                return Err(Failure::Usage(format!(
-                    "there is no stock filter `{name}`, and no such file; there are {stock}"
-                )));
-            }
-            None => filter::FilterArgs::of_file(Path::new(name)).with(&self.set).load()?,
-        };
-        let program = self.begun(name, program)?;
+    /// Loads a file or a stock filter. In results it is called as it was asked for, so that those
+    /// of other settings are not compared with it.
+    fn named(&self, name: &OsStr) -> Result<Filter, Failure> {
+        let args = filter::FilterArgs::from_name(name)?.with_parameters(&self.set);
+        let name = args.name();
+        let program = self.begun(&name, args.load()?)?;
         let set = self.set.iter().map(|(name, value)| format!(" --set {name}={value}"));
         let set: String = set.chain(self.maps().1).collect();
-        Ok(Filter { name: name.to_owned() + &set, program: Arc::new(program) })
+        Ok(Filter { name: name + &set, program: Arc::new(program) })
     }
 
     /// Returns the map arguments and the options that gave them.
@@ -107,7 +90,7 @@ impl FilterArgs {
             kernel_routes: self.kernel_routes.clone(),
             ..MapArgs::default()
         };
-        let file = |option: &'static str| move |it: &MapFile| format!(" {option} {}={}", it.map, it.file);
+        let file = |option: &'static str| move |it: &MapFile| format!(" {option} {it}");
         let mut said: Vec<String> = self.map.iter().map(file("--map")).collect();
         #[cfg(target_os = "linux")]
         said.extend(self.from_pin.iter().map(file("--from-pin")));
@@ -165,10 +148,14 @@ mod tests {
         std::fs::write(path("f.wgsl"), text).unwrap();
         std::fs::write(path("limits.csv"), "2,9\n").unwrap();
         let args = |set: &str| FilterArgs {
-            filter: vec![path("f.wgsl")],
+            filter: vec![path("f.wgsl").into()],
             expr: Vec::new(),
             set: vec![("most".into(), set.into())],
-            map: vec![MapFile { map: "limits".into(), file: path("limits.csv"), format: portcullis::map::Format::Csv }],
+            map: vec![MapFile {
+                map: "limits".into(),
+                file: path("limits.csv").into(),
+                format: portcullis::map::Format::Csv,
+            }],
             #[cfg(target_os = "linux")]
             from_pin: Vec::new(),
             kernel_routes: None,

@@ -14,9 +14,9 @@ use std::time::Duration;
 use clap::builder::NonEmptyStringValueParser;
 use portcullis::auto::calibration::CalibrationStore;
 use portcullis::auto::{AutoDevice, CalibrationMode, Settings};
-use portcullis::device::{Device, Dispatch, RUNS_NO_FILTER};
+use portcullis::device::{Device, Dispatch};
 use portcullis::devices::{self, Selector};
-use portcullis::io::{create_error_reason, same_destination, same_file};
+use portcullis::packet_io::{create_error_reason, same_destination, same_file};
 use portcullis_bench::csv::csv;
 use portcullis_bench::results::{Bar, Cell, Missing, Outcome, Results};
 use portcullis_bench::run::{self, BATCHES, Chosen, Extent, Order, QUICK_BATCHES, RunGuard, Start};
@@ -42,7 +42,7 @@ use progress::Progress;
 /// On the first Ctrl-C it finishes the current measurement and writes the results so far.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Exit codes: 0 done, 1 a device is wrong or something failed (with --compare: something is slower \
+    after_long_help = "Exit codes: 0 done, 1 a device is wrong or something failed (with --compare: something is slower \
 beyond noise, or no longer measured), 2 wrong usage, 130 interrupted (what there is has been written), 141 nobody reads \
 the output any more."
 )]
@@ -314,8 +314,8 @@ fn devices(args: &Args) -> Result<ProbedDevices, Failure> {
     let mut required = Vec::new();
     let mut add = |chosen: Chosen, missing: &mut Vec<Missing>| {
         let info = chosen.device.info();
-        if let Some((_, reason)) = info.limits.iter().find(|(name, _)| *name == RUNS_NO_FILTER) {
-            missing.push(Missing { device: chosen.id(), reason: reason.clone() });
+        if let Some(reason) = info.runs_no_filter() {
+            missing.push(Missing { device: chosen.id(), reason: reason.to_owned() });
         } else if !found.iter().any(|other| other.id() == chosen.id()) {
             found.push(chosen);
         }

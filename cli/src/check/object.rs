@@ -1,4 +1,4 @@
-//! What `check` says of an object: its programs, maps, variables and helpers.
+//! Report of `check` on an XDP object: its programs, maps, variables and helpers.
 
 use std::collections::BTreeSet;
 
@@ -16,23 +16,23 @@ use serde_json::{Value, json};
 use crate::out;
 use crate::run::traps::Place;
 
-/// Letters of a value that are shown.
-const SHOWN: usize = 60;
+/// Maximum characters of a value to print.
+const MAX_VALUE_CHARS: usize = 60;
 
-/// Places that are told of one by one, in lines of their own and in one line.
-const CHECKED: usize = 10;
-const CHECKED_IN_LINE: usize = 6;
+/// Maximum program sites to list, one per line and all on one line.
+const MAX_SITES: usize = 10;
+const MAX_SITES_IN_LINE: usize = 6;
 
-/// How the host has what is in a ring.
+/// How the host reads a ring.
 const READ_BY: &str = "read by `run --events`";
 
-/// Programs of which more than a line is said each.
-const IN_FULL: usize = 12;
+/// Maximum programs to describe in more than one line each.
+const MAX_IN_FULL: usize = 12;
 
-/// Columns that are told of one by one.
-const COLUMNS: usize = 12;
+/// Maximum columns to list.
+const MAX_COLUMNS: usize = 12;
 
-/// All of an object, for people.
+/// Describes an object as text.
 pub fn text(report: &ObjectReport) -> String {
     let taken = report.programs.iter().filter(|it| it.result.is_ok()).count();
     let count = report.programs.len();
@@ -45,8 +45,8 @@ pub fn text(report: &ObjectReport) -> String {
     let mut rows: Vec<(&str, Vec<String>)> = Vec::new();
     match count {
         0 => {}
-        1..=IN_FULL => rows.push(("programs", report.programs.iter().map(program).collect())),
-        // A line for each, and what they call together.
+        1..=MAX_IN_FULL => rows.push(("programs", report.programs.iter().map(program).collect())),
+        // One line each, and the helpers of all together.
         _ => {
             rows.push(("programs", report.programs.iter().map(program_in_line).collect()));
             let helpers: BTreeSet<&str> =
@@ -71,7 +71,7 @@ pub fn text(report: &ObjectReport) -> String {
     head + &table(rows) + &out::printable(&tail)
 }
 
-/// Rows of a table, of which each has a name and one line or several.
+/// Formats rows that have a name and one or more lines.
 fn table(rows: Vec<(&str, Vec<String>)>) -> String {
     let lines = rows.into_iter().flat_map(|(name, lines)| {
         let lines = if lines.is_empty() { vec!["no".to_owned()] } else { lines };
@@ -81,7 +81,7 @@ fn table(rows: Vec<(&str, Vec<String>)>) -> String {
     out::table(lines.collect(), &[])
 }
 
-/// A program in a line: whether it can be taken, or why not.
+/// One program on one line: whether it can run, or why not.
 fn program_in_line(program: &ProgramReport) -> String {
     let checked = match traps_of(program) {
         [] => String::new(),
@@ -130,7 +130,7 @@ fn losses_of(program: &ProgramReport) -> &[ProgramSite] {
     origin_of(program).map_or(&[][..], |origin| &origin.lost_updates)
 }
 
-/// Where places are, behind how many there are: `: prog.c:7, prog.c:12`.
+/// Source lines of sites: `: prog.c:7, prog.c:12`.
 fn lines_of(sites: &[ProgramSite]) -> String {
     let mut lines: Vec<String> = Vec::new();
     for line in sites
@@ -142,8 +142,8 @@ fn lines_of(sites: &[ProgramSite]) -> String {
             lines.push(line);
         }
     }
-    let more = lines.len().saturating_sub(CHECKED_IN_LINE);
-    lines.truncate(CHECKED_IN_LINE);
+    let more = lines.len().saturating_sub(MAX_SITES_IN_LINE);
+    lines.truncate(MAX_SITES_IN_LINE);
     if more > 0 {
         lines.push(format!("{more} more"));
     }
@@ -154,7 +154,7 @@ fn places(count: usize) -> String {
     if count == 1 { "1 place".into() } else { format!("{} places", out::grouped(count as u64)) }
 }
 
-/// Places that are checked as packets run, a line each, of many the first.
+/// Sites that are checked at run time, one per line, up to [`MAX_SITES`].
 fn checked(traps: &[ProgramSite]) -> Vec<String> {
     if traps.is_empty() {
         return vec!["nothing: it is proved that all of it is right".into()];
@@ -164,15 +164,15 @@ fn checked(traps: &[ProgramSite]) -> Vec<String> {
 
 fn each_of(what: &str, sites: &[ProgramSite]) -> Vec<String> {
     let mut lines = vec![format!("{}, {what}", places(sites.len()))];
-    lines.extend(sites.iter().take(CHECKED).map(|site| format!("  {}", Place::from(site).text())));
-    let more = sites.len().saturating_sub(CHECKED);
+    lines.extend(sites.iter().take(MAX_SITES).map(|site| format!("  {}", Place::from(site).text())));
+    let more = sites.len().saturating_sub(MAX_SITES);
     if more > 0 {
         lines.push(format!("  and {} more, which --json has", out::grouped(more as u64)));
     }
     lines
 }
 
-/// All of such places: of traps in the order of the map that counts them.
+/// All sites as JSON; traps are in the order of the map that counts them.
 pub fn sites_json(sites: &[ProgramSite]) -> Value {
     sites.iter().map(|site| json!(Place::from(site))).collect()
 }
@@ -190,14 +190,14 @@ fn first_of(diagnostics: &Diagnostics) -> String {
     format!("{}{}{}", place.unwrap_or_default(), error.message, missing.unwrap_or_default())
 }
 
-/// A source file's name as lists have it.
+/// File name of a source file's path.
 fn without_folder(file: &str) -> &str {
     file.rsplit('/').next().unwrap_or(file)
 }
 
 fn map_of(definition: &MapDefinition, typed: &TypeInfo, refused: Option<&str>) -> String {
     let kind = typed.map_type.as_str();
-    // What these take are records.
+    // Rings take records and have neither keys nor values.
     match definition.ty {
         MapType::RINGBUF if definition.max_entries == 0 => {
             return format!("{}: {kind}, no max_entries: --set {0}.max_entries=BYTES", definition.name);
@@ -224,7 +224,7 @@ fn map_of(definition: &MapDefinition, typed: &TypeInfo, refused: Option<&str>) -
     format!("{}: {kind}, {}, {entries}{flags}{}", definition.name, sizes(typed), refused.unwrap_or_default())
 }
 
-/// What keys and values are: `keys struct flow (12 bytes), values __u64 (8 bytes)`.
+/// Types of keys and values: `keys struct flow (12 bytes), values __u64 (8 bytes)`.
 pub fn sizes(typed: &TypeInfo) -> String {
     let of = |ty: &CType| match &ty.kind {
         CKind::Section(_) => format!("the variables of {} ({} bytes)", ty.name, ty.size),
@@ -233,12 +233,12 @@ pub fn sizes(typed: &TypeInfo) -> String {
     format!("keys {}, values {}", of(&typed.key), of(&typed.value))
 }
 
-/// The columns of a map's rows, below what it is.
+/// Columns of a map's rows, on lines of their own.
 pub fn columns(typed: &TypeInfo) -> String {
     let (key, value) = typed.columns();
     let list = |scalar_fields: &[ScalarField]| match scalar_fields {
         [] => "nothing".into(),
-        [first, .., last] if scalar_fields.len() > COLUMNS => {
+        [first, .., last] if scalar_fields.len() > MAX_COLUMNS => {
             format!(
                 "{} ({}) to {} ({}), {} in all",
                 first.name,
@@ -254,7 +254,7 @@ pub fn columns(typed: &TypeInfo) -> String {
 }
 
 fn global(global: &GlobalVariable) -> String {
-    let mut value: String = global.value.chars().take(SHOWN).collect();
+    let mut value: String = global.value.chars().take(MAX_VALUE_CHARS).collect();
     if value.len() < global.value.len() {
         value.push('…');
     }
@@ -288,7 +288,7 @@ pub fn rows(origin: &ObjectInfo) -> Vec<(&'static str, String)> {
     rows.into_iter().map(|(name, line)| (name, out::printable(&line))).collect()
 }
 
-/// The maps of an object that its only program does not use.
+/// Maps of an object that its only program does not use.
 fn unused<'s>(report: &'s ObjectReport, program: &Program) -> impl Iterator<Item = &'s MapReport> {
     let used = portcullis::frontend::xdp::ObjectInfo::of(program).into_iter().flat_map(|it| &it.maps).flatten();
     let used: Vec<String> = used.map(|it| it.name.clone()).collect();
@@ -312,13 +312,13 @@ pub fn add_besides(of: &mut Value, report: &ObjectReport, program: &Program) {
     of["unused_maps"] = unused(report, program).map(map_json).collect();
 }
 
-/// What each packet has copies of, in JSON.
+/// Private copies of map values per packet, as JSON.
 pub fn copies_json(all: &[PrivatizedValue]) -> Vec<Value> {
     let one = |PrivatizedValue { map, words, filled }: &PrivatizedValue| json!({"map": map, "bytes": 4 * words, "filled": 4 * filled});
     all.iter().map(one).collect()
 }
 
-/// All of an object, in JSON.
+/// Describes an object as JSON.
 pub fn json(report: &ObjectReport, failed: impl Fn(&Diagnostics) -> Vec<Value>) -> Value {
     let program = |it: &ProgramReport| {
         json!({
@@ -359,7 +359,7 @@ fn definition(map: &MapDefinition, typed: &TypeInfo) -> Value {
     told
 }
 
-/// What a map is by its object's types.
+/// C types of a map's keys and values, as JSON.
 pub fn of_types(typed: &TypeInfo) -> Value {
     json!({
         "type": typed.map_type, "key_type": typed.key.name, "key_bytes": typed.key.size,
@@ -367,7 +367,7 @@ pub fn of_types(typed: &TypeInfo) -> Value {
     })
 }
 
-/// The fields of a map's rows.
+/// Key and value fields of a map's rows, as JSON.
 pub fn fields(typed: &TypeInfo) -> [Vec<Value>; 2] {
     let (key, value) = typed.columns();
     let fields = |scalar_fields: &[ScalarField]| {
@@ -376,7 +376,7 @@ pub fn fields(typed: &TypeInfo) -> [Vec<Value>; 2] {
     [fields(&key), fields(&value)]
 }
 
-/// Global variables.
+/// Global variables, as JSON.
 pub fn variables(globals: &[GlobalVariable]) -> Value {
     let one = |it: &GlobalVariable| {
         let value: Value = serde_json::from_str(&it.json).unwrap_or_else(|_| json!(it.value));
@@ -388,7 +388,7 @@ pub fn variables(globals: &[GlobalVariable]) -> Value {
     globals.iter().map(one).collect()
 }
 
-/// A map in words: what its object says of it, and what it takes on a device.
+/// Describes a map: its definition in the object and its size on a device.
 pub fn map_text(map: &map::Declaration, typed: &TypeInfo, bytes: u64) -> String {
     let count = out::grouped(map.entries.into());
     let entries = if map.entries == 1 { "entry" } else { "entries" };
@@ -398,14 +398,14 @@ pub fn map_text(map: &map::Declaration, typed: &TypeInfo, bytes: u64) -> String 
     out::printable(&(first + &columns(typed)))
 }
 
-/// The ring that a map is, and what the object says of it where it is one of its maps.
+/// Returns the event ring that a map implements, and its definition if the object declares it.
 pub fn ring<'p>(program: &'p Program, map: &map::Declaration) -> Option<(&'p EventRing, Option<&'p MapDefinition>)> {
     let origin = portcullis::frontend::xdp::ObjectInfo::of(program).filter(|_| map.is_ring)?;
     let ring = origin.rings.iter().find(|ring| ring.name == map.name)?;
     Some((ring, origin.maps.get(ring.map)?.as_ref()))
 }
 
-/// A ring in words: what its object says of it, and what it takes on a device.
+/// Describes an event ring: its definition in the object and its size on a device.
 pub fn ring_text(ring: &EventRing, definition: Option<&MapDefinition>, bytes: u64) -> String {
     let grouped = |number: u32| out::grouped(number.into());
     let kind = match (ring.records, definition) {
@@ -427,7 +427,7 @@ pub fn ring_text(ring: &EventRing, definition: Option<&MapDefinition>, bytes: u6
     out::printable(&text)
 }
 
-/// A ring in JSON.
+/// Describes an event ring as JSON.
 pub fn ring_json(ring: &EventRing, definition: Option<&MapDefinition>, bytes: u64) -> Value {
     let object = definition.map(|it| json!({"type": it.ty.name(), "max_entries": it.max_entries}));
     json!({

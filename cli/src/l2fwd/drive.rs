@@ -10,10 +10,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use portcullis::device::{
-    CancelToken, Device, DeviceError, DeviceInfo, Dispatch, LoadOptions, MAX_SYNTHETIC_WORK, Session,
+    CancelToken, Device, DeviceError, DeviceInfo, Dispatch, LoadOptions, MAX_SYNTHETIC_WORK, MeasureOptions, Session,
 };
-use portcullis::io::dpdk::{self, DpdkError, Options, PortInfo};
-use portcullis::io::live::Lane;
+use portcullis::packet_io::dpdk::{self, DpdkError, Options, PortInfo};
+use portcullis::packet_io::live::Lane;
 use portcullis::pipeline::Event;
 use portcullis::pipeline::live::{
     BatchPolicy, LaneError, LaneStats, LiveLane, LiveOptions, MeasurementWindow, OverloadPolicy, RunStats, Snapshot,
@@ -87,8 +87,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let modes = plan::modes(&args.workload, &args.mempool, &args.burst);
     drive::check_processors(&args.pin)?;
     let filter = match (&args.filter, &args.expr) {
-        (Some(file), _) => Some(FilterArgs::of_file(file)),
-        (None, Some(expression)) => Some(FilterArgs::of_expression(expression)),
+        (Some(file), _) => Some(FilterArgs::from_name(file)?),
+        (None, Some(expression)) => Some(FilterArgs::from_expression(expression)),
         (None, None) => None,
     };
     let program = Arc::new(match &filter {
@@ -237,13 +237,11 @@ impl Benchmark<'_> {
             Workload::Cpu => (devices::open("cpu")?, Dispatch::Inline),
             Workload::Device(dispatch) => (self.args.device.open()?, dispatch),
         };
-        let load = LoadOptions {
-            threads: NonZeroUsize::new(1),
-            dispatch: Some(dispatch),
-            synthetic_work: self.args.work,
-            cancel: self.interrupt.give_up.clone(),
-            ..LoadOptions::default()
-        };
+        let load = LoadOptions::default()
+            .with_threads(NonZeroUsize::new(1))
+            .with_dispatch(dispatch)
+            .with_measure(MeasureOptions::default().with_synthetic_work(self.args.work))
+            .with_cancel(self.interrupt.give_up.clone());
         let dispatch = if workload == Workload::Cpu { Dispatch::Pipelined } else { dispatch };
         Ok((Some((device, load)), dispatch))
     }
@@ -273,7 +271,9 @@ impl Benchmark<'_> {
         sessions: &mut [Box<dyn Session>],
         device: Option<&DeviceInfo>,
     ) -> Result<bool, DeviceError> {
-        let copied = drive::import(lanes.iter().map(|lane| &lane.memory).zip(sessions.iter_mut()))?;
+        let copied = drive::import(
+            lanes.iter().map(|lane| &lane.memory).zip(sessions.iter_mut().map(|session| &mut **session)),
+        )?;
         if let Some(device) = device {
             drive::show_copies(copied, device);
         }

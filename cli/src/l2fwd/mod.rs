@@ -17,6 +17,7 @@ mod plan;
 #[cfg(all(target_os = "linux", feature = "dpdk"))]
 mod report;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -30,9 +31,9 @@ use plan::{MempoolChoice, WorkloadChoice};
 /// Benchmark layer-2 forwarding between DPDK ports and a device
 ///
 /// Swaps the MAC addresses of each received packet and sends it back out of its port. Each
-/// combination of workload and burst size is a separate run and a row of the table. Packets that a
-/// pipeline cannot keep up with are dropped and counted. Rates and latencies exclude the warm-up.
-/// Letters in parentheses are the corresponding options of NVIDIA's l2fwd-nv.
+/// combination of workload, packet memory and burst size is a separate run and a row of the table.
+/// Packets that a pipeline cannot keep up with are dropped and counted. Rates and latencies exclude
+/// the warm-up. Letters in parentheses are the corresponding options of NVIDIA's l2fwd-nv.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// DPDK port to receive from and send to; may be repeated
@@ -47,7 +48,7 @@ pub struct Args {
     /// Pipelines per port, each with a queue of its own (-p)
     ///
     /// One thread receives, the other filters and sends; with dispatch method `inline` one thread
-    /// does both. The card distributes connections over the queues.
+    /// does both. The network card distributes connections over the queues.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024), help_heading = "Ports")]
     pipelines: u16,
     /// Pin the pipelines' threads to these processors
@@ -56,7 +57,7 @@ pub struct Args {
     /// sending thread, and so on.
     #[arg(long, value_name = "CPUS", value_parser = processor, value_delimiter = ',', help_heading = "Ports", hide_short_help = true)]
     pin: Vec<u16>,
-    /// Who filters: none, cpu, a dispatch method, or all; comma-separated (-w)
+    /// Workloads: none, cpu, dispatch methods, or all; comma-separated (-w)
     ///
     /// `none` sends packets back unread, `cpu` filters on the sending thread, and a dispatch method
     /// (`inline`, `pipelined`, `persistent`, `waitvalue`, `graph`) hands bursts to the device.
@@ -74,8 +75,10 @@ pub struct Args {
     #[arg(long, value_name = "DEVICE", default_value = "auto", help_heading = "Filter and device")]
     device: Selector,
     /// Run this filter and apply its verdicts instead of swapping MAC addresses
-    #[arg(long, value_name = "FILE", value_parser = PathBufValueParser::new(), help_heading = "Filter and device")]
-    filter: Option<PathBuf>,
+    ///
+    /// A stock filter or a file.
+    #[arg(long, value_name = "FILTER", value_parser = super::filter::NameParser, hide_possible_values = true, help_heading = "Filter and device")]
+    filter: Option<OsString>,
     /// Forward packets that match a tcpdump expression
     #[arg(
         long,
@@ -89,12 +92,13 @@ pub struct Args {
     /// Send packets redirected to target N out of this port; may be repeated
     #[arg(long, value_name = "N=PORT", value_parser = super::run::live::redirect, requires = "filter", help_heading = "Filter and device", hide_short_help = true)]
     redirect: Vec<(u32, String)>,
-    /// Occupy the lane or thread for at least this long per packet, up to 20ms (-t)
+    /// Minimum processing time per packet, up to 20ms (-t)
     ///
-    /// Includes the filter's own time. Workload `none` ignores it.
+    /// The GPU lane or thread stays busy for that long; the filter's own time counts towards it.
+    /// Workload `none` ignores it.
     #[arg(long, value_name = "TIME", value_parser = duration, help_heading = "Filter and device", hide_short_help = true)]
     work: Option<Duration>,
-    /// Where ports receive packets: host, gpu, or all for both in turn (-m)
+    /// Memory that ports receive into: host, gpu, or all (both in turn) (-m)
     #[arg(long, value_name = "WHERE", value_delimiter = ',', default_value = "host", help_heading = "Packet memory")]
     mempool: Vec<MempoolChoice>,
     /// GPU that gets packets through a DPDK communication list
@@ -143,8 +147,8 @@ pub struct Args {
     #[arg(long, value_name = "TIME", value_parser = duration, help_heading = "Measurement", hide_short_help = true)]
     idle_exit: Option<Duration>,
     /// Write results as JSON to a file, or instead of the table if no file is given
-    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-", value_parser = NonEmptyStringValueParser::new(), help_heading = "Output")]
-    json: Option<String>,
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-", value_parser = PathBufValueParser::new(), help_heading = "Output")]
+    json: Option<PathBuf>,
 }
 
 /// Runs every mode and prints or writes the report.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use portcullis::device::{Completion, DeviceError, Imported, Session, StageTimes, SubmitError};
+use portcullis::device::{Completion, DeviceError, Imported, Instrumented, Session, StageTimes, SubmitError};
 use portcullis::packet::{Action, Batch, Span, Verdicts};
 
 /// A [`Session`] that gives every packet the verdict TX.
@@ -39,3 +39,5 @@ impl Session for NullSession {
         1
     }
 }
+
+impl Instrumented for NullSession {}

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use portcullis::device::DeviceInfo;
-use portcullis::io::dpdk::{self, PortInfo};
-use portcullis::io::live::{ExecutedCounts, Loss};
 use portcullis::packet::Action;
+use portcullis::packet_io::dpdk::{self, PortInfo};
+use portcullis::packet_io::live::{ExecutedCounts, Loss};
 use portcullis::pipeline::live::{Latency, Summary};
 use serde::Serialize;
 

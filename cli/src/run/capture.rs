@@ -1,15 +1,15 @@
-//! Runs over a capture.
+//! `run --read`: runs over a capture.
 
 use std::io::{IsTerminal, stdin, stdout};
 use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
 use portcullis::auto::{EXPECTED_BATCH_PACKETS, Settings};
-use portcullis::device::{Device, DeviceError, DeviceKind, LoadOptions, Session};
-use portcullis::io::wrap::Limit;
-use portcullis::io::{self, RedirectSink, Sink, SinkError, Source, SourceOptions};
-use portcullis::packet::Action;
+use portcullis::device::{Device, DeviceError, DeviceKind, LoadOptions, MeasureOptions, Session};
+use portcullis::packet_io::wrap::Limit;
+use portcullis::packet_io::{self, RedirectSink, Sink, SinkError, Source, SourceOptions};
 use portcullis::pipeline::{self, Broadcasts, Event, Observer, Outputs, PipelineError, Totals};
 use portcullis::program::Program;
 
@@ -21,8 +21,8 @@ use crate::chosen::Chosen;
 use crate::failure::{Failure, INTERRUPTED, WRONG};
 use crate::{explain, out};
 
-/// Runs over a capture.
-pub fn run(args: &Args, read: &str) -> Result<(), Failure> {
+/// Runs the filter over the capture `read`.
+pub fn run(args: &Args, read: &Path) -> Result<(), Failure> {
     usable(args, read)?;
     let program = Arc::new(args.filter.load()?);
     let interrupt = Interrupt::default();
@@ -30,17 +30,15 @@ pub fn run(args: &Args, read: &str) -> Result<(), Failure> {
     let chosen = Chosen::open(&args.device, settings)?;
     let device = chosen.device.clone();
     args.maps.check(&program, device.info())?;
-    let options = LoadOptions {
-        // Nobody asked for this very GPU, so that it need not have batches which the CPU is better
-        // at.
-        elephant_flow_device: chosen.elephant_flow_device(),
-        threads: args.threads.and_then(|n| NonZeroUsize::new(n.into())),
-        dispatch: args.dispatch,
-        transfer: args.transfer,
-        record_stages: args.explain,
-        cancel: interrupt.give_up.clone(),
-        ..LoadOptions::default()
-    };
+    let options = LoadOptions::default()
+        // Unless the user asked for this GPU, leave it those batches at which the CPU is not
+        // better.
+        .with_elephant_flow_device(chosen.elephant_flow_device())
+        .with_threads(args.threads.and_then(|n| NonZeroUsize::new(n.into())))
+        .with_dispatch(args.dispatch)
+        .with_transfer(args.transfer)
+        .with_measure(MeasureOptions::default().with_record_stages(args.explain))
+        .with_cancel(interrupt.give_up.clone());
     let loaded = device.load(&program, &options);
     chosen.warn();
     let mut session = loaded?;
@@ -50,15 +48,15 @@ pub fn run(args: &Args, read: &str) -> Result<(), Failure> {
     let mut maps = Maps::load(&args.maps, &program, &mut *session)?;
     let begun = Instant::now();
     let source = open_source(args, read, &program, chosen.kind())?;
-    // It has read its first block by now.
+    // Opening the source reads its first block.
     let opened = begun.elapsed();
     places::check(args)?;
     maps.open_outputs(&interrupt.stop)?;
-    // The first output that is there is to be finished; the wait for a first packet was none of
-    // that.
+    // From here on there are output files to finish on an interrupt. The wait for a first packet
+    // before left none.
     interrupt.listen();
     let outputs = open_outputs(args, &program, &*source)?;
-    // Opening one may have waited too, for whoever reads a pipe.
+    // Opening an output waits too, if it is a pipe without a reader.
     interrupt.begin();
 
     let mut progress = Progress::new(args.progress);
@@ -68,14 +66,14 @@ pub fn run(args: &Args, read: &str) -> Result<(), Failure> {
     finished.totals.times.read += opened;
     finished.totals.elapsed = begun.elapsed();
 
-    // What cannot be written any more ends a run, too, and that is no interrupt.
+    // Events that cannot be written stop the run as well, but that is no interrupt.
     let stopped = finished.stopped && !maps.events_failed();
     let (saved, told) = match &finished.error {
         None | Some(PipelineError::Source(_)) => {
             let told = maps.last_events(Some(&mut *session));
             (maps.write(&mut *session), told)
         }
-        // Batches may be in flight, and of what was given up nobody knows how far it has come.
+        // Batches may be in flight, and the state of the maps after an abandoned batch is unknown.
         Some(_) => (Ok(()), maps.last_events(None)),
     };
     let end = End { stopped, packets: finished.totals.packets, writes_maps: maps.writes() };
@@ -84,7 +82,7 @@ pub fn run(args: &Args, read: &str) -> Result<(), Failure> {
         Some(error) => return Err(end.failed(&error, saved, told)),
         None => saved.map_err(|failure| end.not_saved(failure))?,
     }
-    tell(args, &*device, &mut *session, &mut maps, &finished.totals)?;
+    tell(args, &*device, &mut *session, &mut maps, &finished.totals, stopped)?;
     told?;
     if stopped {
         out::note("interrupted: the rest of the input was not read");
@@ -93,53 +91,55 @@ pub fn run(args: &Args, read: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What can be known to be wrong before anything is read.
-fn usable(args: &Args, read: &str) -> Result<(), Failure> {
+/// Refuses arguments that contradict each other or standard input and output.
+fn usable(args: &Args, read: &Path) -> Result<(), Failure> {
     let wrong = |what: &str| Err(Failure::Usage(what.into()));
-    if args.filter.is_stdin() && read == "-" {
+    if args.filter.is_stdin() && read == Path::new("-") {
         return wrong("the filter and --read cannot both be standard input");
     }
-    if read == "-" && stdin().is_terminal() {
+    if read == Path::new("-") && stdin().is_terminal() {
         return wrong("--read -: standard input is a terminal; pipe a capture into it");
     }
     if args.batch == Some(BatchSize::Auto) {
-        let what = "a capture does not come at a rate that a size could be found for; give a number, or nothing";
+        let what = "adapts to live traffic only; give a number, or leave the option out";
         return wrong(&format!("--batch auto: {what}"));
     }
     if args.captures_to_stdout() && stdout().is_terminal() {
-        return wrong("a capture is binary, and standard output a terminal; send it to a file");
+        return wrong("standard output is a terminal, and a capture is binary; redirect it to a file");
     }
     Ok(())
 }
 
 /// How a run ended.
 struct End {
-    /// Whether somebody stopped it.
+    /// Whether it was interrupted.
     stopped: bool,
-    /// Packets that came through.
+    /// Packets with a verdict.
     packets: u64,
-    /// Whether maps are to be written.
+    /// Whether the run has maps to write.
     writes_maps: bool,
 }
 
 impl End {
-    /// What has been said is all; this is left.
+    /// The failure after all errors have been reported.
     fn silent(&self) -> Failure {
         Failure::Silent(if self.stopped { INTERRUPTED } else { WRONG })
     }
 
-    /// A run that was stopped in the middle of a batch.
+    /// Reports that a batch in flight was abandoned.
     fn given_up(&self) {
-        out::warn("what was under way took too long and was given up; the packets before it are counted and written");
+        out::warn(
+            "the batches in flight took too long and were abandoned; the packets before them are counted and written",
+        );
         if self.writes_maps {
-            out::warn("no map is written: nobody knows how far what was given up has changed it");
+            out::warn("no map is written: the abandoned batches may have changed only part of them");
         }
     }
 
-    /// A run that ended by an error, with what became of its maps and of the last events.
+    /// Reports an error that ended the run, and what became of its maps and of the last events.
     fn failed(&self, error: &PipelineError, saved: Result<(), Failure>, told: Result<(), Failure>) -> Failure {
         if error.is_broken_pipe() {
-            // A quiet end, but for what was to be kept.
+            // Silent, except about what the user wanted to keep.
             if self.writes_maps {
                 out::note("no map is written");
             }
@@ -148,10 +148,10 @@ impl End {
         out::error(&error.to_string());
         if self.packets > 0 {
             let what = match (error, self.packets) {
-                (PipelineError::Sink(_), 1) => "packet was judged, and may not be written",
-                (PipelineError::Sink(_), _) => "packets were judged, and not all are written",
-                (_, 1) => "packet came through before",
-                _ => "packets came through before",
+                (PipelineError::Sink(_), 1) => "packet was filtered, but may not be written",
+                (PipelineError::Sink(_), _) => "packets were filtered, but not all are written",
+                (_, 1) => "packet was filtered before the error",
+                _ => "packets were filtered before the error",
             };
             out::note(&format!("{} {what}", out::grouped(self.packets)));
         }
@@ -166,13 +166,13 @@ impl End {
         self.silent()
     }
 
-    /// Maps could not be written.
+    /// Reports that maps could not be written.
     fn not_saved(&self, failure: Failure) -> Failure {
         if let Failure::Wrong(text) = &failure {
             out::error(text);
             let (packets, verb) = if self.packets == 1 { ("packet", "was") } else { ("packets", "were") };
             let count = out::grouped(self.packets);
-            out::note(&format!("{count} {packets} {verb} judged, and not all maps are written"));
+            out::note(&format!("{count} {packets} {verb} filtered, but not all maps are written"));
             return self.silent();
         }
         if self.stopped {
@@ -183,19 +183,21 @@ impl End {
     }
 }
 
-/// Tells how it went, where there is room for it.
+/// Prints the results, to standard error if standard output is in use.
 fn tell(
     args: &Args,
     device: &dyn Device,
     session: &mut dyn Session,
     maps: &mut Maps,
     totals: &Totals,
+    interrupted: bool,
 ) -> Result<(), Failure> {
     let events = maps.events();
-    let aborted = totals.verdicts[Action::Aborted as usize];
+    let aborted = totals.verdicts.aborted;
     let traps = if aborted > 0 { maps.traps.read(session)? } else { Vec::new() };
     let out_of_fuel = maps.traps.out_of_fuel(aborted, &traps);
-    let run = report::Run { filter: args.filter.name(), device: device.info(), totals, events, traps, out_of_fuel };
+    let (filter, device) = (args.filter.name(), device.info());
+    let run = report::Run { filter, device, totals, events, traps, out_of_fuel, interrupted };
     let text = if args.json { run.json() } else { run.table() };
     if args.takes_stdout() {
         out::note(text.trim_end());
@@ -208,7 +210,7 @@ fn tell(
     Ok(())
 }
 
-/// Shows how far a run is, and has maps follow their files.
+/// Shows progress, and updates maps that follow files.
 struct RunObserver<'a> {
     progress: &'a mut Progress,
     maps: &'a mut Maps,
@@ -233,18 +235,18 @@ impl Observer for RunObserver<'_> {
     }
 }
 
-fn open_source(args: &Args, read: &str, program: &Program, kind: DeviceKind) -> Result<Box<dyn Source>, Failure> {
+fn open_source(args: &Args, read: &Path, program: &Program, kind: DeviceKind) -> Result<Box<dyn Source>, Failure> {
     let writes = args.write.is_some() || args.write_tx.is_some() || args.write_redirect.is_some();
     let mut options = pipeline::source_options(program, kind, writes);
     if let Some(BatchSize::Packets(batch)) = args.batch {
         options.max_packets = options.max_packets.min(batch as usize);
-        // Room for packets of 512 bytes; of longer ones a batch has fewer, so that memory is
-        // bounded.
+        // Sized for packets of 512 bytes. With longer packets a batch has fewer, which bounds
+        // memory.
         options.block_size =
             (batch as usize).saturating_mul(512).clamp(SourceOptions::BLOCK_SIZE, 8 * SourceOptions::BLOCK_SIZE);
     }
-    let source = io::open(read, &options).map_err(|error| match error {
-        io::SourceError::Spec(_) => Failure::Usage(error.to_string()),
+    let source = packet_io::open(read, &options).map_err(|error| match error {
+        packet_io::SourceError::Spec(_) => Failure::Usage(error.to_string()),
         _ => Failure::Wrong(error.to_string()),
     })?;
     Ok(match args.limit {
@@ -254,13 +256,12 @@ fn open_source(args: &Args, read: &str, program: &Program, kind: DeviceKind) -> 
 }
 
 fn open_outputs(args: &Args, program: &Program, source: &dyn Source) -> Result<Outputs, SinkError> {
-    let create = |path: &Option<String>| -> Result<Option<Box<dyn Sink>>, SinkError> {
-        path.as_deref().map(|path| io::create(path, source.format())).transpose()
+    let create = |path: &Option<PathBuf>| -> Result<Option<Box<dyn Sink>>, SinkError> {
+        path.as_deref().map(|path| packet_io::create(path, source.format())).transpose()
     };
     let pass = create(&args.write)?;
     let tx = create(&args.write_tx)?;
-    let redirect =
-        args.write_redirect.as_deref().map(|dir| RedirectSink::create(dir.as_ref(), source.format())).transpose()?;
+    let redirect = args.write_redirect.as_deref().map(|dir| RedirectSink::create(dir, source.format())).transpose()?;
     let mut outputs = Outputs::new(pass, tx, redirect);
     outputs.broadcasts = Broadcasts::from_program(program);
     Ok(outputs)

@@ -1,10 +1,11 @@
-//! `--dump-map`: a map's entries as text, after the run.
+//! `--dump-map`: writes a map's entries as CSV or JSON after the run.
 
 use std::io::{self, BufWriter, Write};
+use std::path::Path;
 
 use portcullis::device::Session;
-use portcullis::io::SinkError;
 use portcullis::map::{self, Declaration, Format};
+use portcullis::packet_io::SinkError;
 use portcullis::program::Program;
 
 use super::maps::MapFile;
@@ -12,28 +13,29 @@ use super::replace::Replacement;
 use crate::failure::Failure;
 use crate::out;
 
-/// The dumps of a run.
+/// All dumps of a run.
 pub struct Dumps {
     all: Vec<(MapFile, To)>,
 }
 
-/// Where one goes.
+/// Destination of a dump.
 enum To {
     Stdout,
     File(Replacement),
 }
 
 impl Dumps {
-    /// Sees whether the files can be written.
+    /// Checks that the files can be written.
     pub fn open(dumps: &[MapFile]) -> Result<Dumps, SinkError> {
         let one = |dump: &MapFile| {
-            let to = if dump.file == "-" { Ok(To::Stdout) } else { Replacement::new(&dump.file).map(To::File) };
+            let to =
+                if dump.file == Path::new("-") { Ok(To::Stdout) } else { Replacement::new(&dump.file).map(To::File) };
             to.map(|to| (dump.clone(), to))
         };
         Ok(Dumps { all: dumps.iter().map(one).collect::<Result<_, _>>()? })
     }
 
-    /// Writes all of them, also where one fails; the first error is given. No batch is in flight.
+    /// Writes all dumps, even if one fails; no batch may be in flight. Returns the first error.
     pub fn write(&self, program: &Program, session: &mut dyn Session) -> Result<(), Failure> {
         let mut result = Ok(());
         for (dump, to) in &self.all {

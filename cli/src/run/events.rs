@@ -1,38 +1,40 @@
-//! `--events`: what a program of an object tells the host, as lines of JSON while packets flow.
+//! `--events`: events that an XDP program sends to user space, written as JSON lines during the
+//! run.
 
 use std::collections::VecDeque;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use portcullis::device::{CancelToken, DeviceError, Session};
 use portcullis::frontend::xdp::events::{Event, EventCounts, EventPayload, EventReader, MAX_PACKET_BYTES};
-use portcullis::io::SinkError;
+use portcullis::packet_io::SinkError;
 use portcullis::program::Program;
 use serde::Serialize;
 
 use crate::failure::Failure;
 use crate::out;
 
-/// How long an event may wait to be read, at most.
+/// Maximum time before an event is read.
 const LATEST: Duration = Duration::from_millis(100);
 
-/// Where events go.
+/// Writer of the event file.
 pub struct Log {
     name: String,
     out: BufWriter<Counted>,
-    /// Where lines end, in bytes from the beginning, that may not have been written yet.
+    /// Ends, as offsets in the file, of the lines that may still be in the buffer.
     ends: VecDeque<u64>,
-    /// Events that were not written.
+    /// Events that could not be written.
     unwritten: u64,
-    /// Why nothing is written any more.
+    /// The error after which nothing is written.
     failed: Option<io::Error>,
-    /// What ends the run then.
+    /// Stops the run after a write error.
     stop: CancelToken,
 }
 
-/// A file, and how much of what was given to it is in there.
+/// A file and the number of bytes written to it.
 struct Counted {
     file: Box<dyn Write + Send>,
     bytes: u64,
@@ -50,27 +52,27 @@ impl Write for Counted {
     }
 }
 
-/// A line.
+/// A line of the event file.
 #[derive(Serialize)]
 struct Line<'a> {
     map: &'a str,
-    /// When the packet came, in nanoseconds since 1970.
+    /// Reception time of the packet, in nanoseconds since 1970.
     time_ns: u64,
-    /// A print's text.
+    /// Text of a `bpf_printk`.
     #[serde(skip_serializing_if = "Option::is_none")]
     text: Option<&'a str>,
-    /// Bytes as hexadecimal digits.
+    /// Data of the event, in hexadecimal.
     #[serde(skip_serializing_if = "Option::is_none")]
     data: Option<Hex<'a>>,
-    /// And of the packet behind them.
+    /// Bytes of the packet that the event carries, in hexadecimal.
     #[serde(skip_serializing_if = "Option::is_none")]
     packet: Option<Hex<'a>>,
-    /// How many bytes of the packet were asked for, where there are fewer.
+    /// Requested number of packet bytes, if it exceeds the maximum.
     #[serde(skip_serializing_if = "Option::is_none")]
     packet_cut_from: Option<u32>,
 }
 
-/// Bytes that are written as digits where they go: there may be millions.
+/// Bytes that are formatted in hexadecimal while they are written, without an intermediate string.
 struct Hex<'a>(&'a [u8]);
 
 impl fmt::Display for Hex<'_> {
@@ -86,15 +88,15 @@ impl Serialize for Hex<'_> {
 }
 
 impl Log {
-    /// Makes the file, over one that may be there; `-` is standard output. Where it cannot be
-    /// written any more, the run is to stop.
-    pub fn create(name: &str, stop: &CancelToken) -> Result<Log, SinkError> {
-        let file: Box<dyn Write + Send> = match name {
+    /// Creates or truncates the file; `-` is standard output. A later write error cancels `stop`.
+    pub fn create(path: &Path, stop: &CancelToken) -> Result<Log, SinkError> {
+        let name = path.display().to_string();
+        let file: Box<dyn Write + Send> = match name.as_str() {
             "-" => Box::new(io::stdout()),
-            _ => Box::new(File::create(name).map_err(|error| SinkError::Create { name: name.into(), error })?),
+            _ => Box::new(File::create(path).map_err(|error| SinkError::Create { name: name.clone(), error })?),
         };
         let out = BufWriter::with_capacity(1 << 16, Counted { file, bytes: 0 });
-        Ok(Log { name: name.into(), out, ends: VecDeque::new(), unwritten: 0, failed: None, stop: stop.clone() })
+        Ok(Log { name, out, ends: VecDeque::new(), unwritten: 0, failed: None, stop: stop.clone() })
     }
 
     fn write(&mut self, event: Event<'_>) {
@@ -107,7 +109,7 @@ impl Log {
         while self.ends.front().is_some_and(|end| *end <= there) {
             self.ends.pop_front();
         }
-        // Of one that breaks off the end is not there, wherever that would be.
+        // A line that failed halfway never ends in the file.
         self.ends.push_back(if written.is_ok() { there + self.out.buffer().len() as u64 } else { u64::MAX });
         self.note(written);
     }
@@ -143,7 +145,7 @@ impl Log {
         }
     }
 
-    /// What went wrong, if something did.
+    /// Flushes the file and returns the first error.
     fn finish(&mut self) -> Result<(), Failure> {
         self.flush();
         match self.failed.take() {
@@ -154,40 +156,39 @@ impl Log {
     }
 }
 
-/// The events of a run.
+/// Event reader, event file and counters of a run.
 pub struct Events {
     drain: Option<EventReader>,
     /// Counts of programs that a reload has replaced.
     before: EventCounts,
     any: bool,
     log: Option<Log>,
-    /// Packets submitted since events were read.
+    /// Packets submitted since events were last read.
     packets: u64,
-    /// How often packets record at one place, about, in the fullest ring.
+    /// Records per packet in the fullest ring, as of the last read; rounded up, at least 1.
     rate: u64,
     last: Instant,
 }
 
 impl Events {
-    /// Begins with what comes from now on.
+    /// Starts to read events of the session.
     pub fn begin(program: &Program, session: &mut dyn Session) -> Result<Events, DeviceError> {
         let drain = EventReader::begin(program, session)?;
         let any = drain.is_some();
         Ok(Events { drain, before: EventCounts::default(), any, log: None, packets: 0, rate: 1, last: Instant::now() })
     }
 
-    /// Where they are to go; without it they are counted.
+    /// Sets the file for events; without one they are only counted.
     pub fn log_to(&mut self, log: Log) {
         self.log = Some(log);
     }
 
-    /// Whether the run was ended since they cannot be written any more.
+    /// Whether a write error of the event file has stopped the run.
     pub fn failed(&self) -> bool {
         self.log.as_ref().is_some_and(|log| log.failed.is_some())
     }
 
-    /// How many there were, where a program has any. Those that were to be written and are not are
-    /// lost.
+    /// Counts of events, if the program has any. Those that could not be written count as lost.
     pub fn counts(&self) -> Option<EventCounts> {
         let mut all = self.before;
         all += self.drain.as_ref().map(EventReader::counts).unwrap_or_default();
@@ -196,9 +197,9 @@ impl Events {
         self.any.then_some(all)
     }
 
-    /// Before a batch of so many packets is submitted, or where there is none, while nothing comes:
-    /// reads what there is where the batch might not find room, and where it is time. Otherwise
-    /// nothing is waited for.
+    /// Reads events if the next batch, of `coming` packets, might find no room for its own, or if
+    /// [`LATEST`] has elapsed. To be called before a batch is submitted and, with 0, while no
+    /// packets arrive.
     pub fn boundary(&mut self, session: &mut dyn Session, coming: usize) -> Result<(), DeviceError> {
         let Some(drain) = &self.drain else { return Ok(()) };
         let room = u64::from(drain.packet_capacity());
@@ -212,7 +213,7 @@ impl Events {
         Ok(())
     }
 
-    /// Reads what there is.
+    /// Reads all pending events.
     pub fn read(&mut self, session: &mut dyn Session) -> Result<(), DeviceError> {
         let Some(drain) = &mut self.drain else { return Ok(()) };
         let most = match &mut self.log {
@@ -228,7 +229,7 @@ impl Events {
         Ok(())
     }
 
-    /// Goes on with another program in another session, where nothing has come yet.
+    /// Continues with another program in another session, which has no events yet.
     #[cfg(all(target_os = "linux", feature = "live"))]
     pub fn take_over(
         &mut self,
@@ -244,7 +245,8 @@ impl Events {
         Ok(())
     }
 
-    /// Reads the last of them, and finishes the file.
+    /// Reads the last events and finishes the file. Without a session, only what was read before is
+    /// written.
     pub fn finish(&mut self, session: Option<&mut dyn Session>) -> Result<(), Failure> {
         let read = session.map_or(Ok(()), |session| self.read(session));
         let written = self.log.as_mut().map_or(Ok(()), Log::finish);

@@ -1,4 +1,4 @@
-//! Ctrl-C: the first time an orderly end, the second time an end.
+//! Ctrl-C: the first one ends the run in order, the second one at once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -6,33 +6,33 @@ use std::time::Duration;
 
 use portcullis::device::CancelToken;
 #[cfg(all(target_os = "linux", feature = "live"))]
-use portcullis::io::live::sighup::keep_sighup_ignored;
+use portcullis::packet_io::live::sighup::keep_sighup_ignored;
 
 use crate::failure::INTERRUPTED;
 use crate::out;
 
-/// An end that takes no longer than this needs no announcement.
+/// Time after which a pending end is announced.
 const AT_ONCE: Duration = Duration::from_millis(200);
 
-/// How long batches in flight may take to come home after that.
+/// Time that batches in flight have to complete after the announcement.
 const GRACE: Duration = Duration::from_millis(1300);
 
-/// What a Ctrl-C sets.
+/// State that an interrupt sets.
 #[derive(Debug, Clone, Default)]
 pub struct Interrupt {
-    /// Read no more; what is in flight comes home.
+    /// Cancelled to read no more packets; batches in flight complete.
     pub stop: CancelToken,
-    /// Give up what is in flight too.
+    /// Cancelled to abandon the batches in flight as well.
     pub give_up: CancelToken,
     begun: Arc<AtomicBool>,
     ended: Arc<AtomicBool>,
 }
 
 impl Interrupt {
-    /// Listens for Ctrl-C (and the other ways in which a system asks a program to end). Until then,
-    /// and where it cannot, or one of them is ignored as by `nohup`, they do what they always do.
+    /// Handles Ctrl-C, SIGTERM and SIGHUP from now on. Signals that are ignored, as by `nohup`,
+    /// stay ignored.
     pub fn listen(&self) {
-        // The handler runs on a thread of its own.
+        // ctrlc runs the handler on a thread of its own.
         let _ = ctrlc::try_set_handler(self.handler());
     }
 
@@ -56,13 +56,15 @@ impl Interrupt {
             stop.cancel();
             let (give_up, begun, ended) = (give_up.clone(), begun.clone(), ended.clone());
             std::thread::spawn(move || {
-                // Here, since nobody may be reading standard error, and the handler must not wait.
+                // On another thread: standard error may block, and the handler must not.
                 std::thread::sleep(AT_ONCE);
                 if !begun.load(Ordering::Relaxed) {
+                    #[cfg(all(target_os = "linux", feature = "live"))]
+                    out::live::leave();
                     std::process::exit(INTERRUPTED.into());
                 }
                 if !ended.load(Ordering::Relaxed) {
-                    out::note("interrupted: finishing what is under way (again: end at once)");
+                    out::note("interrupted: finishing the batches in flight (again: end at once)");
                 }
                 std::thread::sleep(GRACE);
                 give_up.cancel();
@@ -70,14 +72,14 @@ impl Interrupt {
         }
     }
 
-    /// From now on there is something to finish. Until then a Ctrl-C ends the program, soon enough
-    /// for whoever waits, and late enough for what is about to begin and stop in order.
+    /// Declares that there is work to finish in order. Before, an interrupt ends the program after
+    /// [`AT_ONCE`], which leaves a run that is just starting the time to begin and end in order.
     pub fn begin(&self) {
         self.begun.store(true, Ordering::Relaxed);
     }
 
-    /// From now on there is nothing under way any more, and a Ctrl-C before this is not told of
-    /// behind the totals.
+    /// Declares that all work is finished, so that a late interrupt is not announced after the
+    /// totals.
     #[cfg(all(target_os = "linux", feature = "live"))]
     pub fn end(&self) {
         self.ended.store(true, Ordering::Relaxed);

@@ -2,7 +2,7 @@
 
 use portcullis::device::{DeviceError, DeviceInfo, Session};
 #[cfg(target_os = "linux")]
-use portcullis::io::routes::RouteWatch;
+use portcullis::packet_io::routes::RouteWatch;
 use portcullis::program::Program;
 use portcullis::routes::RoutingTables;
 use portcullis::routes::{RouteMaps, RouteMapsError};
@@ -10,18 +10,18 @@ use portcullis::routes::{RouteMaps, RouteMapsError};
 use super::maps::{MapArgs, MapNotice};
 use crate::failure::Failure;
 
-/// The maps, and the kernel's routes.
+/// The routing maps of a filter and the watch on the kernel's routes.
 pub struct KernelRoutes {
     routed: RouteMaps,
     watch: RouteWatch,
-    /// By which interface packets of a capture came in.
+    /// Interface that the packets of a capture count as received on.
     arrival: Option<String>,
     /// Set after warning that the maps stay as they are; suppresses repeated warnings.
     stays: bool,
 }
 
 impl KernelRoutes {
-    /// Refuses filters that look for no routes, and other ways to fill the same maps.
+    /// Refuses filters that look up no routes, and other options that fill the same maps.
     pub fn check<'a>(
         program: &Program,
         device: &DeviceInfo,
@@ -29,13 +29,13 @@ impl KernelRoutes {
     ) -> Result<(), Failure> {
         let usage = |what: String| Err(Failure::Usage(format!("--kernel-routes: {what}")));
         if cfg!(not(target_os = "linux")) {
-            return usage("only Linux has this".into());
+            return usage("supported on Linux only".into());
         }
         let Some(routed) = RouteMaps::from_program(program) else {
-            return usage("the filter looks for no routes: it calls neither bpf_fib_lookup nor bpf_check_mtu".into());
+            return usage("the filter looks up no routes: it calls neither bpf_fib_lookup nor bpf_check_mtu".into());
         };
         if device.id == "noop" {
-            return usage("noop runs no filter, which would look for routes; choose another device".into());
+            return usage("noop runs no filter and looks up no routes; choose another device".into());
         }
         match others.find(|name| routed.maps().any(|map| map.name == *name)) {
             Some(name) => {
@@ -45,7 +45,7 @@ impl KernelRoutes {
         }
     }
 
-    /// Fills the maps for the first time, where that is wanted.
+    /// Fills the maps, if `--kernel-routes` is given, and starts to watch the routes.
     pub fn begin(
         args: &MapArgs,
         program: &Program,
@@ -61,8 +61,8 @@ impl KernelRoutes {
         Ok(Some(routes))
     }
 
-    /// Between two batches: has the maps follow what has changed. Where they cannot, they stay as
-    /// they are, and that is told.
+    /// Updates the maps if routes have changed. To be called between two batches. If the update
+    /// fails, the maps stay as they are; the message says so.
     pub fn boundary(&mut self, session: &mut dyn Session) -> Result<Option<MapNotice>, DeviceError> {
         let last = match self.watch.take() {
             None => return Ok(None),
@@ -81,7 +81,7 @@ impl KernelRoutes {
 
     fn set(&mut self, mut tables: RoutingTables, session: &mut dyn Session) -> Result<Result<(), String>, DeviceError> {
         if let Some(name) = &self.arrival {
-            // A capture's packets are of port 0, which is no interface's number.
+            // Packets of a capture arrive on port 0, which is no interface's number.
             let Some(interface) = tables.interfaces.iter().find(|interface| interface.name == *name) else {
                 return Ok(Err(format!("there is no interface `{}`", name.escape_debug())));
             };
@@ -102,14 +102,14 @@ fn wrong(error: &dyn std::fmt::Display) -> Failure {
     Failure::Wrong(format!("--kernel-routes: {error}"))
 }
 
-/// Other systems have none, and it is refused before.
+/// Placeholder on other systems, where [`KernelRoutes::check`] refuses the option.
 #[cfg(not(target_os = "linux"))]
 struct RouteWatch;
 
 #[cfg(not(target_os = "linux"))]
 impl RouteWatch {
     fn start() -> Result<(RoutingTables, RouteWatch), Failure> {
-        Err(Failure::Usage("--kernel-routes: only Linux has this".into()))
+        Err(Failure::Usage("--kernel-routes: supported on Linux only".into()))
     }
 
     fn take(&mut self) -> Option<Result<RoutingTables, String>> {

@@ -1,36 +1,38 @@
-//! What a run's maps begin with and where they go.
+//! Maps of a run: their initial entries, the files they follow, and where they are written.
 
-use std::path::Path;
+use std::ffi::OsStr;
+use std::fmt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::builder::{NonEmptyStringValueParser, StringValueParser, TypedValueParser};
+use clap::builder::{OsStringValueParser, PathBufValueParser, TypedValueParser};
 use portcullis::device::{CancelToken, DeviceError, DeviceInfo, Session};
 use portcullis::frontend::xdp::events::EventCounts;
-use portcullis::io::SinkError;
 use portcullis::map::{Declaration, Format};
 use portcullis::map_file::find_map;
 use portcullis::map_file::text::ParsedRows;
+use portcullis::packet_io::SinkError;
 use portcullis::program::Program;
 
 use super::dump::Dumps;
 use super::events::{Events, Log};
 use super::kernel_routes::KernelRoutes;
+use super::normalize_stdout;
 #[cfg(target_os = "linux")]
 use super::pin;
 use super::rows;
 use super::state::State;
-use super::stdout_by_any_name;
 use super::traps::Traps;
 use super::watch::Follower;
 use crate::failure::Failure;
 
-/// The arguments about maps.
+/// Arguments about maps.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct MapArgs {
     /// Load all maps from this file if it exists; save them to it after the run
-    #[arg(long, value_name = "FILE", value_parser = NonEmptyStringValueParser::new(), help_heading = "Maps")]
-    pub state: Option<String>,
+    #[arg(long, value_name = "FILE", value_parser = PathBufValueParser::new(), help_heading = "Maps")]
+    pub state: Option<PathBuf>,
     /// Also save the --state file at this interval during the run, in seconds
     #[arg(long, value_name = "SECONDS", requires = "state", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Maps", hide_short_help = true)]
     pub state_every: Option<u32>,
@@ -67,64 +69,82 @@ pub struct MapArgs {
     ///
     /// Ring buffers, perf buffers and prints, during the run; `-` is standard output.
     #[arg(long, value_name = "FILE", value_parser = super::output(), help_heading = "Observability", hide_short_help = true)]
-    pub events: Option<String>,
+    pub events: Option<PathBuf>,
 }
 
 /// A map and a file: `NAME=FILE`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MapFile {
-    /// The map.
+    /// Name of the map.
     pub map: String,
     /// The file; `-` is standard output.
-    pub file: String,
+    pub file: PathBuf,
     /// Format of the file.
     pub format: Format,
 }
 
 fn output() -> impl TypedValueParser<Value = MapFile> {
-    StringValueParser::new().try_map(|text| MapFile::output(&text))
+    OsStringValueParser::new().try_map(|text| MapFile::output(&text))
 }
 
 pub fn input(option: &'static str) -> impl TypedValueParser<Value = MapFile> {
-    StringValueParser::new().try_map(move |text| MapFile::input(&text, option))
+    OsStringValueParser::new().try_map(move |text| MapFile::input(&text, option))
 }
 
 #[cfg(target_os = "linux")]
 pub fn pinned() -> impl TypedValueParser<Value = MapFile> {
-    StringValueParser::new().try_map(|text| {
+    OsStringValueParser::new().try_map(|text| {
         let (map, file) = parts(&text, "--from-pin flows=/sys/fs/bpf/flows")?;
         Ok::<_, String>(MapFile { map: map.into(), file: file.into(), format: Format::Json })
     })
 }
 
 impl MapFile {
-    /// An output, out of an argument.
-    fn output(text: &str) -> Result<MapFile, String> {
+    /// Parses the argument of `--dump-map`.
+    fn output(text: &OsStr) -> Result<MapFile, String> {
         let (map, file) = parts(text, "--dump-map flows=flows.csv")?;
-        let file = stdout_by_any_name(file);
-        let by_name = if file == "-" { Some(Format::Csv) } else { Format::of(Path::new(&file)) };
-        let format = by_name.ok_or("files' names end in .csv or .json, which says what is written")?;
+        let file = normalize_stdout(file);
+        let by_name = if file == Path::new("-") { Some(Format::Csv) } else { Format::of(&file) };
+        let format = by_name.ok_or("the file name must end in .csv or .json, which selects the format")?;
         Ok(MapFile { map: map.into(), file, format })
     }
 
-    /// An input, out of an argument of this option.
-    fn input(text: &str, option: &str) -> Result<MapFile, String> {
+    /// Parses the argument of `option`, which reads a file.
+    fn input(text: &OsStr, option: &str) -> Result<MapFile, String> {
         let (map, file) = parts(text, &format!("{option} blocked=blocked.csv"))?;
-        let format =
-            Format::of(Path::new(file)).ok_or("files' names end in .csv or .json, which says what is in them")?;
+        let format = Format::of(file).ok_or("the file name must end in .csv or .json, which selects the format")?;
         Ok(MapFile { map: map.into(), file: file.into(), format })
     }
 
-    /// The map's number; the filter has it ([`MapArgs::check`]).
+    /// Returns the map's number. [`MapArgs::check`] ensures that the filter has the map.
     pub fn number(&self, program: &Program) -> Option<usize> {
         find_map(program.maps(), &self.map).ok()
     }
 }
 
-fn parts<'a>(text: &'a str, example: &str) -> Result<(&'a str, &'a str), String> {
-    let parts = text.split_once('=').map(|(map, file)| (map.trim(), file));
-    let parts = parts.filter(|(map, file)| !map.is_empty() && !file.is_empty());
+impl fmt::Display for MapFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", self.map, self.file.display())
+    }
+}
+
+fn parts<'a>(text: &'a OsStr, example: &str) -> Result<(&'a str, &'a Path), String> {
+    let parts = split_at_equals(text).map(|(map, file)| (map.trim(), file));
+    let parts = parts.filter(|(map, file)| !map.is_empty() && !file.as_os_str().is_empty());
     parts.ok_or_else(|| format!("expected NAME=FILE, for example {example}"))
+}
+
+/// Splits `NAME=FILE` at the first equals sign; the file's name may have any bytes.
+fn split_at_equals(text: &OsStr) -> Option<(&str, &Path)> {
+    #[cfg(unix)]
+    {
+        use std::os::unix::ffi::OsStrExt;
+        let bytes = text.as_bytes();
+        let (name, file) = bytes.split_at(bytes.iter().position(|byte| *byte == b'=')?);
+        Some((str::from_utf8(name).ok()?, Path::new(OsStr::from_bytes(&file[1..]))))
+    }
+    #[cfg(not(unix))]
+    text.to_str()?.split_once('=').map(|(name, file)| (name, Path::new(file)))
 }
 
 impl MapArgs {
@@ -135,7 +155,7 @@ impl MapArgs {
         self.state.is_some() || from_files || self.kernel_routes.is_some()
     }
 
-    /// Maps that begin with what is in one of the kernel's.
+    /// Maps that are initialised from pinned kernel maps.
     fn pinned(&self) -> &[MapFile] {
         #[cfg(target_os = "linux")]
         return &self.from_pin;
@@ -149,25 +169,25 @@ impl MapArgs {
         MapArgs { map: Vec::new(), from_pin: Vec::new(), ..self.clone() }
     }
 
-    /// Whether something is to be done between two batches.
+    /// Whether maps are updated or saved between batches.
     #[cfg(all(target_os = "linux", feature = "live"))]
     pub fn follows(&self) -> bool {
         self.state_every.is_some() || !self.watch_map.is_empty() || self.kernel_routes.is_some()
     }
 
-    /// Whether standard output is taken.
+    /// Whether a dump or the events go to standard output.
     pub fn takes_stdout(&self) -> bool {
-        self.dump_map.iter().any(|dump| dump.file == "-") || self.events.as_deref() == Some("-")
+        self.dump_map.iter().any(|dump| dump.file == Path::new("-")) || self.events.as_deref() == Some(Path::new("-"))
     }
 
-    /// Refuses maps that the filter does not have, and devices that have none.
+    /// Refuses maps that the filter does not have, and devices without maps.
     pub fn check(&self, program: &Program, device: &DeviceInfo) -> Result<(), Failure> {
-        let state = self.state.iter().map(|file| (format!("--state {file}"), None));
+        let state = self.state.iter().map(|file| (format!("--state {}", file.display()), None));
         let (map, watched, dumped) = (&self.map[..], &self.watch_map[..], &self.dump_map[..]);
         let files = [("--from-pin", self.pinned()), ("--map", map), ("--watch-map", watched), ("--dump-map", dumped)]
             .into_iter();
         let files = files.flat_map(|(option, files)| files.iter().map(move |file| (option, file)));
-        let files = files.map(|(option, it)| (format!("{option} {}={}", it.map, it.file), Some(it)));
+        let files = files.map(|(option, it)| (format!("{option} {it}"), Some(it)));
         for (given, file) in state.chain(files) {
             let wrong = |what: String| Err(Failure::Usage(format!("{given}: {what}")));
             if let Some(Err(what)) = file.map(|file| find_map(program.maps(), &file.map)) {
@@ -175,10 +195,10 @@ impl MapArgs {
             }
             match file {
                 None if !program.maps().iter().any(Declaration::is_persistent) => {
-                    return wrong("the filter has no maps that anything could be carried over in".into());
+                    return wrong("the filter has no maps whose entries could be saved".into());
                 }
                 _ if device.id == "noop" => {
-                    let what = "runs no filter, so that maps stay as they begin; choose another device";
+                    let what = "runs no filter and leaves maps unchanged; choose another device";
                     return wrong(format!("{} {what}", device.id));
                 }
                 _ => {}
@@ -189,31 +209,31 @@ impl MapArgs {
             KernelRoutes::check(program, device, others)?;
         }
         if let Some(file) = &self.events {
-            let wrong = |what: &str| Err(Failure::Usage(format!("--events {file}: {what}")));
+            let wrong = |what: &str| Err(Failure::Usage(format!("--events {}: {what}", file.display())));
             if portcullis::frontend::xdp::ObjectInfo::of(program).is_none_or(|object| object.rings.is_empty()) {
                 return wrong(
-                    "the filter tells of no events, which programs of XDP do by ring buffers, perf buffers and prints",
+                    "the filter sends no events; XDP programs do, with ring buffers, perf buffers and bpf_printk",
                 );
             }
             if device.id == "noop" {
-                return wrong("noop runs no filter, and nothing is told of; choose another device");
+                return wrong("noop runs no filter and sends no events; choose another device");
             }
         }
         for (index, file) in self.watch_map.iter().enumerate() {
             if let Some(before) = self.watch_map[..index].iter().find(|before| before.map == file.map) {
-                let what = format!("the map follows {} already; it can follow one file", before.file);
-                return Err(Failure::Usage(format!("--watch-map {}={}: {what}", file.map, file.file)));
+                let what = format!("the map already follows {}; a map can follow only one file", before.file.display());
+                return Err(Failure::Usage(format!("--watch-map {file}: {what}")));
             }
         }
         Ok(())
     }
 }
 
-/// Progress to report while packets flow.
+/// A message about maps during a run.
 pub enum MapNotice {
-    /// Something that could not be done.
+    /// An operation failed.
     Warning(String),
-    /// Something that is good to know.
+    /// An operation that had failed succeeds again.
     Note(String),
 }
 
@@ -226,24 +246,24 @@ pub struct Maps {
     pub(super) routes: Option<KernelRoutes>,
     dumps: Option<Dumps>,
     pub(super) events: Events,
-    /// Where packets were aborted.
+    /// Counters of aborted packets, by instruction.
     pub traps: Traps,
 }
 
-/// A map and its number.
+/// Number and declaration of a map.
 type Numbered<'a> = (usize, &'a Declaration);
 
-/// A file's map.
+/// Returns the map that a file is for.
 fn numbered<'a>(file: &MapFile, program: &'a Program) -> Option<Numbered<'a>> {
     file.number(program).map(|number| (number, &program.maps()[number]))
 }
 
 impl Maps {
-    /// Brings what they begin with to the session.
+    /// Loads the initial entries into the session's maps.
     pub fn load(args: &MapArgs, program: &Arc<Program>, session: &mut dyn Session) -> Result<Maps, Failure> {
         let every = args.state_every.map(|seconds| Duration::from_secs(seconds.into()));
         let mut state = args.state.as_deref().map(|name| State::open(name, every)).transpose()?;
-        // What is wrong with any of the files comes before the first is taken.
+        // Check all files before any map is changed.
         let given = args.map.iter().filter_map(|file| Some((file, numbered(file, program)?)));
         let given = given.map(|(file, map)| Ok((file, map, rows::read(file, map.1)?)));
         let given: Vec<_> = given.collect::<Result<_, Failure>>()?;
@@ -274,8 +294,8 @@ impl Maps {
         Ok(Maps { args: args.clone(), program: program.clone(), state, followers, routes, dumps: None, events, traps })
     }
 
-    /// Sees whether what is written after the run can be; what is written while packets flow is
-    /// made, and stops the run where that cannot go on.
+    /// Checks that the files written after the run can be written, and creates the event file,
+    /// whose write errors cancel `stop`.
     pub fn open_outputs(&mut self, stop: &CancelToken) -> Result<(), SinkError> {
         self.dumps = Some(Dumps::open(&self.args.dump_map)?);
         if let Some(file) = &self.args.events {
@@ -284,14 +304,14 @@ impl Maps {
         Ok(())
     }
 
-    /// Between two batches: writes state where that is due, and makes maps follow their files. What
-    /// could not be done, and what can be again, is to be told. Also reads events, where a batch of
-    /// so many packets needs room for its own.
+    /// Does the work between two batches: saves state if it is due, updates maps that follow files
+    /// or routes, and reads events so that the next batch, of `coming` packets, has room for its
+    /// own. Returns messages for the user.
     pub fn follow(&mut self, session: &mut dyn Session, coming: usize) -> Result<Vec<MapNotice>, DeviceError> {
         let mut told = Vec::new();
         self.events.boundary(session, coming)?;
         if let Some(Err(error)) = self.state.as_mut().map(|state| state.save_if_due(&self.program, session)) {
-            told.push(MapNotice::Warning(format!("{error}; the file is as it was, and is tried again")));
+            told.push(MapNotice::Warning(format!("{error}; the file is unchanged, and will be written again later")));
         }
         for follower in &mut self.followers {
             told.extend(follower.boundary(session)?);
@@ -302,28 +322,27 @@ impl Maps {
         Ok(told)
     }
 
-    /// Whether any is written after the run.
+    /// Whether maps are written after the run.
     pub fn writes(&self) -> bool {
         self.args.state.is_some() || !self.args.dump_map.is_empty()
     }
 
-    /// Reads the last events; where there is no session any more, what was read before is all that
-    /// there is.
+    /// Reads the last events. Without a session, only those read before are written.
     pub fn last_events(&mut self, session: Option<&mut dyn Session>) -> Result<(), Failure> {
         self.events.finish(session)
     }
 
-    /// Whether the run was ended since events cannot be written any more.
+    /// Whether a write error of the event file has stopped the run.
     pub fn events_failed(&self) -> bool {
         self.events.failed()
     }
 
-    /// How many events there were, where the filter has any.
+    /// Counts of events, if the filter has any.
     pub fn events(&self) -> Option<EventCounts> {
         self.events.counts()
     }
 
-    /// Writes what is there now to all files, also where one fails; the first error is given.
+    /// Writes all files, even if one fails. Returns the first error.
     pub fn write(&mut self, session: &mut dyn Session) -> Result<(), Failure> {
         let saved =
             self.state.as_mut().map_or(Ok(()), |state| state.save(&self.program, session).map_err(Failure::from));
@@ -331,7 +350,7 @@ impl Maps {
     }
 }
 
-/// Reads the files that maps follow, and watches them from now on.
+/// Reads the files that maps follow, and starts to watch them.
 pub(super) fn watched(args: &MapArgs, program: &Program) -> Result<Vec<(Follower, ParsedRows)>, Failure> {
     let watched = args.watch_map.iter().filter_map(|file| Some((file, numbered(file, program)?)));
     watched.map(|(file, map)| Follower::new(file, map)).collect()
@@ -344,15 +363,16 @@ mod tests {
     #[test]
     fn arguments_name_a_map_and_a_file() {
         let file = |map: &str, file: &str, format| Ok(MapFile { map: map.into(), file: file.into(), format });
-        assert_eq!(MapFile::output("a=b.csv"), file("a", "b.csv", Format::Csv));
-        assert_eq!(MapFile::output("a=b=c/d.JSON"), file("a", "b=c/d.JSON", Format::Json));
-        assert_eq!(MapFile::output("a=-"), file("a", "-", Format::Csv));
-        assert_eq!(MapFile::output("a=/dev/stdout"), file("a", "-", Format::Csv));
+        let output = |text: &str| MapFile::output(OsStr::new(text));
+        assert_eq!(output("a=b.csv"), file("a", "b.csv", Format::Csv));
+        assert_eq!(output("a=b=c/d.JSON"), file("a", "b=c/d.JSON", Format::Json));
+        assert_eq!(output("a=-"), file("a", "-", Format::Csv));
+        assert_eq!(output("a=/dev/stdout"), file("a", "-", Format::Csv));
         for bad in ["", "a", "=", "a=", "=b.csv", " =b.csv"] {
-            assert!(MapFile::output(bad).unwrap_err().starts_with("expected NAME=FILE"), "{bad:?}");
+            assert!(output(bad).unwrap_err().starts_with("expected NAME=FILE"), "{bad:?}");
         }
         for bad in ["a=b", "a=csv", "a=b.txt", "a=.csv", "a=b.csv/x"] {
-            assert!(MapFile::output(bad).unwrap_err().contains(".csv or .json"), "{bad:?}");
+            assert!(output(bad).unwrap_err().contains(".csv or .json"), "{bad:?}");
         }
     }
 }

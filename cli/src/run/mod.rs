@@ -20,8 +20,10 @@ mod takeover;
 pub mod traps;
 mod watch;
 
+use std::path::{Path, PathBuf};
+
 use clap::ArgGroup;
-use clap::builder::{NonEmptyStringValueParser, TypedValueParser};
+use clap::builder::{PathBufValueParser, TypedValueParser};
 use portcullis::device::{Dispatch, Transfer};
 use portcullis::devices::Selector;
 
@@ -44,6 +46,9 @@ use maps::MapArgs;
 /// Live traffic is received from an interface (`--af-xdp`, `--dpdk`) or from the firewall
 /// (`--nfqueue`), and each verdict is applied: a packet goes to the kernel, back out of the
 /// interface it came from, out of another one, or is dropped. Runs until Ctrl-C.
+///
+/// Takes tcpdump's `-r`, `-w`, `-c`, `-i` and `-n`, and its expressions: `portcullis run -r in.pcap
+/// -w out.pcap udp port 53`.
 #[derive(Debug, clap::Args)]
 #[command(group(ArgGroup::new("source").required(true).multiple(true).args(["read", "af_xdp", "nfqueue", "dpdk"])))]
 pub struct Args {
@@ -52,25 +57,25 @@ pub struct Args {
     /// Read packets from a capture; `-` is standard input
     ///
     /// `synth:packets=100000,seed=1,size=64..1500` generates traffic instead.
-    #[arg(long, value_name = "FILE|synth:…", value_parser = NonEmptyStringValueParser::new(),
+    #[arg(short, long, value_name = "FILE|synth:…", value_parser = PathBufValueParser::new(),
           conflicts_with_all = live::SOURCES, help_heading = "Input")]
-    read: Option<String>,
+    read: Option<PathBuf>,
     #[command(flatten)]
     live: LiveArgs,
     /// Write packets that PASS to a capture; `-` is standard output
     ///
     /// Pcapng if the name ends in .pcapng, else classic pcap in the input's time resolution.
-    #[arg(long, value_name = "FILE", value_parser = output(), conflicts_with_all = live::SOURCES, help_heading = "Output")]
-    write: Option<String>,
+    #[arg(short, long, value_name = "FILE", value_parser = output(), conflicts_with_all = live::SOURCES, help_heading = "Output")]
+    write: Option<PathBuf>,
     /// Write packets with verdict TX to a capture
     #[arg(long, value_name = "FILE", value_parser = output(), conflicts_with_all = live::SOURCES, help_heading = "Output", hide_short_help = true)]
-    write_tx: Option<String>,
+    write_tx: Option<PathBuf>,
     /// Write redirected packets to this directory, one capture per target
     ///
     /// Files are named after the target (`3.pcap`). Beyond 1024 targets packets go to
     /// `other.pcap`.
-    #[arg(long, value_name = "DIR", value_parser = NonEmptyStringValueParser::new(), conflicts_with_all = live::SOURCES, help_heading = "Output", hide_short_help = true)]
-    write_redirect: Option<String>,
+    #[arg(long, value_name = "DIR", value_parser = PathBufValueParser::new(), conflicts_with_all = live::SOURCES, help_heading = "Output", hide_short_help = true)]
+    write_redirect: Option<PathBuf>,
     #[command(flatten)]
     maps: MapArgs,
     /// Device: auto, cpu, cuda:N, wgpu:N, opencl:N, interp or noop; N is 0 unless given
@@ -104,8 +109,11 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024), help_heading = "Device")]
     threads: Option<u16>,
     /// Stop after this many packets
-    #[arg(long, value_name = "N", conflicts_with_all = live::SOURCES, help_heading = "Input")]
+    #[arg(short = 'c', long, value_name = "N", conflicts_with_all = live::SOURCES, help_heading = "Input")]
     limit: Option<u64>,
+    /// Accepted as tcpdump has it, and ignored: addresses are never resolved
+    #[arg(short = 'n', action = clap::ArgAction::Count, help_heading = "Input", hide_short_help = true)]
+    _never_resolve: u8,
     /// Print the totals as one line of JSON instead of a table
     #[arg(long, help_heading = "Output")]
     json: bool,
@@ -114,12 +122,12 @@ pub struct Args {
     progress: bool,
 }
 
-/// What `--batch` takes.
+/// Value of `--batch`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum BatchSize {
-    /// As large as the device needs it, for live packets.
+    /// Sizes that adapt to the device and the load, for live packets.
     Auto,
-    /// So many packets, at most.
+    /// Maximum number of packets in a batch.
     Packets(u32),
 }
 
@@ -131,15 +139,15 @@ fn batch(text: &str) -> Result<BatchSize, String> {
     }
 }
 
-/// Standard output by whatever name: opened as a file it would be emptied, and have the table in
-/// it.
-fn output() -> impl TypedValueParser<Value = String> {
-    NonEmptyStringValueParser::new().map(|text| stdout_by_any_name(&text))
+/// Parser of output paths. Maps other names of standard output to `-`: opened as a file, it would
+/// be truncated, and the results would end up in it too.
+fn output() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().map(|path| normalize_stdout(&path))
 }
 
-fn stdout_by_any_name(path: &str) -> String {
-    match path {
-        "/dev/stdout" | "/dev/fd/1" | "/proc/self/fd/1" => "-".into(),
+fn normalize_stdout(path: &Path) -> PathBuf {
+    match path.to_str() {
+        Some("/dev/stdout" | "/dev/fd/1" | "/proc/self/fd/1") => "-".into(),
         _ => path.into(),
     }
 }
@@ -156,7 +164,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 }
 
 impl Args {
-    /// Packets of a batch, about; `most` where nobody says how many.
+    /// Expected number of packets in a batch, at most `most`.
     fn expected(&self, most: usize) -> usize {
         match self.batch {
             Some(BatchSize::Packets(packets)) => (packets as usize).min(most),
@@ -164,12 +172,12 @@ impl Args {
         }
     }
 
-    /// Whether standard output is taken, so that the totals cannot go there.
+    /// Whether standard output is in use, so that the totals go to standard error.
     fn takes_stdout(&self) -> bool {
         self.captures_to_stdout() || self.maps.takes_stdout()
     }
 
     fn captures_to_stdout(&self) -> bool {
-        [&self.write, &self.write_tx].iter().any(|path| path.as_deref() == Some("-"))
+        [&self.write, &self.write_tx].iter().any(|path| path.as_deref() == Some(Path::new("-")))
     }
 }

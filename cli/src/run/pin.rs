@@ -1,26 +1,24 @@
-//! `--from-pin`: a map's entries out of one of the kernel's.
-
-use std::path::Path;
+//! `--from-pin`: initialises a map from a pinned kernel map.
 
 use portcullis::device::Session;
 use portcullis::frontend::xdp::object::MapType;
-use portcullis::io::pinned::{Entries, PinnedMap};
 use portcullis::map::typed::{CType, scalar_fields, sum_per_cpu};
 use portcullis::map::{Declaration, MapKind, Row, Table};
+use portcullis::packet_io::pinned::{Entries, PinnedMap};
 
 use super::maps::MapFile;
 use crate::failure::Failure;
 
 /// Reads the rows of a pinned kernel map after checking that it matches the filter's map.
 pub fn read(from: &MapFile, map: &Declaration) -> Result<Vec<Row>, Failure> {
-    let wrong = |what: String| Failure::Wrong(format!("--from-pin {}={}: {what}", from.map, from.file));
-    let pinned = PinnedMap::open(Path::new(&from.file)).map_err(|error| wrong(error.to_string()))?;
+    let wrong = |what: String| Failure::Wrong(format!("--from-pin {from}: {what}"));
+    let pinned = PinnedMap::open(&from.file).map_err(|error| wrong(error.to_string()))?;
     check(&pinned, map).map_err(wrong)?;
     let entries = pinned.entries().map_err(|error| wrong(error.to_string()))?;
     Ok(words(map, entries))
 }
 
-/// Brings it to the session's map, over what is there.
+/// Sets the entries in the session's map, replacing those with the same keys.
 pub fn set(
     entries: &[Row],
     from: &MapFile,
@@ -37,7 +35,7 @@ pub fn set(
                 map.entries,
                 portcullis::map_file::capacity_hint(map, entries.len())
             );
-            return Err(Failure::Wrong(format!("--from-pin {}={}: {what}", from.map, from.file)));
+            return Err(Failure::Wrong(format!("--from-pin {from}: {what}")));
         }
     }
     let (at, words) = table.changes();
@@ -48,16 +46,19 @@ pub fn set(
 fn check(pinned: &PinnedMap, map: &Declaration) -> Result<(), String> {
     let ty = MapType(pinned.ty);
     let fits = match &map.typed {
-        // What these hold are numbers of the kernel's own, which mean nothing here.
+        // Values of these types are kernel-internal numbers, which mean nothing here.
         Some(_)
             if ty.has_no_readable_values()
                 || ty.is_map_of_maps()
                 || matches!(ty, MapType::CPUMAP | MapType::XSKMAP) =>
         {
-            return Err(format!("the kernel's map is of type {}, and what it holds cannot be brought over", ty.name()));
+            return Err(format!(
+                "the kernel's map is of type {}, whose values mean nothing outside of the kernel",
+                ty.name()
+            ));
         }
         Some(typed) if typed.constant => {
-            return Err("these are constants, with which the program was compiled: set them with --set".into());
+            return Err("the program is compiled with these constants; change them with --set".into());
         }
         Some(typed) => typed.map_type_number == pinned.ty,
         None => match map.kind {
@@ -83,12 +84,12 @@ fn check(pinned: &PinnedMap, map: &Declaration) -> Result<(), String> {
     Ok(())
 }
 
-/// The entries in words. Of values for each processor there is one here. Entries by number that are
-/// beyond the map's are left out where there is nothing in them.
+/// Converts the entries to words. Per-CPU values are summed. Entries of an array beyond the map's
+/// size are left out if they are zero.
 fn words(map: &Declaration, entries: Entries) -> Vec<Row> {
     let value = match &map.typed {
         Some(typed) => typed.value.clone(),
-        // A sum has 64 bits.
+        // A counter has 64 bits.
         None if map.kind == MapKind::Counter => CType::unknown(8),
         None => CType::unknown(map.sizes().1),
     };

@@ -1,24 +1,25 @@
-//! Whether a run's files get in each other's way.
+//! Checks that the files of a run do not overwrite each other.
 
 use std::path::{Path, PathBuf};
 
-use portcullis::io::{resolved_path, same_destination, same_file};
+use portcullis::packet_io::{resolved_path, same_destination, same_file};
 
 use super::Args;
 use crate::failure::Failure;
 
-/// Refuses outputs that would wipe out an input or each other. The inputs are open by now, and the
-/// outputs not yet.
+/// Refuses outputs that would overwrite an input or each other. To be called when the inputs are
+/// open and the outputs are not.
 pub fn check(args: &Args) -> Result<(), Failure> {
-    // What a shell opened has a name as well, on Unix; elsewhere there is nothing of these names.
+    // On Unix, a file opened by the shell is found through these names; elsewhere they name
+    // nothing.
     let named = |path: &Path, stream| if path == Path::new("-") { PathBuf::from(stream) } else { path.to_owned() };
     let mut inputs: Vec<_> =
         args.filter.file().map(|file| (named(file, "/dev/stdin"), "the filter")).into_iter().collect();
-    if let Some(read) = args.read.as_deref().filter(|read| !read.starts_with("synth:")) {
-        inputs.push((named(read.as_ref(), "/dev/stdin"), "the capture that is read"));
+    if let Some(read) = args.read.as_deref().filter(|read| !is_synthetic(read)) {
+        inputs.push((named(read, "/dev/stdin"), "the capture that is read"));
     }
-    inputs.extend(args.maps.map.iter().map(|it| (PathBuf::from(&it.file), "what --map reads")));
-    inputs.extend(args.maps.watch_map.iter().map(|it| (PathBuf::from(&it.file), "what --watch-map reads")));
+    inputs.extend(args.maps.map.iter().map(|it| (it.file.clone(), "what --map reads")));
+    inputs.extend(args.maps.watch_map.iter().map(|it| (it.file.clone(), "what --watch-map reads")));
     let mut outputs = Vec::new();
     if !args.takes_stdout() {
         outputs.push((PathBuf::from("/dev/stdout"), "where standard output goes"));
@@ -29,26 +30,31 @@ pub fn check(args: &Args) -> Result<(), Failure> {
     ];
     let captures = captures.into_iter().filter_map(|(given, option, meaning)| {
         let given = given.as_ref()?;
-        Some((given.clone(), given, option, meaning))
+        Some((given.display().to_string(), given, option, meaning))
     });
-    let state = args.maps.state.iter().map(|file| (file.clone(), file, "--state", "what --state carries maps in"));
+    let state = args
+        .maps
+        .state
+        .iter()
+        .map(|file| (file.display().to_string(), file, "--state", "what --state carries maps in"));
     let dumps = args.maps.dump_map.iter().map(|dump| {
-        let given = format!("{}={}", dump.map, dump.file);
+        let given = dump.to_string();
         (given, &dump.file, "--dump-map", "what --dump-map writes to")
     });
-    let events = args.maps.events.iter().map(|file| (file.clone(), file, "--events", "what --events writes to"));
+    let events =
+        args.maps.events.iter().map(|file| (file.display().to_string(), file, "--events", "what --events writes to"));
     for (given, file, option, meaning) in captures.chain(state).chain(dumps).chain(events) {
-        let path = named(file.as_ref(), "/dev/stdout");
+        let path = named(file, "/dev/stdout");
         let input = inputs.iter().find(|(input, _)| same_file(input, &path));
         if let Some((_, what)) = input.or_else(|| outputs.iter().find(|(output, _)| same_destination(output, &path))) {
             return Err(Failure::Usage(format!("{option} {given}: this is {what}; choose another name")));
         }
         outputs.push((path, meaning));
     }
-    if args.write_redirect.as_deref() == Some("-") {
-        return Err(Failure::Usage("--write-redirect -: it takes a folder; standard output is no folder".into()));
+    if args.write_redirect.as_deref() == Some(Path::new("-")) {
+        return Err(Failure::Usage("--write-redirect -: expected a folder, not standard output".into()));
     }
-    let Some(dir) = args.write_redirect.as_deref().map(Path::new) else { return Ok(()) };
+    let Some(dir) = args.write_redirect.as_deref() else { return Ok(()) };
     let there: Vec<PathBuf> = dir.read_dir().map_or(Vec::new(), |entries| {
         entries.filter_map(|entry| Some(entry.ok()?.path())).filter(|path| is_targets(path)).collect()
     });
@@ -63,6 +69,11 @@ pub fn check(args: &Args) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// Whether `--read` names generated traffic instead of a file.
+fn is_synthetic(read: &Path) -> bool {
+    read.to_str().is_some_and(|text| text.starts_with("synth:"))
 }
 
 /// Whether redirected packets may be written to a file of this name.

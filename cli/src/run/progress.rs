@@ -1,18 +1,18 @@
-//! How far a run is, on standard error.
+//! Progress of a run, on standard error.
 
 use std::io::{IsTerminal, stderr};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use portcullis::io;
+use portcullis::packet_io;
 use portcullis::pipeline::Totals;
 
 use crate::out;
 
-/// How long a run takes before a terminal is shown how far it is.
+/// Time that a run takes before a terminal shows its progress.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Shows how far a run is: a bar on a terminal, else a line now and then if it is asked for.
+/// Shows progress: a bar on a terminal, otherwise a line once per second if asked for.
 pub struct Progress {
     begun: Instant,
     wanted: bool,
@@ -22,14 +22,15 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Nothing to see yet. `wanted`: show it at once, and without a terminal too.
+    /// Creates it without showing anything. With `wanted`, progress is shown from the start, and
+    /// also without a terminal.
     pub fn new(wanted: bool) -> Progress {
         let now = Instant::now();
         Progress { begun: now, wanted, terminal: stderr().is_terminal(), bar: None, last: now }
     }
 
-    /// A batch is done.
-    pub fn show(&mut self, totals: &Totals, progress: io::Progress) {
+    /// Updates the display after a batch, at most ten times per second.
+    pub fn show(&mut self, totals: &Totals, progress: packet_io::Progress) {
         if self.last.elapsed() < Duration::from_millis(100) {
             return;
         }
@@ -39,6 +40,7 @@ impl Progress {
             let bar = self.bar.get_or_insert_with(|| bar(progress.total));
             bar.set_position(progress.done);
             bar.set_message(format!("{} packets, {rate}", out::grouped(totals.packets)));
+            out::return_cursor();
         } else if self.wanted && !self.terminal && self.last.elapsed() > PATIENCE {
             let part = match progress.total {
                 Some(total) if total > 0 => format!(", {:.0} %", progress.done as f64 / total as f64 * 100.0),
@@ -51,7 +53,7 @@ impl Progress {
         self.last = Instant::now();
     }
 
-    /// Prints something without tearing the bar.
+    /// Prints something above the bar.
     pub fn above(&self, print: impl FnOnce()) {
         match &self.bar {
             Some(bar) => bar.suspend(print),
@@ -59,7 +61,7 @@ impl Progress {
         }
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub fn clear(&mut self) {
         if let Some(bar) = self.bar.take() {
             bar.finish_and_clear();
@@ -73,7 +75,7 @@ fn bar(total: Option<u64>) -> ProgressBar {
         Some(_) => "{bar:30} {percent:>3} %  {msg}  {eta} left",
         None => "{spinner} {msg}  {elapsed}",
     };
-    // A template that does not parse would be our mistake; the bar has a look of its own.
+    // If the template did not parse, the bar would keep its default style.
     if let Ok(style) = ProgressStyle::with_template(template) {
         bar.set_style(style);
     }

@@ -1,41 +1,43 @@
-//! Files that are there as a whole or not at all: written beside, under another name, and renamed.
+//! Atomic replacement of files: the content is written to a temporary file in the same folder,
+//! which is then renamed.
 //!
-//! Whoever writes such a file has it locked. What is left behind by a program that was killed is
-//! locked by nobody, and is removed by the next that writes in the folder.
+//! The process that writes a temporary file holds a lock on it. One that a killed process left
+//! behind is not locked, and the next process that writes to the folder removes it.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use portcullis::io::{SinkError, resolved_path};
+use portcullis::packet_io::{SinkError, resolved_path};
 
-/// A file that is to be written, over one that may be there.
+/// A file to be created or replaced.
 #[derive(Debug)]
 pub struct Replacement {
-    /// As the user named it.
+    /// Path as the user gave it.
     name: String,
-    /// Where it lies: behind the last link.
+    /// Path with all symbolic links resolved.
     path: PathBuf,
-    /// A pipe or a device, which can only be written to.
+    /// Whether it is a pipe or a device, which cannot be replaced.
     special: bool,
     /// Permissions of the file to be replaced.
     permissions: Option<Permissions>,
 }
 
 impl Replacement {
-    /// Sees whether the file can be written, and leaves everything as it is.
+    /// Checks that the file can be written, and changes nothing.
     ///
     /// # Errors
     /// [`SinkError::Create`].
-    pub fn new(name: &str) -> Result<Replacement, SinkError> {
-        Replacement::probe(name).map_err(|error| SinkError::Create { name: name.into(), error })
+    pub fn new(name: impl AsRef<Path>) -> Result<Replacement, SinkError> {
+        let name = name.as_ref();
+        Replacement::probe(name).map_err(|error| SinkError::Create { name: name.display().to_string(), error })
     }
 
-    fn probe(name: &str) -> io::Result<Replacement> {
-        let path = resolved_path(Path::new(name));
+    fn probe(name: &Path) -> io::Result<Replacement> {
+        let path = resolved_path(name);
         let there = path.metadata().ok();
-        // A pipe would wait here for whoever reads it.
+        // Do not open a pipe, which would block until it has a reader.
         let special = there.as_ref().is_some_and(|it| !it.is_file() && !it.is_dir());
         let permissions = there.map(|it| it.permissions());
         if !special {
@@ -45,7 +47,7 @@ impl Replacement {
             let (_, temporary) = beside(&path)?;
             fs::remove_file(temporary)?;
         }
-        Ok(Replacement { name: name.into(), path, special, permissions })
+        Ok(Replacement { name: name.display().to_string(), path, special, permissions })
     }
 
     /// Writes the content and replaces the file by it.
@@ -61,8 +63,8 @@ impl Replacement {
         }
         let (file, temporary) = beside(&self.path).map_err(create)?;
         let placed = fill(file, content).and_then(|file| {
-            // Before the name is there, so that not even a loss of power leaves an empty file under
-            // it.
+            // Before the rename, so that not even a power failure leaves an empty file under the
+            // name.
             file.sync_all()?;
             self.permissions.clone().map_or(Ok(()), |as_before| file.set_permissions(as_before))?;
             fs::rename(&temporary, &self.path)
@@ -80,8 +82,7 @@ fn fill(file: File, content: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> i
     out.into_inner().map_err(|error| error.into_error())
 }
 
-/// A new file in the same folder, from where it can be renamed. It is locked where that can be
-/// done.
+/// Creates a temporary file in the folder of `path` and locks it, if the file system has locks.
 fn beside(path: &Path) -> io::Result<(File, PathBuf)> {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     clear_away(path);
@@ -89,34 +90,34 @@ fn beside(path: &Path) -> io::Result<(File, PathBuf)> {
         let name = format!("{PREFIX}{}-{}{SUFFIX}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let temporary = path.with_file_name(name);
         let file = match OpenOptions::new().write(true).create_new(true).open(&temporary) {
-            // A process of the same number, in another container.
+            // Process numbers repeat in other containers.
             Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
             opened => opened?,
         };
         let _ = file.lock();
-        // Before it was locked, it was anybody's to clear away.
+        // Until it was locked, another process may have removed it.
         if temporary.exists() {
             return Ok((file, temporary));
         }
     }
 }
 
-/// What temporary files are called: `.portcullis-PROCESS-NUMBER.tmp`.
+/// Names of temporary files: `.portcullis-PROCESS-NUMBER.tmp`.
 const PREFIX: &str = ".portcullis-";
 const SUFFIX: &str = ".tmp";
 
-/// Removes what was left behind in a file's folder. What cannot be removed is in nobody's way.
+/// Removes temporary files that killed processes have left in a file's folder, as far as possible.
 fn clear_away(path: &Path) {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     for entry in folder.read_dir().into_iter().flatten().flatten() {
         let name = entry.file_name();
         let number = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.strip_suffix(SUFFIX));
         let is_ours = number.is_some_and(|it| it.bytes().all(|b| b.is_ascii_digit() || b == b'-'));
-        // Opening a pipe would wait.
+        // Opening a pipe would block.
         if !is_ours || !entry.file_type().is_ok_and(|it| it.is_file()) {
             continue;
         }
-        // Locked until it is gone, so that whoever has just made it sees that.
+        // Locked during the removal, so that a process that has just created it notices.
         if let Ok(file) = OpenOptions::new().write(true).open(entry.path())
             && file.try_lock().is_ok()
         {
@@ -179,7 +180,7 @@ mod tests {
         assert!(link.is_symlink());
         assert_eq!(fs::read(&path).unwrap(), b"new");
         assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o640);
-        // What is no file is written to.
+        // Pipes and devices are written to.
         Replacement::new("/dev/null").unwrap().write(|out| out.write_all(b"new")).unwrap();
         assert!(!Path::new("/dev/null").is_file());
     }

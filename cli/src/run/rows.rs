@@ -1,6 +1,4 @@
-//! `--map`: a map's entries out of a file.
-
-use std::path::Path;
+//! `--map`: sets a map's entries from a file.
 
 use portcullis::device::Session;
 use portcullis::map::{Declaration, Table};
@@ -11,13 +9,14 @@ use portcullis::reason;
 use super::maps::MapFile;
 use crate::failure::Failure;
 
-/// The rows of a file.
+/// Reads the rows of a file.
 pub fn read(from: &MapFile, map: &Declaration) -> Result<ParsedRows, Failure> {
-    let bytes = text::read_file(Path::new(&from.file), map).map_err(|error| wrong(from, &reason(&error)))?;
-    text::parse(map, from.format, &bytes).map_err(|problems| Failure::Wrong(problems.with_file_name(&from.file)))
+    let bytes = text::read_file(&from.file, map).map_err(|error| wrong(from, &reason(&error)))?;
+    text::parse(map, from.format, &bytes)
+        .map_err(|problems| Failure::Wrong(problems.with_file_name(&from.file.display().to_string())))
 }
 
-/// Sets what is in them in the session's map, over what is there.
+/// Sets the rows in the session's map, replacing entries with the same keys.
 pub fn set(
     rows: &ParsedRows,
     from: &MapFile,
@@ -26,7 +25,7 @@ pub fn set(
 ) -> Result<(), Failure> {
     let mut table = Table::new(map, session.map_words(number)?);
     map_file::insert_entries(&mut table, &rows.entries)
-        .map_err(|row| Failure::Wrong(no_room(rows, row, map).with_file_name(&from.file)))?;
+        .map_err(|row| Failure::Wrong(no_room(rows, row, map).with_file_name(&from.file.display().to_string())))?;
     let (at, words) = table.changes();
     Ok(session.set_map_words(number, at, words)?)
 }
@@ -42,5 +41,5 @@ pub fn no_room(rows: &ParsedRows, row: usize, map: &Declaration) -> RowErrors {
 }
 
 fn wrong(from: &MapFile, what: &str) -> Failure {
-    Failure::Wrong(format!("{}: {what}", from.file))
+    Failure::Wrong(format!("{}: {what}", from.file.display()))
 }

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use std::{fs, io};
 
 use portcullis::device::Session;
-use portcullis::io::{SinkError, resolved_path};
 use portcullis::map::{Declaration, Table};
 use portcullis::map_file::{self, state};
+use portcullis::packet_io::{SinkError, resolved_path};
 use portcullis::program::Program;
 use portcullis::reason;
 
@@ -42,21 +42,23 @@ impl State {
     ///
     /// # Errors
     /// The file cannot be written, or another run has locked it.
-    pub fn open(name: &str, every: Option<Duration>) -> Result<State, Failure> {
-        let path = resolved_path(Path::new(name));
+    pub fn open(name: &Path, every: Option<Duration>) -> Result<State, Failure> {
+        let path = resolved_path(name);
+        let file = name;
+        let name = &name.display().to_string();
         if path.metadata().is_ok_and(|it| !it.is_file() && !it.is_dir()) {
-            return Err(wrong(name, "this is no file, and state is carried in one"));
+            return Err(wrong(name, "not a regular file, which --state needs"));
         }
-        let next = Replacement::new(name)?;
+        let next = Replacement::new(file)?;
         let companion = lock_file::companion(&path);
         let cannot_lock =
             |error| wrong(name, &format!("cannot lock it with {}: {}", companion.display(), reason(&error)));
         let lock = LockFile::acquire(companion.clone()).map_err(cannot_lock)?;
         let lock = lock.ok_or_else(|| {
-            wrong(name, "another run carries its state in it; wait for its end, or choose another file")
+            wrong(name, "another run is using this state file; wait until it ends, or choose another file")
         })?;
         let timer = every.map(|every| StateTimer { every, last: Instant::now(), failing: false });
-        Ok(State { name: name.into(), path, next, timer, _lock: lock })
+        Ok(State { name: name.clone(), path, next, timer, _lock: lock })
     }
 
     /// Loads the file's entries, if there is a file, into the session's maps.

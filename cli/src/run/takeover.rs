@@ -1,4 +1,4 @@
-//! What becomes of a run's maps when another filter takes over.
+//! Transfer of a run's maps to the filter that replaces it on a reload.
 
 use std::sync::Arc;
 
@@ -16,30 +16,30 @@ use super::maps::{MapArgs, Maps, watched};
 use super::watch::Follower;
 use crate::failure::Failure;
 
-/// A filter that is to take over, and what of its maps' files can be read before packets have to
-/// wait for it.
+/// A filter about to replace the running one, with its map files already read, so that packets do
+/// not wait for that.
 pub struct PreparedReload {
     program: Arc<Program>,
     watched: Vec<(Follower, ParsedRows)>,
-    /// Maps of the old filter and of the new one that are the same.
+    /// Pairs of equal maps: their numbers in the old and in the new filter.
     carried: Vec<(usize, usize)>,
     told: ReloadReport,
 }
 
 impl PreparedReload {
-    /// Refuses what a run with these arguments would have refused at its start; but for `--map` and
-    /// `--from-pin`, which are about the start only.
+    /// Refuses what these arguments would have refused at the start of a run. `--map` and
+    /// `--from-pin` apply to the start only.
     pub fn new(
         args: &MapArgs,
         old: &Program,
         (program, name): (Arc<Program>, String),
         device: &DeviceInfo,
     ) -> Result<PreparedReload, Failure> {
-        // A filter that looks for no routes may take over from one that does.
+        // A filter that looks up no routes may replace one that does.
         let kernel_routes = args.kernel_routes.clone().filter(|_| RouteMaps::from_program(&program).is_some());
         MapArgs { kernel_routes, events: None, ..args.behind_the_beginning() }.check(&program, device)?;
         if [old, &*program].into_iter().any(|program| Broadcasts::from_program(program).is_some()) {
-            let what = "a filter whose packets go to all devices of a map (BPF_F_BROADCAST) neither takes over nor is taken over from";
+            let what = "a filter that redirects to all devices of a map (BPF_F_BROADCAST) can neither replace another nor be replaced";
             return Err(Failure::Wrong(format!("{name}: {what}")));
         }
         let watched = watched(args, &program)?;
@@ -57,15 +57,15 @@ impl PreparedReload {
     }
 }
 
-/// Whether a map may have what another has.
+/// Whether a map can take over another one's entries.
 fn is_same(a: &Declaration, b: &Declaration) -> bool {
     (&a.name, a.kind, a.key, a.value, a.entries) == (&b.name, b.kind, b.key, b.value, b.entries)
 }
 
 impl Maps {
-    /// Between two batches, none of which is in flight: brings to the new filter's session what the
-    /// old one's has, and follows files there from now on. What was done is told, or why nothing
-    /// is.
+    /// Transfers the old session's maps to the new filter's session, and continues to follow files
+    /// there. To be called between two batches, with none in flight. Returns what was done, or why
+    /// nothing was.
     ///
     /// # Errors
     /// The old session's.
@@ -95,7 +95,7 @@ impl Maps {
             }
             followers.push(follower);
         }
-        // What the old filter has of routes was carried over, and is put there anew.
+        // The routing maps were carried over with the others; write the current routes to them.
         let routes = match KernelRoutes::begin(&self.args, &program, new) {
             Ok(routes) => routes,
             Err(failure) => return Ok(Err(failure)),
@@ -114,10 +114,10 @@ fn carry(
     session: &mut dyn Session,
 ) -> Result<(), Failure> {
     let is_the_same = match map.kind {
-        // Of a filter that only reads its values, prefixes share those that are equal.
+        // If the filter only reads the values, prefixes with equal values share one.
         MapKind::Lpm => old.read_only == map.read_only,
-        // What an object has removed keeps its value in memory, and filters in text find zeros
-        // where they make an entry.
+        // An XDP program's removed entry keeps its value in memory, but filters in other languages
+        // expect zeros when they insert one.
         MapKind::Hash | MapKind::LruHash => old.typed.is_none() || map.typed.is_some(),
         MapKind::Array | MapKind::Counter => true,
     };

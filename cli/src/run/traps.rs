@@ -1,5 +1,4 @@
-//! Why packets were aborted: the instructions of a program of XDP that they were aborted at, and
-//! want of fuel.
+//! Why packets were aborted: at which instructions of an XDP program, or for lack of fuel.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,29 +16,29 @@ use serde::{Deserialize, Serialize};
 
 use crate::out;
 
-/// Places that people are shown in the end; JSON has all.
+/// Maximum number of places shown in a table; JSON has all.
 pub const SHOWN: usize = 20;
 
-/// A place where packets were aborted, since what the program was about to do was not right.
+/// A place where an XDP program aborted packets because its next operation was invalid.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Trapped {
-    /// How many.
+    /// Number of packets.
     pub count: u64,
     #[serde(flatten)]
     pub place: Place,
 }
 
-/// A place where packets may be aborted, or where what they add may be lost.
+/// A place where packets may be aborted, or where an addition may be lost.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Place {
-    /// The function.
+    /// Name of the function.
     pub function: String,
-    /// The instruction, with its number and its function.
+    /// The instruction, with its number and function.
     pub instruction: String,
-    /// Where it is in the source, if that is known.
+    /// Source file, if it is known.
     pub file: Option<String>,
     pub line: Option<u32>,
-    /// Why.
+    /// Reason for the abort.
     pub reason: String,
 }
 
@@ -52,8 +51,8 @@ impl From<&ProgramSite> for Place {
 }
 
 impl Place {
-    /// In words, on one line: `instruction 4 of `parse`: r0 = *(u8 *)(r1 + 60), prog.c:7: the
-    /// packet is not so long`.
+    /// Describes the place on one line: `` instruction 4 of `parse`: r0 = *(u8 *)(r1 + 60),
+    /// prog.c:7: the packet is not so long ``.
     pub fn text(&self) -> String {
         let place = match (&self.file, self.line) {
             (Some(file), Some(line)) => format!(", {}:{line}", out::printable(file)),
@@ -63,8 +62,8 @@ impl Place {
     }
 }
 
-/// Packets that were out of fuel. Nobody counts them: they are ABORTED, and at no instruction that
-/// is told of. The filter may have returned that by itself, too.
+/// Bounds on the number of packets that ran out of fuel. There is no exact count: such packets are
+/// ABORTED without an instruction, and so are those for which the filter returns ABORTED.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OutOfFuel {
     /// Lower bound: all of them if no filter of the run returns ABORTED itself, else zero.
@@ -74,15 +73,15 @@ pub struct OutOfFuel {
 }
 
 impl OutOfFuel {
-    /// A line behind a table.
+    /// Formats the line that follows a table.
     fn line(self) -> String {
         let OutOfFuel { at_least, at_most } = self;
-        let also = if at_least < at_most { ", or since the filter says so" } else { "" };
-        format!("{} aborted for want of fuel{also}: see --fuel\n", out::grouped(at_most))
+        let also = if at_least < at_most { " or by the filter itself" } else { "" };
+        format!("{} aborted for lack of fuel{also}: see --fuel\n", out::grouped(at_most))
     }
 }
 
-/// Why packets were aborted.
+/// Counts of aborted packets, by reason.
 #[cfg(all(target_os = "linux", feature = "live"))]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Aborted {
@@ -92,14 +91,13 @@ pub struct Aborted {
     pub out_of_fuel: Option<OutOfFuel>,
 }
 
-/// What a run's packets were aborted at, also where one program took over from another.
+/// Counters of aborted packets over a run, including programs that a reload has replaced.
 pub struct Traps {
     program: Arc<Program>,
-    /// Whether packets may have been out of fuel, and whether a filter may have returned ABORTED by
-    /// itself.
+    /// Whether packets may run out of fuel, and whether a filter may return ABORTED itself.
     may_exhaust: bool,
     may_return: bool,
-    /// The map that counts, of a program that may abort packets.
+    /// The map with the counters, if the program may abort packets.
     map: Option<usize>,
     /// Counters before the run.
     base: Vec<u64>,
@@ -108,7 +106,7 @@ pub struct Traps {
 }
 
 impl Traps {
-    /// Begins with what comes from now on.
+    /// Starts to count from the session's current state.
     pub fn begin(program: &Arc<Program>, session: &mut dyn Session) -> Result<Traps, DeviceError> {
         let counts = |map: &map::Declaration| map.kind == MapKind::Counter && map.annotations.is_some();
         let map = program.maps().iter().position(counts);
@@ -125,19 +123,19 @@ impl Traps {
         Ok(traps)
     }
 
-    /// Whether there may ever be any.
+    /// Whether a filter of the run may abort packets at an instruction.
     #[cfg(all(target_os = "linux", feature = "live"))]
     pub fn any(&self) -> bool {
         self.map.is_some() || !self.before.is_empty()
     }
 
-    /// Whether packets may be aborted by anything but what the filter returns.
+    /// Whether packets may be aborted other than by the filter's own verdict.
     #[cfg(all(target_os = "linux", feature = "live"))]
     pub fn may_abort(&self) -> bool {
         self.any() || self.may_exhaust
     }
 
-    /// What the map says now. It waits for the batches submitted before.
+    /// Reads the counters after waiting for the batches submitted before.
     fn counts(&self, session: &mut dyn Session) -> Result<Vec<u64>, DeviceError> {
         let Some(number) = self.map else { return Ok(Vec::new()) };
         let rows = map::rows(&self.program.maps()[number], &session.map_words(number)?);
@@ -145,10 +143,11 @@ impl Traps {
         Ok(rows.into_iter().map(count).collect())
     }
 
-    /// Where packets were aborted up to now, in order of their instructions; none of other filters.
+    /// Returns where packets were aborted so far, in the order of the instructions; empty for
+    /// filters that are no XDP programs.
     ///
     /// # Errors
-    /// If the session fails.
+    /// The session's.
     pub fn read(&self, session: &mut dyn Session) -> Result<Vec<Trapped>, DeviceError> {
         let mut all = self.before.clone();
         let Some(object) = portcullis::frontend::xdp::ObjectInfo::of(&self.program).filter(|_| self.map.is_some())
@@ -157,7 +156,7 @@ impl Traps {
         };
         let counts = self.counts(session)?;
         let base = self.base.iter().copied().chain(std::iter::repeat(0));
-        // Somebody may have set it lower meanwhile.
+        // A client of the control socket may have lowered the counter.
         let counts = counts.into_iter().zip(base).map(|(now, before)| now.saturating_sub(before));
         let known: HashMap<Place, usize> = (0..).zip(&all).map(|(number, it)| (it.place.clone(), number)).collect();
         for (trap, count) in object.traps.iter().zip(counts).filter(|(_, count)| *count > 0) {
@@ -170,8 +169,8 @@ impl Traps {
         Ok(all)
     }
 
-    /// How many of so many ABORTED packets were out of fuel, if any may have been; of others this
-    /// has been read.
+    /// Bounds how many of `aborted` packets ran out of fuel, if any may have; `others` are those
+    /// with a place.
     pub fn out_of_fuel(&self, aborted: u64, others: &[Trapped]) -> Option<OutOfFuel> {
         let others: u64 = others.iter().map(|it| it.count).sum();
         let at_most = aborted.saturating_sub(others);
@@ -179,7 +178,7 @@ impl Traps {
         (self.may_exhaust && at_most > 0).then_some(OutOfFuel { at_least, at_most })
     }
 
-    /// Goes on with another program in another session, where its maps have what was carried over.
+    /// Continues with another program in another session, whose maps hold what was carried over.
     #[cfg(all(target_os = "linux", feature = "live"))]
     pub fn take_over(
         &mut self,
@@ -199,18 +198,18 @@ impl Traps {
     }
 }
 
-/// How old what is shown while packets flow may be, about.
+/// Approximate maximum age of the counts shown during a run.
 #[cfg(all(target_os = "linux", feature = "live"))]
 const LATEST: Duration = Duration::from_millis(100);
 
-/// What others are shown of it while packets flow.
+/// Counts of aborted packets, shared with the threads that show them.
 #[cfg(all(target_os = "linux", feature = "live"))]
 #[derive(Clone, Default)]
 pub struct Board(Arc<Mutex<Aborted>>);
 
 #[cfg(all(target_os = "linux", feature = "live"))]
 impl Board {
-    /// Reads the counters.
+    /// Returns the latest counts.
     pub fn read(&self) -> Aborted {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -220,24 +219,24 @@ impl Board {
     }
 }
 
-/// Who writes on a board between batches.
+/// Updates a [`Board`] between batches.
 #[cfg(all(target_os = "linux", feature = "live"))]
 pub struct TrapRecorder {
     board: Board,
-    /// Packets that had been aborted when it last did.
+    /// Number of aborted packets at the last update.
     aborted: u64,
     last: Instant,
 }
 
 #[cfg(all(target_os = "linux", feature = "live"))]
 impl TrapRecorder {
-    /// Writes on this one.
+    /// Creates a recorder for `board`.
     pub fn new(board: Board) -> TrapRecorder {
         TrapRecorder { board, aborted: 0, last: Instant::now() }
     }
 
-    /// Writes down why packets were aborted, if it is time and more of them were: to know where, a
-    /// device has to be waited for.
+    /// Updates the board if more packets were aborted and the last update is long enough ago:
+    /// reading the counters waits for the device.
     pub fn boundary(
         &mut self,
         traps: &Traps,
@@ -258,12 +257,13 @@ impl TrapRecorder {
     }
 }
 
-/// A line for each, so many at most, behind a table, and one for those that were out of fuel.
+/// Formats at most `most` places, one on a line, and a line about fuel, to follow a table.
 pub fn lines(all: &[Trapped], out_of_fuel: Option<OutOfFuel>, most: usize) -> String {
     shown(all, most) + &out_of_fuel.map_or_else(String::new, OutOfFuel::line)
 }
 
-/// A line for each, so many at most: then those with the most packets, and how many more there are.
+/// Formats at most `most` places, one on a line: those with the most packets, and how many there
+/// are besides.
 fn shown(all: &[Trapped], most: usize) -> String {
     let line = |it: &Trapped| format!("{} aborted at {}\n", out::grouped(it.count), it.place.text());
     if all.len() <= most {
@@ -275,7 +275,7 @@ fn shown(all: &[Trapped], most: usize) -> String {
     let count = rest.iter().map(|it| it.count).sum();
     let places = rest.len();
     first.iter().copied().map(line).collect::<String>()
-        + &format!("{} aborted at {places} other places, which --json has\n", out::grouped(count))
+        + &format!("{} aborted at {places} other places; --json lists them\n", out::grouped(count))
 }
 
 #[cfg(test)]

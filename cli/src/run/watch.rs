@@ -1,6 +1,4 @@
-//! `--watch-map`: a map that follows a file.
-
-use std::path::Path;
+//! `--watch-map`: keeps a map equal to a file.
 
 use portcullis::device::{DeviceError, Session};
 use portcullis::map::{Declaration, Table};
@@ -25,26 +23,26 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// Reads the file, and watches it from now on. The rows are for [`Follower::begin`].
+    /// Reads the file and starts to watch it. The rows are for [`Follower::begin`].
     pub fn new(from: &MapFile, (number, map): (usize, &Declaration)) -> Result<(Follower, ParsedRows), Failure> {
-        let (rows, watch) = FileWatcher::start(Path::new(&from.file), map, from.format).map_err(Failure::Wrong)?;
+        let (rows, watch) = FileWatcher::start(&from.file, map, from.format).map_err(Failure::Wrong)?;
         let followed = Entries::new(map);
         Ok((Follower { from: from.clone(), number, map: map.clone(), watch, followed, stays: false }, rows))
     }
 
-    /// Makes the map follow the file for the first time.
+    /// Sets the map to the rows that were read first.
     pub fn begin(&mut self, rows: ParsedRows, session: &mut dyn Session) -> Result<(), Failure> {
         self.follow(rows, session)?.map_err(Failure::Wrong)
     }
 
-    /// Whether the watch follows this map.
+    /// Whether this is the follower of `map`.
     #[cfg(all(target_os = "linux", feature = "live"))]
     pub fn follows(&self, map: &str) -> bool {
         self.map.name == map
     }
 
-    /// Goes on where another left off, whose map is carried over to this one's: what filters have
-    /// made of values stays.
+    /// Continues where the follower of the same map left off whose entries were carried over:
+    /// values that filters have changed stay.
     #[cfg(all(target_os = "linux", feature = "live"))]
     pub fn inherit(&mut self, others: &[Follower]) {
         if let Some(before) = others.iter().find(|other| other.follows(&self.map.name)) {
@@ -52,8 +50,8 @@ impl Follower {
         }
     }
 
-    /// Between two batches: makes the map follow the file where that has changed. Where it cannot,
-    /// the map stays as it is, and that is told; and when it can again.
+    /// Updates the map if the file has changed. To be called between two batches. If that fails,
+    /// the map stays as it is; messages tell the first failure and the recovery.
     pub fn boundary(&mut self, session: &mut dyn Session) -> Result<Option<MapNotice>, DeviceError> {
         let mut last = None;
         while let Some(change) = self.watch.take_change() {
@@ -64,12 +62,12 @@ impl Follower {
         }
         let Some(last) = last else { return Ok(None) };
         let stayed = std::mem::replace(&mut self.stays, last.is_err());
-        let (map, file) = (&self.map.name, &self.from.file);
+        let (map, file) = (&self.map.name, self.from.file.display());
         Ok(match last {
-            Err(wrong) => {
-                Some(MapNotice::Warning(format!("{wrong}\nthe map `{map}` stays as it is until {file} is right again")))
-            }
-            Ok(()) if stayed => Some(MapNotice::Note(format!("{file} is right again, and the map `{map}` follows it"))),
+            Err(wrong) => Some(MapNotice::Warning(format!(
+                "{wrong}\nthe map `{map}` stays unchanged until {file} is valid again"
+            ))),
+            Ok(()) if stayed => Some(MapNotice::Note(format!("{file} is valid again; the map `{map}` follows it"))),
             Ok(()) => None,
         })
     }
@@ -77,7 +75,7 @@ impl Follower {
     fn follow(&mut self, rows: ParsedRows, session: &mut dyn Session) -> Result<Result<(), String>, DeviceError> {
         let mut table = Table::new(&self.map, session.map_words(self.number)?);
         if let Err(row) = map_file::sync_table(&self.map, &mut table, &self.followed, &rows.entries) {
-            return Ok(Err(no_room(&rows, row, &self.map).with_file_name(&self.from.file)));
+            return Ok(Err(no_room(&rows, row, &self.map).with_file_name(&self.from.file.display().to_string())));
         }
         let (at, words) = table.changes();
         session.set_map_words(self.number, at, words)?;

@@ -1,6 +1,6 @@
 //! `portcullis selftest --af-xdp`: tests the AF_XDP modes of a network interface.
 
-use portcullis::io::af_xdp::Steering;
+use portcullis::packet_io::af_xdp::Steering;
 use portcullis_conformance::af_xdp::{self, COPIES, EXPERIMENT, Numbers, Options, Outcome, Report};
 
 use super::Args;
@@ -48,7 +48,7 @@ pub fn run(args: &Args, interface: &str) -> Result<(), Failure> {
 fn text(report: &Report, options: &Options, is_whole: bool) -> String {
     let Report { interface, mtu, .. } = report;
     let driver = report.driver.as_deref().unwrap_or("unknown driver");
-    let link = if report.has_link { "a link" } else { "no link" };
+    let link = if report.has_link { "link up" } else { "link down" };
     let mut text = format!("{interface}: {}, MTU {mtu}, {link}\n", out::printable(driver));
     let head = ["mode", "frames", "queues", "arrived", "received", "rate", "dropped", "passed", "sent", "missing"];
     let mut rows = vec![head.map(String::from).to_vec()];
@@ -59,7 +59,7 @@ fn text(report: &Report, options: &Options, is_whole: bool) -> String {
         match &way.outcome {
             Outcome::Ran(numbers) => row.extend(cells(numbers)),
             Outcome::NotOffered { reason } => {
-                row.push("not offered".into());
+                row.push("unsupported".into());
                 remarks.push(format!("{} mode, {frames}: {reason}", way.mode));
             }
             Outcome::Failed { reason } => {
@@ -96,8 +96,8 @@ fn text(report: &Report, options: &Options, is_whole: bool) -> String {
         );
     }
     text += &match &report.changed {
-        None => format!("{interface} is as it was\n"),
-        Some(what) => format!("{interface} is not as it was: {}\n", out::printable(what)),
+        None => format!("{interface} is unchanged\n"),
+        Some(what) => format!("{interface} has changed: {}\n", out::printable(what)),
     };
     text + match (is_whole, report.passed()) {
         (false, _) => "selftest interrupted\n",

@@ -4,10 +4,11 @@
 mod af_xdp;
 
 use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::builder::NonEmptyStringValueParser;
+use clap::builder::{NonEmptyStringValueParser, PathBufValueParser};
 use portcullis::device::{Device, Dispatch, SingleDispatch};
 use portcullis::devices::{self, Selector};
 use portcullis_conformance::corpora::{self, Depth};
@@ -45,8 +46,8 @@ pub struct Args {
     #[arg(long, help_heading = "Devices")]
     quick: bool,
     /// Write devices, drivers and results to this JSON file; `-` is standard output
-    #[arg(long, value_name = "FILE", value_parser = NonEmptyStringValueParser::new(), help_heading = "Output")]
-    json: Option<String>,
+    #[arg(long, value_name = "FILE", value_parser = PathBufValueParser::new(), help_heading = "Output")]
+    json: Option<PathBuf>,
     #[command(flatten)]
     link: LinkArgs,
 }

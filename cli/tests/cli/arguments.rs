@@ -1,9 +1,9 @@
-//! Arguments that are wrong, and arguments that make no sense at all.
+//! Invalid and random arguments.
 
 use crate::support::{PASS, Place, pcap};
 
 #[test]
-fn wrong_usage_is_told_from_wrong_input() {
+fn wrong_usage_and_wrong_input_have_different_exit_codes() {
     let place = Place::new();
     let (filter, capture) = (place.file("f.wgsl", PASS), place.file("c.pcap", pcap(&[&[0; 60]])));
     let with = |more: &[&str]| place.run(&[&["run", filter, "--read", capture], more].concat());
@@ -12,7 +12,7 @@ fn wrong_usage_is_told_from_wrong_input() {
     for bad in ["0", "-1", "NaN", "1.5", "4294967296", "", "0x10"] {
         with(&[&format!("--batch={bad}")]).failed(2, &["--batch"]);
     }
-    with(&["--batch=auto"]).failed(2, &["--batch auto", "a capture does not come at a rate"]);
+    with(&["--batch=auto"]).failed(2, &["--batch auto", "adapts to live traffic only"]);
     for bad in ["0", "-1", "NaN", "1025", ""] {
         with(&[&format!("--threads={bad}")]).failed(2, &["--threads"]);
     }
@@ -25,7 +25,7 @@ fn wrong_usage_is_told_from_wrong_input() {
     with(&["--fuel=16777217"]).failed(2, &["--fuel"]);
     with(&["--fuel=16777216", "--device=cpu"]).done();
     with(&["--read", capture]).failed(2, &["--read"]);
-    // As of a variable of the shell that is not set.
+    // An empty value, as from an unset shell variable.
     for option in ["--write", "--write-tx", "--write-redirect", "--read"] {
         place.run(&["run", filter, &format!("{option}=")]).failed(2, &[option]);
     }
@@ -53,9 +53,9 @@ fn parameters_with_leading_zeros_are_refused_in_every_language() {
     for filter in filters {
         let set = |set: &str| place.run(&["check", filter, "--json", "--set", set]);
         for value in ["010", "00", "-01", "010u"] {
-            let why =
+            let message =
                 format!("`{value}` is no value for the parameter `PORT`: expected a number without leading zeros");
-            place.run(&["check", filter, "--set", &format!("PORT={value}")]).failed(2, &[&why, "octal"]);
+            place.run(&["check", filter, "--set", &format!("PORT={value}")]).failed(2, &[&message, "octal"]);
         }
         place.run(&["check", filter, "--set", "RATE=010"]).failed(2, &["without leading zeros"]);
         for (value, number) in [("10", 10), ("0", 0), ("0x10", 16), ("0x010", 16), ("100u", 100)] {
@@ -68,12 +68,12 @@ fn parameters_with_leading_zeros_are_refused_in_every_language() {
 
 /// Only the filter can reject a `--set`, and that is still wrong usage.
 #[test]
-fn a_wrong_parameter_is_wrong_usage() {
+fn an_invalid_parameter_is_wrong_usage() {
     let place = Place::new();
     let filter = place.file("f.wgsl", format!("override limit: u32 = 3u;\noverride on: bool = true;\n{PASS}"));
     let capture = place.file("c.pcap", pcap(&[&[0; 60]]));
     let list = " = its parameters are `limit`, `on`\n";
-    for (set, said) in [
+    for (set, expected) in [
         (
             &["--set", "limit=1", "--set", "limit=2"][..],
             "error: f.wgsl: --set limit: the parameter `limit` is given twice\n",
@@ -82,25 +82,25 @@ fn a_wrong_parameter_is_wrong_usage() {
         (&["--set", "limit=x"], "error: --set limit: `x` is no value for the parameter `limit`: expected a number"),
         (&["--set", "on=1"], "error: --set on: `1` is no value for the parameter `on`: expected `true` or `false`\n"),
     ] {
-        place.run(&[&["run", filter, "--read", capture][..], set].concat()).failed(2, &[said, list]);
-        place.run(&[&["check", filter][..], set].concat()).failed(2, &[said, list]);
+        place.run(&[&["run", filter, "--read", capture][..], set].concat()).failed(2, &[expected, list]);
+        place.run(&[&["check", filter][..], set].concat()).failed(2, &[expected, list]);
         let ran = place.run(&[&["check", filter, "--json"][..], set].concat());
         assert_eq!(ran.code, 2);
         let error = &ran.json()["errors"][0];
         let message = error["message"].as_str().unwrap();
-        assert!(said.trim_end().ends_with(message) || message.contains("expected a number"), "{message}");
+        assert!(expected.trim_end().ends_with(message) || message.contains("expected a number"), "{message}");
     }
     let filter = place.file("unset.wgsl", format!("override limit: u32;\n{PASS}"));
     place.run(&["run", filter, "--read", capture]).failed(2, &["--set limit: the parameter `limit` has no value"]);
-    // Where the text is wrong as well, it is told first.
+    // An error in the filter's text is reported before wrong parameters.
     let filter = place.file("bad.wgsl", "override a: u32 = 1u;\nfn xdp_filter(pkt: u32) -> u32 { return b; }");
     place.run(&["check", filter, "--set", "a=x"]).failed(1, &["bad.wgsl:2:41"]);
 }
 
-/// More threads than there is room for: the number is the user's, and told to be too high.
+/// More threads than fit into the address space: the message says that the number is too high.
 #[cfg(target_os = "linux")]
 #[test]
-fn too_many_threads_are_told_to_be_too_many() {
+fn too_many_threads_are_refused_with_a_hint() {
     let place = Place::new();
     place.file("f.wgsl", PASS);
     place.file("c.pcap", pcap(&[&[0; 60]]));
@@ -135,10 +135,9 @@ fn help_names_every_option() {
     }
 }
 
-/// Words thrown together, most of them meaningful: every outcome is fine but a crash (which
-/// `Place::run` looks for) and an exit code that we do not have.
+/// Any outcome is fine but a crash, which `Place::run` detects, and an undocumented exit status.
 #[test]
-fn arguments_thrown_together_never_crash() {
+fn random_arguments_never_crash() {
     let place = Place::new();
     place.file("f.wgsl", PASS);
     place.file("f.bpf", "1\n6 0 0 1\n");
@@ -200,7 +199,7 @@ fn arguments_thrown_together_never_crash() {
     ];
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
     let mut random = |below: usize| {
-        // Marsaglia's xorshift: any order will do, as long as it is always the same.
+        // xorshift64 (Marsaglia, 2003): any fixed sequence will do.
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
@@ -209,7 +208,7 @@ fn arguments_thrown_together_never_crash() {
     for _ in 0..150 {
         let mut args: Vec<&str> = (0..random(9)).map(|_| words[random(words.len())]).collect();
         if random(2) == 0 {
-            // Half of them get as far as running something.
+            // Half of them get as far as running a filter.
             args.splice(0..0, ["run", "f.wgsl", "--read", "c.pcap"]);
         }
         if args.is_empty() {
@@ -217,26 +216,26 @@ fn arguments_thrown_together_never_crash() {
         }
         let ran = place.run(&args);
         assert!([0, 1, 2].contains(&ran.code), "{args:?}: {}", ran.code);
-        assert!(ran.code == 0 || !ran.err.is_empty() || args.contains(&"--json"), "{args:?} fails without a word");
+        assert!(ran.code == 0 || !ran.err.is_empty() || args.contains(&"--json"), "{args:?} fails without a message");
     }
 }
 
 #[cfg(unix)]
 #[test]
-fn arguments_that_are_no_text_are_an_error() {
+fn arguments_that_are_not_utf8_are_an_error() {
     use std::ffi::OsStr;
     use std::os::unix::ffi::OsStrExt;
     let place = Place::new();
     let odd = OsStr::from_bytes(b"\xff\xfe");
     place.file("f.wgsl", PASS);
-    assert_eq!(place.run(&[OsStr::new("run"), OsStr::new("f.wgsl"), OsStr::new("--read"), odd]).code, 2);
+    assert_eq!(place.run(&[OsStr::new("run"), OsStr::new("f.wgsl"), OsStr::new("--read"), odd]).code, 1);
     assert_eq!(place.run(&[OsStr::new("check"), odd]).code, 1);
     assert_eq!(place.run(&[odd]).code, 2);
 }
 
-/// Fuzzed bytes as a filter and as a capture: an error that names the file, or a result.
+/// Mutated bytes as a filter and as a capture give a result, or an error that names the file.
 #[test]
-fn noise_as_input_is_an_error_with_a_name() {
+fn errors_in_mutated_inputs_name_the_file() {
     let place = Place::new();
     let filter = place.file("f.wgsl", PASS);
     let good = pcap(&[&[1; 60], &[2; 60]]);
@@ -258,7 +257,7 @@ fn noise_as_input_is_an_error_with_a_name() {
 
 #[cfg(not(all(target_os = "linux", feature = "dpdk")))]
 #[test]
-fn what_this_program_was_built_without_is_said() {
-    let part = if cfg!(target_os = "linux") { "build it with `--features dpdk`" } else { "only Linux" };
+fn missing_features_are_named() {
+    let part = if cfg!(target_os = "linux") { "build it with `--features dpdk`" } else { "Linux only" };
     Place::new().run(&["l2fwd", "--dpdk", "net_null0"]).failed(2, &["l2fwd: ", part]);
 }

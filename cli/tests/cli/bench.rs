@@ -1,10 +1,10 @@
-//! `portcullis bench`: what is written where, what is compared, and how it ends. No time is judged.
+//! `portcullis bench`: output files, comparisons and exit codes. No measured time is asserted.
 
 use serde_json::Value;
 
 use crate::support::{PASS, Place, has_device};
 
-/// A run that takes little.
+/// Arguments of a short run.
 const SMALL: [&str; 9] = ["bench", "--time", "1s", "--device", "cpu", "--batch", "64,1000", "--packets", "64"];
 
 fn run(place: &Place, more: &[&str]) -> crate::support::RunOutput {
@@ -16,7 +16,7 @@ fn json(bytes: &[u8]) -> Value {
 }
 
 #[test]
-fn every_measurement_is_in_every_file() {
+fn every_measurement_is_in_every_output_file() {
     let place = Place::new();
     let files =
         ["--json", "r.json", "--csv", "r.csv", "--report", "r.html", "--filter", "port_filter", "--filter", "mac_swap"];
@@ -24,7 +24,7 @@ fn every_measurement_is_in_every_file() {
     assert_eq!(ran.err, "");
     let results = json(&place.read("r.json"));
     let cells = results["cells"].as_array().unwrap();
-    // All dispatch methods of the first filter at one size, one otherwise.
+    // All dispatch methods of the first filter at one batch size, one method otherwise.
     assert!(cells.len() >= 5, "{cells:?}");
     for cell in cells {
         let measured = &cell["outcome"]["measured"];
@@ -42,12 +42,12 @@ fn every_measurement_is_in_every_file() {
 }
 
 #[test]
-fn what_was_measured_before_makes_a_report_with_others_figures() {
+fn a_report_can_be_made_from_earlier_results_and_bars() {
     let place = Place::new();
     run(&place, &["--filter", "port_filter", "--json", "r.json"]).done();
     let bar = r#"[{"what": "capture in, capture out", "against": "tcpdump", "bar": "≥ 2", "measured": "2.43, 2.54 and 2.77",
         "met": true, "command": "cargo bench --bench capture"}]"#;
-    // As benches write them: one a line.
+    // One bar a line, as benchmarks write them.
     place.file("bars.json", bar.trim_matches(['[', ']']).replace('\n', " ") + "\n");
     let from = ["bench", "--from", "r.json", "--bars", "bars.json", "--report", "r.html", "--json", "s.json"];
     place.run(&from).done();
@@ -63,7 +63,7 @@ fn what_was_measured_before_makes_a_report_with_others_figures() {
 }
 
 #[test]
-fn packets_that_are_at_the_device_are_measured_apart() {
+fn device_resident_packets_are_measured_separately() {
     let devices: Vec<&str> = ["wgpu", "opencl"].into_iter().filter(|device| has_device(device)).collect();
     if devices.is_empty() {
         println!("skipped: there is neither a wgpu nor an OpenCL device");
@@ -91,11 +91,11 @@ fn packets_that_are_at_the_device_are_measured_apart() {
         assert!(resident.len() >= 2 && resident.iter().all(|cell| cell["filter"] == "port_filter"), "{resident:?}");
         assert!(other.iter().all(|cell| cell["device"] == "cpu" && cell["transfer"] == "in place"), "{other:?}");
         for cell in resident {
-            // All batches before and after: of 64 and of 5,000, some 8,192 packets, or four of
-            // them.
+            // Every batch is compared before and after: 8,192 packets in batches of 64 and four
+            // batches of 5,000.
             assert!(cell["outcome"]["measured"]["compared"].as_u64().unwrap() >= 2 * 8_192, "{cell}");
-            // Bringing them there is no part of it: back comes a verdict each, as a word at most,
-            // and nothing else moves.
+            // The initial transfer does not count: only verdicts are copied back, a word each at
+            // most.
             let copied = cell["outcome"]["measured"]["copied_bytes"].as_f64();
             assert!(copied.is_none_or(|copied| copied <= 4.0), "{cell}");
             assert_eq!(cell["outcome"]["measured"]["stages"]["gather"], 0.0, "{cell}");
@@ -108,7 +108,7 @@ fn packets_that_are_at_the_device_are_measured_apart() {
 }
 
 #[test]
-fn auto_is_measured_by_name() {
+fn auto_can_be_measured_as_a_device() {
     let place = Place::new();
     let args = ["bench", "--time", "1s", "--device", "auto", "--device", "cpu", "--batch", "64", "--packets", "64"];
     place.run(&[&args[..], &["--filter", "port_filter", "--json", "r.json"]].concat()).done();
@@ -121,9 +121,9 @@ fn auto_is_measured_by_name() {
 }
 
 #[test]
-fn a_device_that_is_wrong_is_marked_and_has_no_speed() {
+fn a_device_with_wrong_results_is_marked_and_not_rated() {
     let place = Place::new();
-    // It passes whatever the filter says.
+    // `noop` passes every packet, whatever the filter says.
     let args = ["bench", "--time", "1s", "--device", "noop", "--device", "cpu", "--batch", "100", "--packets", "64"];
     let ran = place.run(&[&args[..], &["--filter", "port_filter", "--json", "r.json", "--csv", "r.csv"]].concat());
     assert_eq!(ran.code, 1, "{}", ran.err);
@@ -140,9 +140,9 @@ fn a_device_that_is_wrong_is_marked_and_has_no_speed() {
     assert!(lines.lines().all(|line| line.contains("noop") == line.contains(",WRONG,")), "{lines}");
 }
 
-/// A device that changes no maps is wrong where a filter does, and right where it only has some.
+/// A device without maps fails if the filter changes one, and not if it only declares some.
 #[test]
-fn a_device_that_runs_no_filter_has_maps_to_compare() {
+fn maps_are_compared_on_devices_that_run_no_filter() {
     let place = Place::new();
     let filter = |count: &str| {
         format!("//! map seen: counter entries=1\nfn xdp_filter(pkt: u32) -> u32 {{ {count} return XDP_PASS; }}")
@@ -163,7 +163,7 @@ fn a_device_that_runs_no_filter_has_maps_to_compare() {
 }
 
 #[test]
-fn standard_output_is_for_one_file() {
+fn only_one_output_may_be_standard_output() {
     let place = Place::new();
     let filter = ["--filter", "minimal", "--batch", "64"];
     let ran = run(&place, &[&filter[..], &["--json", "-"]].concat()).done();
@@ -175,10 +175,10 @@ fn standard_output_is_for_one_file() {
     assert!(ran.err.contains("only one of"), "{}", ran.err);
 }
 
-/// What cannot be written keeps nothing else from being.
+/// If one file cannot be written, the others are.
 #[cfg(target_os = "linux")]
 #[test]
-fn a_full_disk_loses_no_other_file() {
+fn a_full_disk_does_not_affect_other_files() {
     let place = Place::new();
     let ran = run(&place, &["--filter", "minimal", "--batch", "64", "--json", "/dev/full", "--csv", "r.csv"]);
     assert_eq!(ran.code, 1);
@@ -191,7 +191,7 @@ fn a_full_disk_loses_no_other_file() {
 fn runs_are_compared_cell_by_cell() {
     let place = Place::new();
     run(&place, &["--filter", "minimal", "--json", "a.json"]).done();
-    // The same, but all rates half, and one cell of another filter.
+    // The same results with lower rates, and with one cell of another filter.
     let mut half = json(&place.read("a.json"));
     let cells = half["cells"].as_array_mut().unwrap();
     for cell in cells.iter_mut() {
@@ -232,7 +232,7 @@ fn runs_are_compared_cell_by_cell() {
 }
 
 #[test]
-fn wrong_usage_is_told_before_anything_is_measured() {
+fn wrong_usage_is_refused_before_measuring() {
     let place = Place::new();
     for (args, code, words) in [
         (&["--filter", "no_such"][..], 2, "there is no stock filter `no_such`"),
@@ -260,10 +260,10 @@ fn wrong_usage_is_told_before_anything_is_measured() {
 }
 
 #[test]
-fn nothing_is_written_over_what_is_measured() {
+fn outputs_may_not_overwrite_inputs() {
     let place = Place::new();
     place.file("f.wgsl", PASS);
-    // No object is needed to see that its file would be lost.
+    // The object is not parsed before its file is found to be an output.
     place.file("two.o", "an object");
     place.file("rows.csv", "0,1\n");
     for (filter, to, what) in [
@@ -283,7 +283,7 @@ fn nothing_is_written_over_what_is_measured() {
 }
 
 #[test]
-fn batches_without_memory_are_left_out_and_said_to_be() {
+fn batches_that_exceed_memory_are_left_out_and_reported() {
     let place = Place::new();
     let args = ["bench", "--time", "1s", "--device", "cpu", "--batch", "100,3000000", "--packets", "9000"];
     let ran = place.run(&[&args[..], &["--filter", "minimal", "--json", "r.json"]].concat()).done();
@@ -295,10 +295,10 @@ fn batches_without_memory_are_left_out_and_said_to_be() {
     assert!(ran.out.contains("left out: minimal, 9000 packets in batches of 3000000: "), "{}", ran.out);
 }
 
-/// Older results stay until there are new ones, and those of an interrupted run are marked.
+/// Earlier results stay until new ones are complete, and those of an interrupted run are marked.
 #[cfg(unix)]
 #[test]
-fn an_interrupted_run_keeps_what_it_has() {
+fn an_interrupted_run_writes_its_results_so_far() {
     use std::process::Stdio;
     use std::time::{Duration, Instant};
 
@@ -315,12 +315,12 @@ fn an_interrupted_run_keeps_what_it_has() {
     while child.try_wait().unwrap().is_none() {
         if begun.elapsed() > Duration::from_secs(40) {
             child.kill().unwrap();
-            panic!("it does not end");
+            panic!("the program does not end");
         }
         std::thread::sleep(Duration::from_millis(10));
     }
     let ended = child.wait_with_output().unwrap();
-    // Started with signals ignored, as by `nohup`, it is not interrupted, and takes too long.
+    // With signals ignored at the start, as by `nohup`, the run would not be interrupted.
     assert_eq!(ended.status.code(), Some(130), "{}", String::from_utf8_lossy(&ended.stderr));
     let results = json(&place.read("r.json"));
     assert_eq!(results["run"]["interrupted"], true);
@@ -329,10 +329,9 @@ fn an_interrupted_run_keeps_what_it_has() {
     assert_eq!(place.names(), ["r.json"]);
 }
 
-/// All of a quick run, as it is run before a change is taken: every device that must be there is
-/// right, and was measured beside the others.
+/// A quick run measures every required device beside the others.
 #[test]
-fn a_quick_run_has_every_device_that_must_be_there() {
+fn a_quick_run_measures_every_required_device() {
     let place = Place::new();
     let devices: Vec<&str> = ["cpu", "wgpu", "opencl"].into_iter().filter(|device| has_device(device)).collect();
     let mut args = vec!["bench", "--quick", "--time", "10s", "--filter", "port_filter", "--filter", "hash_lb"];
@@ -361,10 +360,10 @@ fn a_quick_run_has_every_device_that_must_be_there() {
     }
 }
 
-/// A program's settings are in the name that it has in results; what its variables and maps begin
-/// with they have in every session.
+/// A program's settings are part of its name in results, and initial values of variables and maps
+/// apply to every session.
 #[test]
-fn objects_are_measured_as_they_are_set() {
+fn objects_are_measured_with_their_settings() {
     const SOURCE: &str = r#"
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
@@ -407,10 +406,10 @@ char LICENSE[] SEC("license") = "GPL";
         (&["--set", "sized.max_entries=4", "--map", "told=sized.csv"], 2, "`told` is an event ring"),
         (&["--set", "sized.max_entries=3", "--map", "sized=sized.csv"], 1, "sized.csv:1: "),
         (&["--set", "sized.max_entries=4", "--map", "sized=gone.csv"], 1, "gone.csv"),
-        (&["--set", "sized.max_entries=4", "--kernel-routes"], 2, "--kernel-routes: the filter looks for no routes"),
+        (&["--set", "sized.max_entries=4", "--kernel-routes"], 2, "--kernel-routes: the filter looks up no routes"),
     ] {
         run(&place, &[&filter[..], more].concat()).failed(code, &[words]);
     }
-    // Of nothing that is named.
+    // Without a filter of its own, `--set` has nothing to apply to.
     run(&place, &["--set", "verdict=1"]).failed(2, &["--filter"]);
 }

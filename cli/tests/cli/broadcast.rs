@@ -1,11 +1,11 @@
-//! Packets that a program of XDP sends to all devices of a map (`BPF_F_BROADCAST`), over captures.
+//! Packets that an XDP program sends to all devices of a map (`BPF_F_BROADCAST`), over captures.
 
 use std::collections::BTreeMap;
 
 use crate::clang;
 use crate::support::{Place, packets};
 
-/// An object whose action is in the last byte of the packet's destination address.
+/// An object whose action is the last byte of the packet's destination address.
 const PROGRAM: &str = r#"
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -44,14 +44,14 @@ int hub(struct xdp_md *ctx)
 char LICENSE[] SEC("license") = "GPL";
 "#;
 
-/// The program, compiled; `None` where nothing can be.
+/// Compiles the program; `None` without clang.
 fn object(place: &Place) -> Option<&'static str> {
     place.file("hub.c", PROGRAM);
     clang::made(clang::to_file(&place.path("hub.c"), &[], &place.path("hub.o")))?;
     Some("hub.o")
 }
 
-/// A pcapng of packets, each with the interface that it came in by, of four.
+/// Builds a pcapng capture of packets, each with its ingress interface, out of four.
 fn pcapng(packets: &[(u32, Vec<u8>)]) -> Vec<u8> {
     let block = |kind: u32, words: &[u32], data: &[u8]| {
         let length = 12 + 4 * words.len() + data.len().next_multiple_of(4);
@@ -74,7 +74,7 @@ fn pcapng(packets: &[(u32, Vec<u8>)]) -> Vec<u8> {
 fn packets_go_to_every_device_of_a_map() {
     let place = Place::new();
     let Some(object) = object(&place) else { return };
-    // Device 2 twice, and a slot that was emptied.
+    // Device 2 twice, and a slot that is emptied.
     let devices = [(0, 1), (3, 2), (4, 3), (6, 2)];
     let rows: String = devices.iter().map(|(slot, port)| format!("{slot},{port}\n")).collect();
     place.file("ports.csv", rows + "5,0\n");
@@ -87,7 +87,7 @@ fn packets_go_to_every_device_of_a_map() {
         })
         .collect();
     place.file("in.pcapng", pcapng(&sent));
-    // What is to be in each file, in order.
+    // Expected contents of each file, in order.
     let mut files: BTreeMap<u32, Vec<Vec<u8>>> = BTreeMap::new();
     let (mut redirected, mut aborted, mut back) = (0, 0, 0);
     for (ingress, packet) in &sent {

@@ -1,9 +1,9 @@
-//! `check`: diagnostics, facts, and what a filter becomes.
+//! `portcullis check`: diagnostics, facts, and generated code.
 
 use crate::support::{PASS, Place, stock};
 
 #[test]
-fn a_good_filter_shows_its_facts() {
+fn a_valid_filter_shows_its_facts() {
     let place = Place::new();
     let ran = place.run(&["check", &stock("http_only")]).done();
     for fact in ["no errors", "reads", "writes", "loops", "drop, pass"] {
@@ -12,14 +12,14 @@ fn a_good_filter_shows_its_facts() {
     let line = place.run(&["check", &stock("mac_swap"), "--json"]).done().json();
     assert_eq!(line["ok"], true);
     let facts = &line["facts"];
-    // Both addresses, of 6 bytes each; too short is dropped.
+    // Both addresses, of 6 bytes each; shorter packets are dropped.
     assert_eq!((&facts["reads_bytes"], &facts["writes_bytes"]), (&12.into(), &12.into()));
     assert_eq!(facts["verdicts"], serde_json::json!(["drop", "tx"]));
     assert!(facts["changes_length"] == false && facts["fuel"] == 32_768);
 }
 
 #[test]
-fn a_bad_filter_is_shown_with_line_and_column() {
+fn errors_have_line_and_column() {
     let place = Place::new();
     let bad = place.file("bad.wgsl", "fn xdp_filter(pkt: u32) -> u32 {\n    return nonsense;\n}\n");
     let ran = place.run(&["check", bad]).failed(1, &["error", "bad.wgsl:2:12", "nonsense"]);
@@ -37,12 +37,12 @@ fn a_bad_filter_is_shown_with_line_and_column() {
 }
 
 #[test]
-fn the_lowering_is_shown_in_each_form() {
+fn generated_code_is_printed_in_each_form() {
     let place = Place::new();
     let filter = place.file("f.wgsl", PASS);
     assert!(place.run(&["check", filter, "--emit", "wgsl"]).done().out.contains("fn xdp_filter"));
     if cfg!(feature = "wgpu") {
-        // The magic number of SPIR-V, section 2.3 of its specification.
+        // Magic number of SPIR-V, section 2.3 of its specification.
         assert_eq!(place.run(&["check", filter, "--emit", "spirv"]).done().bytes[..4], [0x03, 0x02, 0x23, 0x07]);
     }
     if cfg!(feature = "cpu") {
@@ -59,7 +59,7 @@ fn the_lowering_is_shown_in_each_form() {
 }
 
 #[test]
-fn a_name_that_ends_in_cl_is_opencl_c() {
+fn a_name_ending_in_cl_is_opencl_c() {
     let place = Place::new();
     std::fs::create_dir(place.path("parts")).unwrap();
     let filter = "#include \"parts/ports.h\"\n#ifndef PORT\n#define PORT 80\n#endif\n\
@@ -69,10 +69,10 @@ fn a_name_that_ends_in_cl_is_opencl_c() {
     let line = place.run(&["check", filter, "--json", "--set", "PORT=443"]).done().json();
     assert_eq!(line["facts"]["reads_bytes"], 38);
     place.run(&["check", filter, "--set", "OTHER=1"]).failed(2, &["OTHER"]);
-    for (set, said) in
+    for (set, message) in
         [("XDP_PASS=1", "belongs to the prelude"), ("pkt=1", "no parameter `pkt`"), ("PROT=1", "did you mean `PORT`")]
     {
-        place.run(&["check", filter, "--set", set]).failed(2, &[&format!("--set {}", &set[..3]), said, "parameter"]);
+        place.run(&["check", filter, "--set", set]).failed(2, &[&format!("--set {}", &set[..3]), message, "parameter"]);
     }
     place.file("parts/ports.h", "uint port(__global uchar *p) { return wrong; }\n");
     place.run(&["check", filter]).failed(1, &["parts/ports.h:1:39", "`wrong` is not declared"]);
@@ -86,7 +86,7 @@ fn a_name_that_ends_in_cl_is_opencl_c() {
 
 #[cfg(unix)]
 #[test]
-fn included_files_lie_in_the_filters_folder_by_their_real_names() {
+fn includes_may_not_leave_the_filters_folder() {
     use std::os::unix::fs::symlink;
     let place = Place::new();
     for folder in ["in", "in/sub", "input"] {
@@ -106,17 +106,17 @@ fn included_files_lie_in_the_filters_folder_by_their_real_names() {
     for out in ["out.h", "folder/one.h"] {
         include(out).failed(1, &["in/f.cl:1:10", &format!("\"in/{out}\""), "leads out of the filter's folder"]);
     }
-    // The folder itself may be reached by a link.
+    // The filter's folder itself may be reached through a link.
     symlink("in", place.path("link")).unwrap();
     include("sub/one.h").done();
     place.run(&["check", "link/f.cl"]).done();
-    // A file of the folder is named as one finds it from here.
+    // Files in the folder are named relative to the working directory.
     place.file("in/sub/one.h", "\n#define ONE wrong\nuint f(uint a) { return ONE; }\n");
     place.run(&["check", "in/f.cl"]).failed(1, &["in/sub/one.h:3:25"]);
 }
 
 #[test]
-fn the_language_is_said_where_the_name_does_not() {
+fn the_language_option_overrides_the_file_name() {
     let place = Place::new();
     let in_c = "uint xdp_filter(__global uchar *pkt, uint len) { return XDP_PASS; }\n";
     place.run_with(&["check", "-", "--language", "opencl-c"], in_c.as_bytes()).done();
@@ -164,8 +164,8 @@ fn maps_are_listed() {
          //! map seen: hash key=1 value=0 entries=5 fields=source:ipv4\n{PASS}"
     );
     let filter = place.file("f.wgsl", filter);
-    // By docs/guide/maps.md: a header of 16 words; 1024 slots of 5 words for the key and its state,
-    // and 6 for the value; 65536 of one; one of two; 8 slots of 2 + 1.
+    // By docs/reference/map-memory.md: a header of 16 words; 1024 slots of 5 words for key and
+    // state and 6 for the value; 65536 words; 2 words; 8 slots of 2 + 1 words.
     let bytes = [4 * (16 + 1024 * 12), 4 * (16 + 65536), 4 * (16 + 2), 4 * (16 + 8 * 3)];
     let fields = |fields: &[&str]| -> Vec<_> {
         let field = |field: &&str| {
@@ -214,13 +214,13 @@ fn maps_are_listed() {
         "  CSV    source",
     ];
     assert_eq!(shown, wanted);
-    // Words by number are not told of one by one; where they have names they are.
+    // Unnamed words are listed as a range, named ones each.
     let shown = place.run(&["check", &stock("syn_flood")]).done().out;
     for line in ["value  value0 to value63 (u32)", "CSV    index,value0,…,value63", "value  begun (u32), side (u32)"]
     {
         assert!(shown.lines().any(|it| it.trim_start() == line), "{shown}");
     }
-    // What is listed first in a file is the header that is shown, and dumps begin with it.
+    // The header that is shown is the first line of dumps.
     for (filter, map, key, header) in [
         ("blacklist", "blocked_v6", "prefix (prefix)", "prefix,packets"),
         ("router_v4", "routes", "prefix (prefix)", "prefix,next_hop"),

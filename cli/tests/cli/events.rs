@@ -1,4 +1,4 @@
-//! `run --events`: what programs of XDP tell the host.
+//! `run --events`: events that XDP programs output.
 #![cfg(target_os = "linux")]
 
 use std::path::Path;
@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::clang;
 use crate::support::{PASS, Place, has_device, pcap};
 
-/// Objects of compat-tests, compiled into a place; `None` where there is no clang.
+/// Compiles objects of compat-tests; `None` without clang.
 fn objects(place: &Place, names: &[&str]) -> Option<()> {
     for name in names {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../compat-tests/xdp/{name}.c"));
@@ -25,7 +25,8 @@ fn lines(text: &[u8]) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"))).collect()
 }
 
-/// Frames of 60 bytes, of which the sixth byte says what `ring_output_part` tells.
+/// Builds frames of 60 bytes, whose sixth byte is the number of bytes that `ring_output_part`
+/// outputs.
 fn frames(count: u8) -> Vec<Vec<u8>> {
     (0..count).map(|number| (0..60).map(|at| if at == 5 { number } else { at }).collect()).collect()
 }
@@ -35,7 +36,7 @@ fn capture(frames: &[Vec<u8>]) -> Vec<u8> {
 }
 
 #[test]
-fn events_are_lines_and_are_counted() {
+fn events_are_written_as_lines_and_counted() {
     let place = Place::new();
     let Some(()) = objects(&place, &["events_ringbuf", "events_perf", "events_print"]) else { return };
     let frames = frames(40);
@@ -44,7 +45,7 @@ fn events_are_lines_and_are_counted() {
         let common = ["--read", input, "--device", "cpu", "--threads", "1"];
         place.run(&[&["run"], args, &common].concat())
     };
-    // Of each packet: as many bytes as it says, its header, and every other time eight bytes.
+    // For each packet: as many bytes as it says, its header, and every other time eight bytes.
     let ran = run(&["events_ringbuf.o:ring_output_part", "--events", "out.jsonl", "--json"]).done();
     let events = lines(&place.read("out.jsonl"));
     let count = 40 * 2 + (0..40).filter(|number| number & 4 != 0).count();
@@ -54,12 +55,12 @@ fn events_are_lines_and_are_counted() {
     assert_eq!((&events[0]["data"], &events[1]["data"]), (&"".into(), &"000102030400060708090a0b0c0d".into()));
     assert_eq!(events[2]["data"], "00");
 
-    // Without the option they are counted, for people too.
+    // Without the option events are counted, in the table too.
     let ran = run(&["events_ringbuf.o:ring_output_part"]).done();
     let row = ran.out.lines().find(|line| line.starts_with("events ")).unwrap_or_else(|| panic!("{}", ran.out));
     assert_eq!(row.split_whitespace().collect::<Vec<_>>(), ["events", &count.to_string(), "0", "lost"]);
 
-    // Standard output takes them, and not the totals too.
+    // If events go to standard output, the totals do not.
     let ran = run(&["events_print.o:print_few", "--events", "-"]).done();
     let texts = lines(ran.out.as_bytes());
     assert_eq!(texts.len(), 80);
@@ -73,11 +74,11 @@ fn events_are_lines_and_are_counted() {
     let packet: String = frames[7].iter().map(|byte| format!("{byte:02x}")).collect();
     assert_eq!(samples[7]["packet"], packet.as_str());
 
-    // Nobody reads on: the run ends, as quietly as others do.
+    // If the reader closes the pipe, the run ends quietly.
     let ran = place.shell("{ portcullis run events_print.o:print_few --read synth:packets=1000000000 --events - --device cpu; echo $? >&2; } | head -n 2");
     assert_eq!((lines(ran.out.as_bytes()).len(), ran.err.lines().last()), (2, Some("141")), "{}", ran.err);
 
-    // What cannot be is said before anything is run.
+    // Errors are reported before anything runs.
     let filter = place.file("f.wgsl", PASS);
     run(&[filter, "--events", "x"]).failed(2, &["--events x", "no events"]);
     run(&["events_print.o:print_few", "--events", input]).failed(2, &["--events in.pcap", "choose another name"]);
@@ -85,9 +86,9 @@ fn events_are_lines_and_are_counted() {
         .failed(1, &["no/such/folder", "cannot be created"]);
 }
 
-/// What could not be written is lost, and the totals say how much: what they count is in the file.
+/// Events that could not be written are lost, and the totals say how many; the file has the others.
 #[test]
-fn events_that_cannot_be_written_are_lost() {
+fn events_that_cannot_be_written_are_counted_as_lost() {
     let place = Place::new();
     let Some(()) = objects(&place, &["events_print"]) else { return };
     let run = "portcullis run events_print.o:print_few --read synth:packets=5000,seed=3 --device cpu";
@@ -103,18 +104,18 @@ fn events_that_cannot_be_written_are_lost() {
     let ran = place.shell(&format!("{run} --events /dev/full"));
     let row = ran.out.lines().find(|line| line.starts_with("events ")).unwrap_or_else(|| panic!("{}", ran.out));
     assert_eq!(row.split_whitespace().collect::<String>(), format!("events0{all}lost"));
-    // Where the signal is ignored, writing beyond the limit is an error: of 8 blocks, in the middle
-    // of a line or not.
+    // With SIGXFSZ ignored, writing beyond the limit is an error; the limit of 8 blocks may fall
+    // within a line.
     let (count, lost) = counts(&format!("trap '' XFSZ; ulimit -f 8; {run} --json --events cut.jsonl"));
     let text = String::from_utf8(place.read("cut.jsonl")).unwrap();
     let lines = text.matches('\n').count() as u64;
     assert!(lines > 10 && (count, count + lost) == (lines, all), "{count} {lost}: {lines} of {all}");
 }
 
-/// Of a long run that is interrupted, all that was counted is there.
+/// An interrupted run has written all events that it counts.
 #[test]
 fn an_interrupt_loses_no_events() {
-    if crate::interrupts::deaf() {
+    if crate::interrupts::signals_are_ignored() {
         return;
     }
     let place = Place::new();
@@ -126,7 +127,7 @@ fn an_interrupt_loses_no_events() {
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let begun = Instant::now();
         while !place.path("out.jsonl").metadata().is_ok_and(|file| file.len() > 1_000_000) {
-            assert!(begun.elapsed() < Duration::from_secs(60), "{device}: no events come");
+            assert!(begun.elapsed() < Duration::from_secs(60), "{device}: no events are written");
             std::thread::sleep(Duration::from_millis(5));
         }
         assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
@@ -134,7 +135,7 @@ fn an_interrupt_loses_no_events() {
         let err = String::from_utf8_lossy(&ended.stderr);
         assert_eq!(ended.status.code(), Some(130), "{device}: {err}");
         let totals: Value = serde_json::from_slice(&ended.stdout).unwrap();
-        // All but IPv6 go back, and of each there is an event.
+        // All packets but IPv6 go back, each with an event.
         let count = totals["verdicts"]["tx"].as_u64().unwrap();
         assert_eq!(totals["events"], serde_json::json!({"count": count, "lost": 0}), "{device}: {totals}");
         assert_eq!(lines(&place.read("out.jsonl")).len() as u64, count, "{device}");

@@ -1,13 +1,13 @@
-//! tcpdump's expressions, and the programs that they become.
+//! tcpdump expressions, and classic BPF programs.
 
 use crate::support::{PASS, Place, has_device, packets, pcap};
 
-/// `tcpdump -y EN10MB -ddd 'udp port 53'`
+/// Output of `tcpdump -y EN10MB -ddd 'udp port 53'`.
 const DNS: &str = "20\n40 0 0 12\n21 0 6 34525\n48 0 0 20\n21 0 15 17\n40 0 0 54\n21 12 0 53\n40 0 0 56\n21 10 11 53\n\
                    21 0 10 2048\n48 0 0 23\n21 0 8 17\n40 0 0 20\n69 6 0 8191\n177 0 0 14\n72 0 0 14\n21 2 0 53\n72 0 0 16\n\
                    21 0 1 53\n6 0 0 262144\n6 0 0 0\n";
 
-/// UDP over IPv4 to this port.
+/// Builds an IPv4 UDP packet to this port.
 fn udp(port: u16) -> Vec<u8> {
     let mut packet = vec![0; 60];
     packet[12..15].copy_from_slice(&[8, 0, 0x45]);
@@ -21,7 +21,7 @@ fn capture(place: &Place) -> &'static str {
 }
 
 #[test]
-fn what_tcpdump_prints_is_a_filter() {
+fn output_of_tcpdump_ddd_is_a_filter() {
     let place = Place::new();
     let (filter, capture) = (place.file("dns.bpf", DNS), capture(&place));
     for device in ["cpu", "interp"].into_iter().filter(|device| has_device(device)) {
@@ -31,7 +31,7 @@ fn what_tcpdump_prints_is_a_filter() {
     let ran = place.run_with(&["run", "-", "--language", "bpf", "--read", capture, "--json"], DNS.as_bytes()).done();
     assert_eq!(ran.json()["verdicts"]["pass"], 1);
     place.run_with(&["check", "-"], DNS.as_bytes()).failed(1, &["taken for WGSL", "--language bpf"]);
-    // As a socket's option has it, and as C has it.
+    // Comma-separated, as for iptables' xt_bpf, and as C source.
     let one_line = DNS.trim_end().replace('\n', ",");
     place.run(&["check", place.file("one.bpf", one_line)]).done();
     place.run(&["check", place.file("c.bpf", "{ 0x6, 0, 0, 0x00040000 },\n")]).done();
@@ -44,7 +44,7 @@ fn what_tcpdump_prints_is_a_filter() {
 }
 
 #[test]
-fn its_instructions_are_shown() {
+fn instructions_are_listed() {
     let place = Place::new();
     let shown = place.run(&["check", place.file("dns.bpf", DNS), "--emit", "bpf"]).done().out;
     assert!(shown.starts_with("(000) ldh      [12]\n(001) jeq      #0x86dd          jt 2\tjf 8\n"), "{shown}");
@@ -53,7 +53,7 @@ fn its_instructions_are_shown() {
 }
 
 #[test]
-fn a_program_that_is_wrong_is_shown_with_its_line() {
+fn errors_in_programs_have_line_and_column() {
     let place = Place::new();
     let bad = place.file("bad.bpf", "2\n40 0 0 12\n21 0 9 2048\n");
     place.run(&["check", bad]).failed(1, &["bad.bpf:3:1", "jump to instruction 2, out", "is not a `ret`"]);
@@ -82,7 +82,7 @@ fn a_filter_is_a_file_or_an_expression() {
 
 #[cfg(not(feature = "pcap-expr"))]
 #[test]
-fn without_libpcap_it_is_said_what_to_do() {
+fn without_libpcap_the_error_says_what_to_do() {
     let place = Place::new();
     let capture = capture(&place);
     for command in [&["run", "--read", capture][..], &["check"], &["bench", "--quick"]] {
@@ -96,7 +96,7 @@ fn without_libpcap_it_is_said_what_to_do() {
 
 #[cfg(feature = "pcap-expr")]
 #[test]
-fn an_expression_is_compiled_as_tcpdump_does() {
+fn an_expression_compiles_to_tcpdumps_program() {
     let place = Place::new();
     let capture = capture(&place);
     let ran = place.run(&["run", "--expr", "udp port 53", "--read", capture, "--write", "o.pcap"]).done();
@@ -105,7 +105,7 @@ fn an_expression_is_compiled_as_tcpdump_does() {
     let numbers = place.run(&["check", "--expr", "udp port 53", "--emit", "bpf"]).done().out;
     let file = place.run(&["check", place.file("dns.bpf", DNS), "--emit", "bpf"]).done().out;
     assert_eq!(numbers, file);
-    // Nothing is left out: it is what tcpdump takes.
+    // An empty expression accepts everything, as in tcpdump.
     assert!(place.run(&["check", "--expr", ""]).done().out.contains("pass"));
     let ran = place.run(&["run", "--expr", "", "--read", capture]).done();
     assert!(ran.out.starts_with("'', on "), "{}", ran.out);
@@ -115,10 +115,10 @@ fn an_expression_is_compiled_as_tcpdump_does() {
     assert_eq!((&line["ok"], &line["filter"]), (&false.into(), &"udp port".into()));
 }
 
-/// An expression may begin as an option does.
+/// An expression may start with a minus sign.
 #[cfg(feature = "pcap-expr")]
 #[test]
-fn an_expression_may_begin_with_a_sign() {
+fn an_expression_may_start_with_a_minus_sign() {
     let place = Place::new();
     let capture = capture(&place);
     // A TTL of 64: the low byte of -64 is 0xc0.
@@ -128,14 +128,14 @@ fn an_expression_may_begin_with_a_sign() {
     assert_eq!(filtered(&["--expr", expression])["filter"], expression);
     assert_eq!(filtered(&["--expr=-ip[8] & 0xff = 0"])["verdicts"]["pass"], 3, "their TTL is 0");
     place.run(&["check", "--expr", expression, "--emit", "bpf"]).done();
-    // Read as an option's value, and what follows as options.
+    // Taken as the option's value, and the words after it as options.
     place.run(&["bench", "--expr", expression, "--batch", "0"]).failed(2, &["--batch"]);
 }
 
-/// Listings are equal to tcpdump's, byte for byte.
+/// Listings equal tcpdump's, byte for byte.
 #[cfg(feature = "pcap-expr")]
 #[test]
-fn programs_are_printed_as_tcpdump_prints_them() {
+fn listings_equal_tcpdumps() {
     use std::process::Command;
 
     let required = std::env::var("PORTCULLIS_REQUIRE").unwrap_or_default();

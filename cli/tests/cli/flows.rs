@@ -1,9 +1,9 @@
-//! Filters with flows from the command line: what they leave does not depend on how they are run.
+//! Filters with flows: their results do not depend on device, batch size or threads.
 
 use crate::support::{Place, has_device, sample, stock};
 
 #[test]
-fn a_firewall_ends_with_the_same_connections_however_it_is_run() {
+fn a_firewall_gives_the_same_results_on_every_device_and_batch_size() {
     let place = Place::new();
     let run = |filter: &str, options: &[&str]| {
         let (capture, filter) = (sample(), stock(filter));
@@ -14,7 +14,7 @@ fn a_firewall_ends_with_the_same_connections_however_it_is_run() {
     };
     let wanted = run("conntrack_fw", &["--device", "interp"]);
     let rows = wanted.0.iter().filter(|byte| **byte == b'\n').count();
-    assert!(rows > 20, "{rows} lines: the sample has connections");
+    assert!(rows > 20, "{rows} lines, too few connections");
     for device in ["cpu", "wgpu", "opencl"].into_iter().filter(|device| has_device(device)) {
         for options in [&["--batch", "1000"][..], &["--batch", "37"], &["--threads", "1"], &[]] {
             let options = [&["--device", device][..], options].concat();
@@ -24,7 +24,7 @@ fn a_firewall_ends_with_the_same_connections_however_it_is_run() {
 }
 
 #[test]
-fn check_tells_of_flows() {
+fn check_reports_flows() {
     let place = Place::new();
     let checked = place.run(&["check", &stock("conntrack_fw")]).done();
     assert!(checked.out.contains("in order, by `xdp_flow`"), "{}", checked.out);

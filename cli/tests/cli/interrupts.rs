@@ -1,4 +1,4 @@
-//! Ctrl-C: an orderly end, then an end.
+//! Ctrl-C: the first ends a run in order, the second at once.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::ExitStatusExt;
@@ -7,20 +7,20 @@ use std::time::{Duration, Instant};
 
 use crate::support::{PASS, Place, has_device, packets, pcap};
 
-/// Much longer than anything here takes, and less than a test may hang.
-const LONG: Duration = Duration::from_secs(30);
+/// Timeout for what must happen; less than a test may hang.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Whether these tests were started with signals ignored (`nohup`, or `&` in a script), which they
-/// and the program inherit.
-pub fn deaf() -> bool {
+/// Returns whether these tests were started with signals ignored (`nohup`, or `&` in a script),
+/// which the program inherits.
+pub fn signals_are_ignored() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
     // HUP, INT and TERM are 1, 2 and 15.
-    let deaf = ignored.is_some_and(|ignored| ignored & 0x4003 != 0);
-    if deaf {
+    let is_ignored = ignored.is_some_and(|ignored| ignored & 0x4003 != 0);
+    if is_ignored {
         println!("skipped: signals are ignored here");
     }
-    deaf
+    is_ignored
 }
 
 fn spawn(place: &Place, args: &[&str]) -> Child {
@@ -35,21 +35,21 @@ fn signal(child: &Child, name: &str) {
 fn wait_until(mut done: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !done() {
-        assert!(begun.elapsed() < LONG, "it takes too long");
+        assert!(begun.elapsed() < TIMEOUT, "timeout");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
-/// How it ends, while it must end by itself.
+/// Returns the exit status of a child that must end by itself.
 fn end(child: &mut Child) -> ExitStatus {
     let begun = Instant::now();
     loop {
         if let Some(status) = child.try_wait().unwrap() {
             return status;
         }
-        if begun.elapsed() > LONG {
+        if begun.elapsed() > TIMEOUT {
             child.kill().unwrap();
-            panic!("it does not end");
+            panic!("the program does not end");
         }
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -59,19 +59,19 @@ fn size(place: &Place, name: &str) -> u64 {
     place.path(name).metadata().map_or(0, |metadata| metadata.len())
 }
 
-/// Everything received from a live source before the interrupt is in the file, whole.
+/// All packets received from a live source before the interrupt are in the file.
 #[test]
 fn an_interrupt_finishes_the_files() {
-    if deaf() {
+    if signals_are_ignored() {
         return;
     }
     let place = Place::new();
     let filter = place.file("f.wgsl", PASS);
     let mut child = spawn(&place, &["run", filter, "--read", "-", "--write", "o.pcap", "--device", "cpu", "--json"]);
     let mut stdin = child.stdin.take().unwrap();
-    // Some packets, and then silence without an end.
+    // Some packets, then an idle pipe.
     stdin.write_all(&pcap(&[&[1; 60], &[2; 60]])).unwrap();
-    // They are on their way when the output file is there; the header is written first.
+    // Packets are being processed once the output file has its header.
     wait_until(|| size(&place, "o.pcap") >= 24);
     signal(&child, "-INT");
     let status = end(&mut child);
@@ -79,19 +79,19 @@ fn an_interrupt_finishes_the_files() {
     let err = String::from_utf8_lossy(&ended.stderr);
     assert_eq!(status.code(), Some(130), "{err}");
     assert!(err.ends_with("interrupted: the rest of the input was not read\n") && !err.contains("panicked"), "{err}");
-    // However far it had come: a whole capture, of what was counted.
+    // The output is a complete capture of the packets counted.
     let line: serde_json::Value = serde_json::from_slice(&ended.stdout).unwrap();
     let written = packets(&place.read("o.pcap"));
-    assert_eq!(line["packets"], written.len());
+    assert_eq!((&line["packets"], &line["interrupted"]), (&written.len().into(), &true.into()));
     assert!([[1; 60], [2; 60]].starts_with(&written.iter().map(|p| p[..].try_into().unwrap()).collect::<Vec<_>>()));
     drop(stdin);
 }
 
-/// All that was counted is written, also in the middle of a long capture, into several files;
-/// whatever a device's driver does with signals when it compiles.
+/// All packets counted are written, in the middle of a long capture and to several files, even if a
+/// device's driver changes signal handlers when it compiles.
 #[test]
 fn an_interrupted_long_run_has_written_what_it_counts() {
-    if deaf() {
+    if signals_are_ignored() {
         return;
     }
     ["cpu", "wgpu", "opencl"].into_iter().filter(|device| has_device(device)).for_each(interrupt_a_long_run);
@@ -111,7 +111,7 @@ fn interrupt_a_long_run(device: &str) {
     let outputs = ["--write", "o.pcap", "--write-tx", "tx.pcap", "--write-redirect", "r"];
     let args = [&["run", filter, "--read", read, "--json", "--device", device], &outputs[..]].concat();
     let mut child = spawn(&place, &args);
-    // Many batches, so that the driver has compiled what it does for each shape of them.
+    // Many batches, so that the driver has compiled kernels for all shapes of them.
     wait_until(|| ["o.pcap", "tx.pcap", "r/7.pcap"].iter().all(|name| size(&place, name) > 20_000_000));
     signal(&child, "-INT");
     let status = end(&mut child);
@@ -125,10 +125,10 @@ fn interrupt_a_long_run(device: &str) {
     assert_eq!(line["verdicts"]["redirect"], count("r/7.pcap"));
 }
 
-/// The maps are those of what was counted.
+/// The maps match the packets counted.
 #[test]
 fn an_interrupted_run_dumps_its_maps() {
-    if deaf() {
+    if signals_are_ignored() {
         return;
     }
     let place = Place::new();
@@ -138,7 +138,7 @@ fn an_interrupted_run_dumps_its_maps() {
     let args = ["run", filter, "--read", "synth:packets=1000000000", "--device", "cpu", "--json", "--write", "o.pcap"];
     let mut child = spawn(&place, &[&args[..], &["--dump-map", "seen=seen.csv", "--state", "s"]].concat());
     wait_until(|| size(&place, "o.pcap") > 1_000_000);
-    assert!(!place.has("seen.csv") && !place.has("s"), "they are written at the end");
+    assert!(!place.has("seen.csv") && !place.has("s"), "maps and state are written at the end");
     signal(&child, "-INT");
     let status = end(&mut child);
     let ended = child.wait_with_output().unwrap();
@@ -151,10 +151,10 @@ fn an_interrupted_run_dumps_its_maps() {
     assert_eq!(String::from_utf8(place.read("again.csv")).unwrap(), wanted);
 }
 
-/// A filter that takes too long is given up; the packets before it are not.
+/// A filter that takes too long is cancelled; packets before it are written.
 #[test]
-fn an_interrupt_gives_up_a_filter_that_does_not_end() {
-    if deaf() {
+fn an_interrupt_cancels_a_filter_that_does_not_end() {
+    if signals_are_ignored() {
         return;
     }
     let place = Place::new();
@@ -166,7 +166,7 @@ fn an_interrupt_gives_up_a_filter_that_does_not_end() {
             return XDP_PASS;
         }",
     );
-    // All packets but the first cost all fuel: hours in the interpreter.
+    // All packets but the first use up the fuel: hours in the interpreter.
     let all: Vec<&[u8]> = std::iter::once(&[1; 60][..]).chain(std::iter::repeat_n(&[2; 60][..], 20_000)).collect();
     let capture = place.file("c.pcap", pcap(&all));
     let options = ["--device", "interp", "--fuel", "16777216", "--batch", "1", "--write", "-", "--dump-map", "m=m.csv"];
@@ -178,17 +178,17 @@ fn an_interrupt_gives_up_a_filter_that_does_not_end() {
     assert_eq!(end(&mut child).code(), Some(130));
     stdout.read_to_end(&mut written).unwrap();
     assert_eq!(packets(&written), [[1; 60]]);
-    // How far what was given up has changed the map, nobody knows.
-    let mut said = String::new();
-    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-    assert!(said.contains("no map is written"), "{said}");
+    // The state of maps after a cancelled batch is undefined.
+    let mut stderr = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+    assert!(stderr.contains("no map is written"), "{stderr}");
     assert_eq!(place.names(), ["c.pcap", "f.wgsl"]);
 }
 
 /// Before the first packet there is nothing to finish.
 #[test]
 fn an_interrupt_ends_the_wait_for_a_capture() {
-    if deaf() {
+    if signals_are_ignored() {
         return;
     }
     let place = Place::new();
@@ -197,7 +197,7 @@ fn an_interrupt_ends_the_wait_for_a_capture() {
         let mut child = spawn(&place, &["run", filter, "--read", "-", "--write", "o.pcap", "--device", "cpu"]);
         let mut stdin = child.stdin.take().unwrap();
         stdin.write_all(begun).unwrap();
-        // It is waiting by then, and if it is not, this is no worse.
+        // By then it waits for input; if not, the test still holds.
         std::thread::sleep(Duration::from_millis(500));
         signal(&child, "-INT");
         let status = end(&mut child);
@@ -206,10 +206,10 @@ fn an_interrupt_ends_the_wait_for_a_capture() {
     }
 }
 
-/// Nor before somebody reads what would be written.
+/// Opening a FIFO without a reader can be interrupted too.
 #[test]
 fn an_interrupt_ends_the_wait_for_a_reader() {
-    if deaf() {
+    if signals_are_ignored() {
         return;
     }
     let place = Place::new();
@@ -224,10 +224,10 @@ fn an_interrupt_ends_the_wait_for_a_reader() {
     assert_eq!((&*ended.stdout, &*ended.stderr), (&b""[..], &b""[..]));
 }
 
-/// Whoever does not read what is written keeps the first Ctrl-C waiting, and not the second.
+/// A reader that does not read delays the first Ctrl-C, and not the second.
 #[test]
-fn a_second_interrupt_ends_it_at_once() {
-    if deaf() {
+fn a_second_interrupt_ends_the_run_at_once() {
+    if signals_are_ignored() {
         return;
     }
     let place = Place::new();
@@ -235,21 +235,21 @@ fn a_second_interrupt_ends_it_at_once() {
     let mut child =
         spawn(&place, &["run", filter, "--read", "synth:packets=1000000000", "--write", "-", "--device", "cpu"]);
     let mut stdout = child.stdout.take().unwrap();
-    // A third of a batch: more than a pipe holds is still to be written of it.
+    // A third of a batch; the rest exceeds a pipe's buffer.
     stdout.read_exact(&mut [0; 300_000]).unwrap();
     signal(&child, "-INT");
-    let mut said = String::new();
-    BufReader::new(child.stderr.take().unwrap()).read_line(&mut said).unwrap();
-    assert_eq!(said, "interrupted: finishing what is under way (again: end at once)\n");
+    let mut stderr = String::new();
+    BufReader::new(child.stderr.take().unwrap()).read_line(&mut stderr).unwrap();
+    assert_eq!(stderr, "interrupted: finishing the batches in flight (again: end at once)\n");
     std::thread::sleep(Duration::from_millis(300));
     assert!(child.try_wait().unwrap().is_none(), "the pipe is full");
     signal(&child, "-INT");
     assert_eq!(end(&mut child).code(), Some(130));
 }
 
-/// A signal that our parent had us ignore stays ignored: `nohup`, or `&` in a script.
+/// A signal that the parent ignores stays ignored: `nohup`, or `&` in a script.
 #[test]
-fn what_nohup_ignores_stays_ignored() {
+fn an_ignored_sighup_stays_ignored() {
     let place = Place::new();
     let filter = place.file("f.wgsl", PASS);
     let line = format!("trap '' HUP; exec '{}' \"$@\"", env!("CARGO_BIN_EXE_portcullis"));

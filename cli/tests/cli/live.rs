@@ -1,4 +1,4 @@
-//! Runs whose packets come one by one through a pipe, and go back.
+//! Runs whose packets arrive one at a time through a pipe, and come back.
 
 use std::io::{Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use crate::support::{Place, pcap};
 
-/// Much longer than anything here takes, and less than a test may hang.
-const LONG: Duration = Duration::from_secs(30);
+/// Timeout for what must happen; less than a test may hang.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A packet comes back with what is in the map for its IPv4 source: a number of the file's, and how
-/// often it came.
+/// A filter that sends back the map's words for a packet's IPv4 source: a number from the file, and
+/// a count of the source's packets.
 pub const LOOK_UP: &str = "
     //! map hosts: hash key=1 value=2 entries=1000
     fn xdp_filter(pkt: u32) -> u32 {
@@ -23,39 +23,39 @@ pub const LOOK_UP: &str = "
         return XDP_PASS;
     }";
 
-/// A run of `f.wgsl` whose packets come one by one from here and go back.
+/// A run of `f.wgsl` whose packets the test sends and receives one at a time.
 pub struct Live {
     child: Child,
     to: ChildStdin,
     from: ChildStdout,
-    said: Arc<Mutex<String>>,
+    log: Arc<Mutex<String>>,
     listener: JoinHandle<()>,
-    /// Packets that came back.
+    /// Number of packets that came back.
     pub packets: u64,
 }
 
 impl Live {
-    /// With these arguments beside.
+    /// Starts a run with these additional arguments.
     pub fn start(place: &Place, args: &[&str]) -> Live {
         let always = ["run", "f.wgsl", "--read", "-", "--write", "-", "--json"];
         let mut command = place.command(&[&always[..], args].concat());
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let (mut to, from) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
         to.write_all(&pcap(&[])).unwrap();
-        let (mut err, said) = (child.stderr.take().unwrap(), Arc::<Mutex<String>>::default());
+        let (mut err, log) = (child.stderr.take().unwrap(), Arc::<Mutex<String>>::default());
         let listener = {
-            let said = said.clone();
+            let log = log.clone();
             std::thread::spawn(move || {
                 let mut some = [0; 4096];
                 while let Ok(length @ 1..) = err.read(&mut some) {
-                    said.lock().unwrap().push_str(&String::from_utf8_lossy(&some[..length]));
+                    log.lock().unwrap().push_str(&String::from_utf8_lossy(&some[..length]));
                 }
             })
         };
-        Live { child, to, from, said, listener, packets: 0 }
+        Live { child, to, from, log, listener, packets: 0 }
     }
 
-    /// What comes back in a packet of a source: the number, and how often the source came.
+    /// Sends a packet of a source, and returns its number and count.
     pub fn ask(&mut self, source: u8) -> [u32; 2] {
         let mut packet = [0; 60];
         packet[26..30].copy_from_slice(&[10, 0, 0, source]);
@@ -69,40 +69,40 @@ impl Live {
         [16, 20].map(|at| u32::from_be_bytes(back[at..at + 4].try_into().unwrap()))
     }
 
-    /// Asks for a source until something is so.
-    pub fn until(&mut self, source: u8, so: impl Fn(&Live, [u32; 2]) -> bool) {
+    /// Repeats [`Live::ask`] until a condition holds.
+    pub fn until(&mut self, source: u8, condition: impl Fn(&Live, [u32; 2]) -> bool) {
         let begun = Instant::now();
         loop {
             let answer = self.ask(source);
-            if so(self, answer) {
+            if condition(self, answer) {
                 return;
             }
-            assert!(begun.elapsed() < LONG, "it takes too long: {answer:?}, {}", self.said());
+            assert!(begun.elapsed() < TIMEOUT, "timeout: {answer:?}, {}", self.log());
             std::thread::sleep(Duration::from_millis(10));
         }
     }
 
     /// Returns standard error so far.
-    pub fn said(&self) -> String {
-        self.said.lock().unwrap().clone()
+    pub fn log(&self) -> String {
+        self.log.lock().unwrap().clone()
     }
 
-    /// Ends the capture; what was said on standard error, up to the totals.
+    /// Closes the input, and returns standard error up to the totals.
     pub fn end(mut self) -> String {
         drop(self.to);
         let mut rest = Vec::new();
         self.from.read_to_end(&mut rest).unwrap();
-        assert!(rest.is_empty(), "all packets were back");
-        assert_eq!(self.child.wait().unwrap().code(), Some(0), "{}", self.said.lock().unwrap());
+        assert!(rest.is_empty(), "all packets came back before");
+        assert_eq!(self.child.wait().unwrap().code(), Some(0), "{}", self.log.lock().unwrap());
         self.listener.join().unwrap();
-        let said = self.said.lock().unwrap().clone();
-        let (before, totals) = said.trim_end().rsplit_once('\n').unwrap_or(("", said.trim_end()));
-        let totals: serde_json::Value = serde_json::from_str(totals).unwrap_or_else(|e| panic!("{e}: {said}"));
-        assert_eq!(totals["packets"], self.packets, "nothing was lost");
+        let log = self.log.lock().unwrap().clone();
+        let (before, totals) = log.trim_end().rsplit_once('\n').unwrap_or(("", log.trim_end()));
+        let totals: serde_json::Value = serde_json::from_str(totals).unwrap_or_else(|e| panic!("{e}: {log}"));
+        assert_eq!(totals["packets"], self.packets, "no packet was lost");
         before.to_owned()
     }
 
-    /// Ends the program, whatever it is doing.
+    /// Kills the program.
     pub fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();

@@ -1,10 +1,10 @@
-//! What tells about the program and the machine: no arguments, `devices`, `selftest`,
+//! Commands that describe the program and the machine: no arguments, `devices`, `selftest`,
 //! `completions`.
 
-use crate::support::{Place, sample};
+use crate::support::{Place, RunOutput, sample};
 
 #[test]
-fn without_arguments_it_shows_what_it_can() {
+fn without_arguments_devices_and_a_sample_run_are_shown() {
     let ran = Place::new().run::<&str>(&[]).done();
     for words in ["http_only", "cpu", "wgpu", "interp", "914", "selftest"] {
         assert!(ran.out.contains(words), "{words}: {}", ran.out);
@@ -12,8 +12,31 @@ fn without_arguments_it_shows_what_it_can() {
     assert_eq!(ran.err, "");
 }
 
+/// It may stand anywhere: what it names is in the program, and its lines fit 80 columns.
 #[test]
-fn devices_lists_every_backend_with_a_reason_for_the_missing() {
+fn the_demo_fits_80_columns_and_its_commands_work() {
+    let place = Place::new();
+    // cargo sets this, and then the commands begin with `cargo run`.
+    let run = |command: &mut std::process::Command| RunOutput::of(command.output().unwrap()).done().out;
+    let by_cargo = run(place.command::<&str>(&[]).env("CARGO", "cargo"));
+    let shown = run(place.command::<&str>(&[]).env_remove("CARGO"));
+    assert!(by_cargo.lines().all(|line| line.chars().count() <= 80), "{by_cargo}");
+    assert!(shown.lines().all(|line| line.chars().count() <= 80), "{shown}");
+    assert!(!shown.contains("shaders/"), "{shown}");
+    let (_, next) = shown.split_once("\nNext:\n").unwrap();
+    let mut commands = 0;
+    for command in next.lines().filter_map(|line| line.trim_start().strip_prefix("portcullis ")) {
+        commands += 1;
+        // It takes long, and has tests of its own.
+        if command != "selftest" {
+            place.run(&command.split(' ').collect::<Vec<_>>()).done();
+        }
+    }
+    assert_eq!(commands, 4, "{shown}");
+}
+
+#[test]
+fn devices_lists_every_backend_with_reasons_for_missing_ones() {
     let place = Place::new();
     let ran = place.run(&["devices"]).done();
     for backend in ["cpu:", "cuda:", "wgpu:", "opencl:", "interp:", "noop:"] {
@@ -29,7 +52,7 @@ fn devices_lists_every_backend_with_a_reason_for_the_missing() {
 }
 
 #[test]
-fn selftest_judges_and_writes_its_findings() {
+fn selftest_compares_devices_and_writes_a_report() {
     let place = Place::new();
     let some = ["--filter", "loads", "--filter", "port_filter"];
     let args = [&["selftest", "--device", "interp", "--json", "report.json"], &some[..]].concat();
@@ -43,7 +66,7 @@ fn selftest_judges_and_writes_its_findings() {
     assert_eq!(tried, [["port_filter", "WGSL"], ["loads", "WGSL"], ["port_filter", "OpenCL C"]]);
     assert!(ran.out.contains("interp  identical  identical "), "{}", ran.out);
 
-    // Why it has fewer packets than others is said, and said of it alone.
+    // A device that is tested with fewer packets is noted with the reason; others are not.
     let ran =
         place.run(&[&["selftest", "--device", "interp", "--device", "cpu", "--json", "-"], &some[..]].concat()).done();
     let report: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
@@ -90,7 +113,7 @@ fn selftest_judges_and_writes_its_findings() {
 }
 
 #[test]
-fn completions_know_the_commands() {
+fn completions_contain_the_commands() {
     let place = Place::new();
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let script = place.run(&["completions", shell]).done().out;
@@ -107,10 +130,10 @@ fn progress_without_a_terminal_stays_off_stdout() {
     ran.json();
 }
 
-/// Names of files come from elsewhere: from an archive, or from somebody else's folder.
+/// File names may come from an archive or from another user.
 #[cfg(unix)]
 #[test]
-fn a_name_does_not_reach_the_terminal_as_it_is() {
+fn control_characters_in_file_names_do_not_reach_the_terminal() {
     let place = Place::new();
     let filter = place.file("\u{1b}[2J.wgsl", crate::support::PASS);
     for args in [&["run", filter, "--read", &sample()][..], &["check", filter], &["check", "\u{1b}[2J"]] {

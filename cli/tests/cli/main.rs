@@ -1,12 +1,13 @@
-//! The program as users meet it: exit codes, what goes to which stream, and that nothing makes it
-//! panic.
+//! The command line: exit codes, output streams, messages, and no panics.
 
+#[cfg(unix)]
+mod any_bytes;
 mod arguments;
 mod bench;
 mod broadcast;
 mod calibrate;
 mod check;
-#[allow(dead_code, reason = "it is shared with other tests, and none of them needs all of it")]
+#[allow(dead_code, reason = "shared by several test programs, none of which uses all of it")]
 #[path = "../../../compat-tests/src/clang.rs"]
 mod clang;
 mod events;
@@ -16,6 +17,7 @@ mod flows;
 mod interrupts;
 mod live;
 mod look_around;
+mod man;
 mod map_files;
 mod maps;
 mod objects;
@@ -25,6 +27,8 @@ mod readme;
 mod refused;
 mod run;
 mod state;
+mod stock_filters;
 mod support;
+mod tcpdump;
 mod traps;
 mod watch;

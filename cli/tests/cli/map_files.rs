@@ -1,9 +1,9 @@
-//! `run --map`: a map's entries out of a file.
+//! `run --map`: entries of maps read from files.
 
 use crate::support::{PASS, Place, has_device, packets, pcap};
 
-/// A packet passes by its source MAC, or by its IPv6 source, or goes where its IPv4 source does;
-/// each counts.
+/// A filter that passes packets by source MAC or IPv6 source, and sends them back by IPv4 source to
+/// the route's address; it counts each.
 const LOOK_UP: &str = "
     //! map stations: hash key=2 value=0 entries=10
     //! map hosts: hash key=4 value=1 entries=10
@@ -57,7 +57,7 @@ fn capture() -> Vec<u8> {
 }
 
 #[test]
-fn rows_are_there_before_the_first_packet() {
+fn entries_are_inserted_before_the_first_packet() {
     let place = Place::new();
     let filter = place.file("f.wgsl", LOOK_UP);
     let capture = place.file("c.pcap", capture());
@@ -86,7 +86,7 @@ fn rows_are_there_before_the_first_packet() {
 }
 
 #[test]
-fn what_is_dumped_is_read_and_dumped_again() {
+fn dumps_can_be_read_and_dumped_again() {
     let place = Place::new();
     let filter = place.file("f.wgsl", LOOK_UP);
     let none = place.file("none.pcap", pcap(&[]));
@@ -119,7 +119,7 @@ fn what_is_dumped_is_read_and_dumped_again() {
 }
 
 #[test]
-fn files_come_one_upon_the_other_and_upon_the_state() {
+fn later_files_override_earlier_ones_and_the_state() {
     let place = Place::new();
     let filter = place.file("f.wgsl", LOOK_UP);
     let none = place.file("none.pcap", pcap(&[]));
@@ -137,11 +137,11 @@ fn files_come_one_upon_the_other_and_upon_the_state() {
     assert_eq!(run(&["--map", "routes=b.csv", "--map", "routes=a.csv"]), rows([[1, 1], [1, 2], [2, 3]]));
     run(&["--state", "s", "--map", "routes=a.csv"]);
     assert_eq!(run(&["--map", "routes=b.csv", "--state", "s"]), rows([[1, 1], [2, 2], [2, 3]]));
-    assert_eq!(run(&["--state", "s"]), rows([[1, 1], [2, 2], [2, 3]]), "it was carried on");
+    assert_eq!(run(&["--state", "s"]), rows([[1, 1], [2, 2], [2, 3]]), "the state kept the rows");
 }
 
 #[test]
-fn wrong_rows_are_told_by_line_and_nothing_is_run() {
+fn invalid_rows_are_reported_by_line_before_the_run() {
     let place = Place::new();
     let filter = place.file("f.wgsl", LOOK_UP);
     let capture = place.file("c.pcap", capture());
@@ -169,7 +169,7 @@ fn wrong_rows_are_told_by_line_and_nothing_is_run() {
     );
     refused("routes=r.csv", "1,1,2\n2,2,2\n1,1,2\n", "r.csv:3: its key is the same as in line 1; keys must be unique");
     refused("settings=r.csv", "3,1,2", "r.csv:1: column 1: the map `settings` has no entry 3: its entries are 0 to 2");
-    // Eight places, of which seven tenths are used.
+    // Eight slots, of which seven tenths can be used.
     let rows: String = (0..9).map(|n| format!("{n},0,0\n")).collect();
     refused(
         "routes=r.csv",
@@ -188,10 +188,10 @@ fn wrong_rows_are_told_by_line_and_nothing_is_run() {
     refused("routes=f.wgsl/a.csv", "", "f.wgsl/a.csv: Not a directory (os error 20)");
 }
 
-/// A file that nobody can have meant is not read to its end, which it may not have.
+/// A file that cannot be meant is not read to its end, as it may have none.
 #[cfg(target_os = "linux")]
 #[test]
-fn endless_files_are_refused() {
+fn oversized_files_are_refused() {
     let place = Place::new();
     let filter = place.file("f.wgsl", LOOK_UP);
     let capture = place.file("c.pcap", capture());
@@ -205,7 +205,7 @@ fn endless_files_are_refused() {
 }
 
 #[test]
-fn wrong_uses_are_told_before_the_run() {
+fn wrong_usage_is_refused_before_the_run() {
     let place = Place::new();
     let filter = place.file("f.wgsl", LOOK_UP);
     let none = place.file("none.wgsl", PASS);
@@ -216,11 +216,11 @@ fn wrong_uses_are_told_before_the_run() {
         run(&[filter, "--map", bad]).failed(2, &["expected NAME=FILE, for example --map blocked=blocked.csv"]);
     }
     for bad in ["routes=r.txt", "routes=-", "routes=/dev/stdin"] {
-        run(&[filter, "--map", bad]).failed(2, &["files' names end in .csv or .json, which says what is in them"]);
+        run(&[filter, "--map", bad]).failed(2, &["the file name must end in .csv or .json, which selects the format"]);
     }
-    let there = "it has `stations`, `hosts`, `routes`, `settings`, `counts`; did you mean `routes`?";
+    let maps = "it has `stations`, `hosts`, `routes`, `settings`, `counts`; did you mean `routes`?";
     let ran = run(&[filter, "--map", "route=r.csv"]);
-    assert_eq!(ran.failed(2, &[]).err, format!("error: --map route=r.csv: the filter has no map `route`; {there}\n"));
+    assert_eq!(ran.failed(2, &[]).err, format!("error: --map route=r.csv: the filter has no map `route`; {maps}\n"));
     run(&[none, "--map", "a=r.csv"]).failed(2, &["the filter has no map `a`; it has no maps"]);
     run(&[filter, "--map", "routes=r.csv", "--device", "noop"]).failed(2, &["noop runs no filter"]);
     run(&[filter, "--map", "routes=r.csv", "--dump-map", "routes=./r.csv"])

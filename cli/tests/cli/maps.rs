@@ -1,11 +1,11 @@
-//! `run --dump-map`: a map's entries after the run.
+//! `run --dump-map`: entries of maps after the run.
 
 use std::collections::BTreeMap;
 
 use crate::support::{PASS, Place, has_device, packets, pcap, sample};
 
-/// Of each IPv4 source its packets and bytes, of each protocol its bytes, of each length whether it
-/// came: the same whatever order packets come in.
+/// A filter that counts packets and bytes by source, bytes by protocol, and packets by length, with
+/// results that do not depend on the order of packets.
 const ACCOUNTS: &str = "
     //! map sources: hash key=1 value=2 entries=4096
     //! map pairs: hash key=3 value=0 entries=8192
@@ -21,27 +21,30 @@ const ACCOUNTS: &str = "
         if source == MAP_FULL || pair == MAP_FULL { return XDP_ABORTED; }
         sources_add(source, 0u, 1u);
         sources_add(source, 1u, pkt_len(pkt));
-        // So that the sum needs more than 32 bits.
+        // Makes the sum exceed 32 bits.
         protocols_add(load_u8(pkt, 23u), 0xff000000u);
         protocols_add(load_u8(pkt, 23u), pkt_len(pkt));
         return XDP_PASS;
     }";
 
-/// What the maps are then, as text; by a reading of the capture that shares nothing with the
-/// program's.
-struct Accounts {
+/// Expected contents of the maps, from an independent reading of the capture.
+struct ExpectedMaps {
     sources: BTreeMap<u32, [u32; 2]>,
     pairs: BTreeMap<[u32; 3], ()>,
     protocols: [u64; 256],
     lengths: [[u32; 3]; 16],
 }
 
-impl Accounts {
-    fn of(packets: &[Vec<u8>]) -> Accounts {
-        let mut all =
-            Accounts { sources: BTreeMap::new(), pairs: BTreeMap::new(), protocols: [0; 256], lengths: [[0; 3]; 16] };
+impl ExpectedMaps {
+    fn of(packets: &[Vec<u8>]) -> ExpectedMaps {
+        let mut all = ExpectedMaps {
+            sources: BTreeMap::new(),
+            pairs: BTreeMap::new(),
+            protocols: [0; 256],
+            lengths: [[0; 3]; 16],
+        };
         for packet in packets {
-            // Big-endian; what is not all there is 0.
+            // Big-endian; 0 if the packet is too short.
             let number = |at: usize, bytes: usize| {
                 packet.get(at..at + bytes).map_or(0, |it| it.iter().fold(0, |n, byte| n << 8 | u32::from(*byte)))
             };
@@ -61,7 +64,7 @@ impl Accounts {
         all
     }
 
-    /// The files' names and what is in them.
+    /// Returns map name, file name and contents of each dump.
     fn files(&self) -> Vec<(&'static str, &'static str, String)> {
         let csv = |header: &str, rows: Vec<String>| format!("{header}\n{}", rows.concat());
         let json = |rows: Vec<String>| format!("[\n{}\n]\n", rows.join(",\n"));
@@ -99,14 +102,14 @@ impl Accounts {
 }
 
 #[test]
-fn dumps_are_the_same_on_every_device_and_for_every_batch_size() {
+fn dumps_do_not_depend_on_device_or_batch_size() {
     let place = Place::new();
     let filter = place.file("f.wgsl", ACCOUNTS);
-    let model = Accounts::of(&packets(&std::fs::read(sample()).unwrap()));
-    assert!(model.sources.len() > 100 && model.protocols[6] > 1 << 32, "the sample says something");
+    let model = ExpectedMaps::of(&packets(&std::fs::read(sample()).unwrap()));
+    assert!(model.sources.len() > 100 && model.protocols[6] > 1 << 32, "the sample covers the maps");
     let files = model.files();
     let dumps: Vec<String> = files.iter().map(|(map, file, _)| format!("--dump-map={map}={file}")).collect();
-    for (device, ways) in [
+    for (device, options) in [
         ("cpu", &["--batch 1", "--batch 7 --threads 4", "--threads 1", "--batch 1000 --dispatch inline"][..]),
         ("interp", &["--batch 1", "--batch 333", "", "--dispatch inline"]),
         ("wgpu", &["--batch 100", "--batch 1500", "", "--dispatch inline"]),
@@ -116,29 +119,29 @@ fn dumps_are_the_same_on_every_device_and_for_every_batch_size() {
         if !has_device(device) {
             continue;
         }
-        for way in ways {
+        for arguments in options {
             let mut args = vec!["run", filter, "--device", device, "--json", "--read"];
             let sample = sample();
             args.push(&sample);
-            args.extend(way.split_whitespace());
+            args.extend(arguments.split_whitespace());
             args.extend(dumps.iter().map(String::as_str));
             let ran = place.run(&args).done();
             assert_eq!(ran.json()["verdicts"]["aborted"], 0);
             for (_, file, wanted) in &files {
                 let text = String::from_utf8(place.read(file)).unwrap();
-                assert!(text == *wanted, "{device} {way}: {file}:\n{text}");
+                assert!(text == *wanted, "{device} {arguments}: {file}:\n{text}");
                 std::fs::remove_file(place.path(file)).unwrap();
             }
         }
     }
-    assert_eq!(place.names(), ["f.wgsl"], "nothing else is left");
+    assert_eq!(place.names(), ["f.wgsl"], "no other file is left");
 }
 
 #[test]
-fn a_dump_to_standard_output_is_alone_there() {
+fn a_dump_to_standard_output_is_its_only_content() {
     let place = Place::new();
     let filter = place.file("f.wgsl", ACCOUNTS);
-    let wanted = &Accounts::of(&packets(&std::fs::read(sample()).unwrap())).files()[0].2;
+    let wanted = &ExpectedMaps::of(&packets(&std::fs::read(sample()).unwrap())).files()[0].2;
     for to in ["sources=-", "sources=/dev/stdout"] {
         let ran = place.run(&["run", filter, "--read", &sample(), "--dump-map", to]).done();
         assert!(ran.out == *wanted && ran.err.contains("packets"), "{to}: {}{}", ran.out, ran.err);
@@ -147,7 +150,7 @@ fn a_dump_to_standard_output_is_alone_there() {
 }
 
 #[test]
-fn wrong_dumps_are_refused_before_the_run() {
+fn invalid_dump_arguments_are_refused_before_the_run() {
     let place = Place::new();
     let filter = place.file("f.wgsl", ACCOUNTS);
     let content = pcap(&[&[1; 60]]);
@@ -167,7 +170,7 @@ fn wrong_dumps_are_refused_before_the_run() {
     let none = place.run(&["run", "none.wgsl", "--read", capture, "--dump-map", "a=a.csv"]);
     none.failed(2, &["the filter has no map `a`; it has no maps"]);
     with(&["--device", "noop", "--dump-map", "sources=a.csv"]).failed(2, &["noop runs no filter"]);
-    // Nothing goes where something else does.
+    // No output may overwrite another, or an input.
     let mine = "what --dump-map writes to";
     for (args, what) in [
         (&["--dump-map", "sources=a.csv", "--dump-map", "pairs=./a.csv"][..], mine),
@@ -193,37 +196,36 @@ fn wrong_dumps_are_refused_before_the_run() {
 }
 
 #[test]
-fn a_capture_that_breaks_off_dumps_what_came_before() {
+fn a_malformed_capture_dumps_the_maps_of_packets_before_the_fault() {
     let place = Place::new();
     let filter = place.file("f.wgsl", ACCOUNTS);
     let mut content = pcap(&[&[1; 60], &[2; 250]]);
-    // A packet that says it is longer than any.
+    // A packet that claims an impossible length.
     content.extend([0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0x7f, 0xff, 0xff, 0xff, 0x7f]);
     let capture = place.file("c.pcap", content);
     let ran = place.run(&["run", filter, "--read", capture, "--dump-map", "lengths=l.csv", "--json"]);
     ran.failed(1, &["c.pcap"]);
-    let wanted = &Accounts::of(&[vec![1; 60], vec![2; 250]]).files()[4].2;
+    let wanted = &ExpectedMaps::of(&[vec![1; 60], vec![2; 250]]).files()[4].2;
     assert_eq!(std::str::from_utf8(&place.read("l.csv")).unwrap(), wanted);
 }
 
 #[cfg(target_os = "linux")]
 #[test]
-fn a_dump_that_fails_leaves_what_was_there() {
+fn a_failed_dump_keeps_the_old_file() {
     let place = Place::new();
     place.file("f.wgsl", ACCOUNTS);
     place.file("p.csv", "old");
     let run = format!("portcullis run f.wgsl --read '{}' --dump-map pairs=p.csv", sample());
-    // Where the signal is ignored, writing beyond the limit is an error.
+    // With SIGXFSZ ignored, writing beyond the limit is an error.
     let ran = place.shell(&format!("trap '' XFSZ; ulimit -f 1; {run}"));
     let why = "File too large (os error 27); check the limits of the file system and of the process (`ulimit -f`)";
-    let judged = "packets were judged, and not all maps are written";
+    let judged = "packets were filtered, but not all maps are written";
     assert_eq!((ran.code, ran.err), (1, format!("error: p.csv: writing failed: {why}\n4 000 {judged}\n")));
     assert_eq!((place.read("p.csv"), place.names()), (b"old".to_vec(), vec!["f.wgsl".into(), "p.csv".into()]));
     std::os::unix::fs::symlink("/dev/full", place.path("full.csv")).unwrap();
     let ran = place.run(&["run", "f.wgsl", "--read", &sample(), "--dump-map", "pairs=full.csv"]);
     ran.failed(1, &["error: full.csv: writing failed: No space left on device (os error 28)", judged]);
-    // Where a capture cannot be written, batches may be under way, so that the maps are those of no
-    // count.
+    // If a capture cannot be written, batches may be in flight, and the maps match no count.
     let ran = place.shell(&format!("trap '' XFSZ; ulimit -f 8; {run} --write o.pcap"));
     assert_eq!(ran.code, 1);
     assert!(

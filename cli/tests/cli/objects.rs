@@ -1,12 +1,12 @@
-//! Objects on the command line: global variables that are set, what `check` says, and maps by the
-//! names of their BTF.
+//! XDP objects on the command line: setting global variables, the output of `check`, and maps with
+//! BTF names.
 
 use serde_json::{Value, json};
 
 use crate::clang;
 use crate::support::{Place, RunOutput, pcap};
 
-/// Two programs that are taken and one that is not; variables of every kind, maps with and without
+/// Two accepted programs and a rejected one; variables of every type, and maps with and without
 /// types.
 const SOURCE: &str = r#"
 #include <stdbool.h>
@@ -69,16 +69,18 @@ SEC("xdp/third") int third(struct xdp_md *ctx)
 SEC("tc") int other(struct __sk_buff *skb) { return 0; }
 "#;
 
-/// Makes `prog.o` of a source, without types unless the arguments say so; what clang says where it
-/// does not.
+/// Compiles a source to `prog.o`, without BTF unless the arguments ask for it.
+///
+/// # Errors
+/// Clang's messages.
 pub fn compile(place: &Place, source: &str, arguments: &[&str]) -> Result<(), String> {
     place.file("prog.c", source);
     let options = [&["-g0"], arguments].concat();
     clang::to_file(&place.path("prog.c"), &options, &place.path("prog.o"))
 }
 
-/// A place with the object in it, and a capture of three packets to UDP's ports 9, 80 and 443 from
-/// 10.0.0.1; `None` where there is no clang for BPF.
+/// Creates a folder with the object and a capture of three packets from 10.0.0.1 to the UDP ports
+/// 9, 80 and 443; `None` if clang cannot compile BPF.
 pub fn place(arguments: &[&str]) -> Option<Place> {
     let place = Place::new();
     clang::made(compile(&place, SOURCE, arguments))?;
@@ -103,29 +105,29 @@ fn verdicts(ran: &RunOutput) -> [u64; 3] {
 }
 
 #[test]
-fn constants_that_are_set_decide() {
+fn set_constants_change_the_verdicts() {
     let Some(place) = place(&["-g"]) else { return };
     let of = |set: &[&str]| {
         let arguments: Vec<&str> = set.iter().flat_map(|set| ["--set", set]).collect();
         verdicts(&run(&place, &arguments).done())
     };
     assert_eq!(of(&[]), [1, 2, 0]);
-    // In the order of the network, as it reads.
+    // In network byte order, as the type says.
     assert_eq!(of(&["closed=443", "otherwise=WHAT_TX"]), [1, 0, 2]);
     assert_eq!(of(&["closed=0x2bc", "otherwise=1"]), [3, 0, 0]);
-    // 9 is 0x0900 as the processor has it, 80 is 0x5000, and 443 is 0xbb01.
+    // In the processor's byte order 9 is 0x0900, 80 is 0x5000, and 443 is 0xbb01.
     assert_eq!(of(&["config.on=1", "config.bounds[0].most=0x5000"]), [0, 2, 1]);
     assert_eq!(of(&["config.on=1", "config.bounds[0].most=18446744073709551615"]), [0, 0, 3]);
 }
 
 #[test]
-fn variables_that_are_set_begin_so_and_are_dumped() {
+fn set_variables_are_initial_values_and_can_be_dumped() {
     let Some(place) = place(&["-g"]) else { return };
     let set = ["--set", "counter=-9223372036854775808", "--set", "config.bounds[1].least=-300", "--set", "label=xyz"];
     let files = ["--dump-map", ".data=data.json", "--dump-map", "bss=bss.csv", "--dump-map", ".data=data.csv"];
     run(&place, &[&set[..], &files].concat()).done();
     let data: Value = serde_json::from_slice(&place.read("data.json")).unwrap();
-    // Three packets, and it wraps.
+    // Three packets, and the counter wraps.
     let counter = i64::MIN.wrapping_sub(900);
     assert_eq!(data, json!([{"key": 0, "value": {".data": [{"counter": counter}, {"label": "xyz"}]}}]));
     assert_eq!(String::from_utf8(place.read("bss.csv")).unwrap(), "key,value.total\n0,3\n");
@@ -136,7 +138,7 @@ fn variables_that_are_set_begin_so_and_are_dumped() {
 }
 
 #[test]
-fn what_cannot_be_set_is_told_with_what_can() {
+fn invalid_settings_are_refused_with_the_alternatives() {
     let Some(place) = place(&["-g"]) else { return };
     for (set, words) in [
         (
@@ -167,7 +169,7 @@ fn what_cannot_be_set_is_told_with_what_can() {
 #[test]
 fn without_types_variables_are_numbers() {
     let Some(place) = place(&["-g0", "-DNONE"]) else { return };
-    // Maps in `.maps` need types.
+    // Maps in `.maps` need BTF.
     run(&place, &[]).failed(1, &["build with -g"]);
     let plain: String = SOURCE.lines().filter(|line| !line.contains(".maps")).collect::<Vec<_>>().join("\n");
     let program = plain.split("SEC(\"xdp\") int ports").next().unwrap().to_owned()
@@ -175,14 +177,14 @@ fn without_types_variables_are_numbers() {
     compile(&place, &program, &[]).unwrap();
     assert_eq!(verdicts(&run(&place, &[]).done()), [0, 3, 0]);
     assert_eq!(verdicts(&run(&place, &["--set", "otherwise=3"]).done()), [0, 0, 3]);
-    // Nothing says that it has the order of the network.
+    // Without BTF nothing says that the variable is in network byte order.
     assert_eq!(verdicts(&run(&place, &["--set", "closed=9"]).done()), [3, 0, 0]);
     assert_eq!(verdicts(&run(&place, &["--set", "closed=0x0900", "--set", "otherwise=1"]).done()), [3, 0, 0]);
     run(&place, &["--set", "otherwise=WHAT_TX"]).failed(2, &["`otherwise` is __u32", "has no types"]);
 }
 
 #[test]
-fn rows_of_both_forms_come_back_as_they_went() {
+fn json_and_csv_rows_round_trip() {
     let Some(place) = place(&["-g"]) else { return };
     let json = r#"[
 {"key": {"address": 16777226, "port": 20480, "pad": 0}, "value": {"packets": 18446744073709551615, "balance": -7, "ports": [1, 2, 65535],
@@ -201,7 +203,7 @@ fn rows_of_both_forms_come_back_as_they_went() {
     };
     assert_eq!(
         of(json!({"address": 16777226, "port": 20480, "pad": 0})),
-        // One packet has come.
+        // One packet was counted.
         json!({"packets": 0, "balance": -8, "ports": [1, 2, 65535], "mac": [2, 0, 0, 0, 0, 255], "name": "a,\"c", "seen": true,
                "what": "WHAT_TX", "either": {"word": 67305985, "bytes": [1, 2, 3, 4]}, "low": "0xf", "high": "0x1",
                "six": six(json!([32, 1, 13, 184, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]), json!([288, 47117, 0, 0, 0, 0, 0, 256]),
@@ -222,7 +224,7 @@ fn rows_of_both_forms_come_back_as_they_went() {
     );
     let row = "167772161,80,0,0,-8,1,2,65535,02:00:00:00:00:ff,\"a,\"\"c\",true,WHAT_TX,67305985,01:02:03:04,15,1,2001:db8::1";
     assert!(lines.contains(&row), "{csv}");
-    // Both again, over no packets.
+    // Both dumps again, over no packets.
     for file in ["a.json", "a.csv"] {
         let map = format!("table={file}");
         let again = ["--map", &map, "--limit", "0", "--dump-map", "table=b.json", "--dump-map", "table=b.csv"];
@@ -232,7 +234,7 @@ fn rows_of_both_forms_come_back_as_they_went() {
 }
 
 #[test]
-fn rows_that_are_wrong_are_told_of_by_their_names() {
+fn invalid_rows_are_reported_by_file_line_and_member() {
     let Some(place) = place(&["-g"]) else { return };
     let header = "key.address,key.port,key.pad";
     for (name, content, words) in [
@@ -269,15 +271,15 @@ fn rows_that_are_wrong_are_told_of_by_their_names() {
     }
     place.file("c.csv", "0,1\n2,1\n");
     run(&place, &["--map", "counts=c.csv"]).failed(1, &["c.csv:2", "the map `counts` has no entry 2"]);
-    // Of the kernel's processors the sum.
+    // Values of the kernel's processors are summed.
     place.file("c.json", r#"[{"key": 1, "values": [{"cpu": 0, "value": 3}, {"cpu": 1, "value": 4}]}]"#);
     run(&place, &["--map", "counts=c.json", "--dump-map", "counts=d.csv"]).done();
     assert_eq!(String::from_utf8(place.read("d.csv")).unwrap(), "key,value\n0,3\n1,7\n");
 }
 
-/// As the kernel answers a loader's ninth key of eight: E2BIG.
+/// The kernel too refuses a ninth key of eight: E2BIG.
 #[test]
-fn a_hash_takes_as_many_keys_of_a_file_as_it_has_entries() {
+fn a_file_may_have_as_many_keys_as_the_hash_has_entries() {
     let Some(place) = place(&["-g"]) else { return };
     let rows = |count: u32| {
         let rows: Vec<String> =
@@ -286,17 +288,17 @@ fn a_hash_takes_as_many_keys_of_a_file_as_it_has_entries() {
     };
     place.file("eight.json", rows(8));
     place.file("nine.json", rows(9));
-    let said = "nine.json:10: there is no room in the map `table` for this row and those behind it (entries=8): --set table.max_entries=9";
-    run(&place, &["--map", "table=nine.json"]).failed(1, &[said]);
+    let message = "nine.json:10: there is no room in the map `table` for this row and those behind it (entries=8): --set table.max_entries=9";
+    run(&place, &["--map", "table=nine.json"]).failed(1, &[message]);
     run(&place, &["--map", "table=eight.json"]).done();
     run(&place, &["--map", "table=nine.json", "--set", "table.max_entries=9"]).done();
 }
 
 #[test]
-fn check_lists_what_is_in_an_object() {
+fn check_lists_programs_maps_and_variables() {
     let Some(place) = place(&["-g"]) else { return };
     let ran = place.run(&["check", "prog.o", "--set", "label=set"]);
-    assert_eq!(ran.code, 1, "a program of it cannot be taken: {}{}", ran.out, ran.err);
+    assert_eq!(ran.code, 1, "one program is rejected: {}{}", ran.out, ran.err);
     for line in [
         "prog.o: 3 programs for XDP, of which 1 can be taken",
         "ports (xdp): can be taken",
@@ -323,7 +325,7 @@ fn check_lists_what_is_in_an_object() {
     assert_eq!(json["maps"][2]["max_entries"], 4);
     let otherwise = json["variables"].as_array().unwrap().iter().find(|it| it["name"] == "otherwise").unwrap();
     assert_eq!((&otherwise["value"], &otherwise["type"]), (&json!("WHAT_PASS"), &json!("enum what")));
-    // One of them, in full.
+    // One program in full.
     let ran = place.run(&["check", "prog.o:ports"]).done();
     for line in [
         "program          `ports` of prog.o",
@@ -340,10 +342,10 @@ fn check_lists_what_is_in_an_object() {
     assert_eq!((&table["object"]["type"], &table["object"]["key_type"]), (&json!("hash"), &json!("struct key")));
 }
 
-/// Elements and members too are shown as `--set` takes them; the processor's order is JSON's, which
-/// is bpftool's.
+/// Elements and members are printed as `--set` takes them; JSON has the processor's byte order,
+/// like bpftool.
 #[test]
-fn check_shows_variables_in_the_form_in_which_they_are_set() {
+fn check_prints_variables_in_the_syntax_of_set() {
     let Some(place) = place(&["-g"]) else { return };
     let source = r#"
 #include <stdbool.h>
@@ -377,7 +379,7 @@ SEC("xdp") int all(struct xdp_md *ctx)
     ] {
         assert!(ran.out.contains(line), "{line}: {}", ran.out);
     }
-    // What is shown is what is there when it is set.
+    // Setting what is printed gives the same values.
     let parts = "reflected=9 closed[0]=10 closed[1]=19 cfg.ip=167772161 cfg.port=80 cfg.on=true cfg.name=eth0 cfg.mac=02:00:00:00:00:0a \
                  cfg.each[0].mode=MODE_ON cfg.each[0].low=-3 cfg.each[0].high=7 cfg.each[1].mode=9 cfg.each[1].high=-1 cfg.six=2001:db8::1";
     let set: Vec<&str> = parts.split_whitespace().flat_map(|part| ["--set", part]).collect();
@@ -397,7 +399,7 @@ SEC("xdp") int all(struct xdp_md *ctx)
 }
 
 #[test]
-fn maps_have_as_many_entries_as_are_set() {
+fn max_entries_can_be_set() {
     let Some(place) = place(&["-g"]) else { return };
     let second = |set: &[&str]| {
         let all = ["run", "prog.o:second", "--read", "in.pcap", "--device", "interp", "--json"];
@@ -409,7 +411,7 @@ fn maps_have_as_many_entries_as_are_set() {
     assert_eq!(verdicts(&second(&["--set", "sized.max_entries=0x10"]).done()), [0, 3, 0]);
     second(&["--set", "sized.max_entries=-0x1"]).failed(2, &["`-0x1` is not a number of entries"]);
     second(&["--set", "sized.max_entries=99999999"]).failed(2, &["`99999999` is not a number of entries"]);
-    // One that the object gives too many.
+    // A map whose object declares too many entries.
     compile(&place, &SOURCE.replace("max_entries, 0", "max_entries, 4000000000"), &["-g"]).unwrap();
     let words = ["`sized` has 4000000000 entries; the limit is ", ": set fewer with `--set sized.max_entries=N`"];
     second(&[]).failed(1, &words);
@@ -417,7 +419,7 @@ fn maps_have_as_many_entries_as_are_set() {
 }
 
 #[test]
-fn random_numbers_begin_with_what_is_set() {
+fn the_random_seed_can_be_set() {
     let Some(place) = place(&["-g"]) else { return };
     let of = |source: &str, set: &[&str]| {
         let head = "#include <linux/bpf.h>\n#include <bpf/bpf_helpers.h>\n";
@@ -442,13 +444,13 @@ fn random_numbers_begin_with_what_is_set() {
     assert!((150..250).contains(&first.0[0]), "{first:?}");
     assert_eq!(first, same);
     assert_ne!(first.1, other.1);
-    // The object's own of this name is a variable like others.
+    // A variable of this name in the object takes precedence.
     let own = "const volatile __u32 random_seed = 1; SEC(\"xdp\") int own(struct xdp_md *ctx) { return random_seed; }";
     assert_eq!(of(own, &["--set", "random_seed=2"]).0, [0, 400, 0]);
 }
 
-/// Programs for XDP in a section of one, in one of two, in one that libbpf leaves alone, and in
-/// iproute2's; and what is none.
+/// XDP programs alone in a section, two in one, in sections that libbpf does not load by default,
+/// and in iproute2's; and a program for another hook.
 const HOOKS: &str = r#"
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
@@ -463,7 +465,7 @@ SEC("tc") int shapes(struct __sk_buff *skb) { return 1; }
 "#;
 
 #[test]
-fn only_programs_for_xdp_are_chosen() {
+fn only_xdp_programs_can_be_chosen() {
     let Some(place) = place(&["-g"]) else { return };
     compile(&place, HOOKS, &["-g"]).unwrap();
     let of = |program: &str| {
@@ -494,7 +496,7 @@ fn only_programs_for_xdp_are_chosen() {
     of("none").failed(1, &["the object has no program `none`\n", all]);
     of("pases").failed(1, &["the object has no program `pases`; did you mean `passes`?", all]);
     of("").failed(1, &["there is no program name after the colon", all]);
-    // What is in `prog` may be for another hook, unless it is named.
+    // A section `prog` may be for another hook, so the program must be named.
     let source = "__attribute__((section(\"prog\"))) int old(void *ctx) { return 3; }";
     compile(&place, source, &[]).unwrap();
     place.run(&["run", "prog.o", "--read", "in.pcap"]).failed(1, &["no programs for XDP", "`prog`", "prog.o:old"]);
@@ -502,7 +504,7 @@ fn only_programs_for_xdp_are_chosen() {
 }
 
 #[test]
-fn check_of_one_program_says_what_else_there_is() {
+fn check_of_one_program_lists_the_rest_of_the_object() {
     let Some(place) = place(&["-g"]) else { return };
     let map = |name: &str| {
         format!(
@@ -536,7 +538,7 @@ SEC("tc") int shapes(struct __sk_buff *skb) { return entry(&theirs) ? spare : 1;
 }
 
 #[test]
-fn objects_of_other_names_are_known() {
+fn objects_with_other_extensions_need_the_language_option() {
     let Some(place) = place(&["-g"]) else { return };
     compile(
         &place,
@@ -555,14 +557,14 @@ fn objects_of_other_names_are_known() {
     assert_eq!(verdicts(&run(&["nat.bin", "--language", "xdp"]).done()), [0, 0, 3]);
 }
 
-/// The program's name is no part of its file's.
+/// The program's name is not part of its file's name.
 #[test]
-fn nothing_is_written_over_an_object_of_which_a_program_is_named() {
+fn outputs_may_not_overwrite_an_object_named_with_a_program() {
     let Some(place) = place(&["-g"]) else { return };
     let tells = r#"SEC("xdp/tells") int tells(struct xdp_md *ctx) { bpf_printk("here"); return XDP_DROP; }"#;
     compile(&place, &format!("{SOURCE}{tells}\n"), &["-g"]).unwrap();
     let object = place.read("prog.o");
-    // By other names, in which the language has to be told.
+    // Under other names, which need `--language`.
     place.file("prog", &object);
     place.file("3.pcap", &object);
     let links = [("hard.json", "prog.o"), ("soft.json", "prog.o"), ("hard.csv", "prog"), ("soft.csv", "prog")];
@@ -577,12 +579,13 @@ fn nothing_is_written_over_an_object_of_which_a_program_is_named() {
     let run = |program: &str, arguments: &[&str]| {
         place.run(&[&["run", program, "--read", "in.pcap", "--device", "interp"], arguments].concat())
     };
-    let told = ["--language", "xdp"];
-    for (file, language, names) in
-        [("prog.o", &[][..], ["./prog.o", "hard.json", "soft.json"]), ("prog", &told, ["prog", "hard.csv", "soft.csv"])]
-    {
+    let with_language = ["--language", "xdp"];
+    for (file, language, names) in [
+        ("prog.o", &[][..], ["./prog.o", "hard.json", "soft.json"]),
+        ("prog", &with_language, ["prog", "hard.csv", "soft.csv"]),
+    ] {
         for name in names {
-            // Its ending says what a dump is.
+            // The extension selects the format of a dump.
             let dump = format!("table={name}");
             let is_dump = name.ends_with(".json") || name.ends_with(".csv");
             let dump = is_dump.then_some(("ports", "--dump-map", &*dump));
@@ -593,7 +596,7 @@ fn nothing_is_written_over_an_object_of_which_a_program_is_named() {
                 ran.failed(2, &[&format!("error: {option} {to}: this is the filter;")]);
                 assert!(["prog.o", "prog"].iter().all(|file| place.read(file) == object), "{file} {option} {to}");
             }
-            // It is read before, and is none.
+            // The state file is read first, and is not one.
             let state = run(&format!("{file}:ports"), &[language, &["--state", name]].concat());
             assert!(state.code != 0 && place.read(name) == object, "{state:?}");
         }
@@ -604,7 +607,7 @@ fn nothing_is_written_over_an_object_of_which_a_program_is_named() {
 }
 
 #[test]
-fn programs_are_named_in_objects_of_any_name() {
+fn programs_can_be_named_in_objects_of_any_name() {
     let Some(place) = place(&["-g"]) else { return };
     compile(&place, HOOKS, &["-g"]).unwrap();
     let object = place.read("prog.o");
@@ -625,14 +628,14 @@ fn programs_are_named_in_objects_of_any_name() {
         assert_eq!(verdicts(&run(named).done()), wanted, "{named}");
     }
     run("a:b").failed(1, &["error: a:b: the object has 5 programs: say which, as in a:b:alone"]);
-    // A file of this name, and no program.
+    // A file of this name exists, so the colon does not name a program.
     run("whole:drops").failed(1, &["the object has 5 programs: say which, as in whole:drops:alone"]);
     run("none:drops").failed(1, &["error: none: No such file or directory"]);
-    // Without the language the ending says what it is.
+    // Without `--language` the extension decides.
     place
         .run(&["run", "plain:drops", "--read", "in.pcap"])
         .failed(1, &["error: plain:drops: No such file or directory"]);
-    // From standard input, as the advice says.
+    // From standard input, as the error suggests.
     let stdin = |file: &str| place.run_with(&[&["run"], &rest[..], &["--", file]].concat(), &object);
     stdin("-").failed(1, &["error: <stdin>: the object has 5 programs: say which, as in /dev/stdin:alone"]);
     stdin("-:xdp/two").failed(1, &["say which, as in /dev/stdin:drops"]);

@@ -1,5 +1,7 @@
-//! Where packets go, and what is refused so that nothing is lost.
+//! Output files of `run`, and what is refused so that no data are lost.
 
+#[cfg(target_os = "linux")]
+use crate::support::RunOutput;
 use crate::support::{PASS, Place, packets, pcap};
 
 const BY_BYTE: &str = "fn xdp_filter(pkt: u32) -> u32 {
@@ -10,7 +12,7 @@ const BY_BYTE: &str = "fn xdp_filter(pkt: u32) -> u32 {
 }";
 
 #[test]
-fn packets_go_where_their_verdicts_say() {
+fn packets_are_written_by_verdict() {
     let place = Place::new();
     let filter = place.file("f.wgsl", BY_BYTE);
     let capture = place
@@ -23,13 +25,13 @@ fn packets_go_where_their_verdicts_say() {
     assert_eq!(packets(&place.read("r/5.pcap")), [vec![4, 5, 0xee], vec![4, 5, 0xee, 7]]);
     assert_eq!(packets(&place.read("r/6.pcap")), [[4, 6, 0xee]]);
     assert!(!place.has("r/other.pcap"));
-    // Times and resolution are the input's: the fifth packet came in second 4.
+    // Timestamps and resolution are the input's: the fifth packet has second 4.
     let passed = place.read("p.pcap");
     assert_eq!(passed[24 + 16 + 3..][..8], [4, 0, 0, 0, 5, 0, 0, 0]);
 }
 
 #[test]
-fn lengths_that_a_filter_changes_are_in_the_output() {
+fn changed_lengths_are_written() {
     let place = Place::new();
     let filter = place.file(
         "f.wgsl",
@@ -48,7 +50,7 @@ fn lengths_that_a_filter_changes_are_in_the_output() {
 }
 
 #[test]
-fn nothing_is_written_over_what_is_read() {
+fn outputs_may_not_overwrite_inputs() {
     let place = Place::new();
     let filter = place.file("f.wgsl", PASS);
     let content = pcap(&[&[1; 60]]);
@@ -74,15 +76,15 @@ fn nothing_is_written_over_what_is_read() {
     place.run(&["run", filter, "--read", capture, "--write", "/dev/null", "--write-tx", "/dev/null"]).done();
     let seven = place.file("7.pcap", &content);
     place.run(&["run", filter, "--read", seven, "--write-redirect", "."]).failed(2, &["error: --write-redirect"]);
-    // No target has such names.
+    // No target's file has such a name.
     place.run(&["run", filter, "--read", capture, "--write-redirect", "."]).done();
     place.run(&["run", filter, "--read", capture, "--write", "dir/passed.pcap", "--write-redirect", "dir"]).done();
 }
 
-/// Inputs stay safe under other names as well: links, and files that a shell opened.
+/// Inputs are protected under other names too: links, and files that a shell opened.
 #[cfg(unix)]
 #[test]
-fn no_link_and_no_redirection_leads_over_what_is_read() {
+fn links_and_redirections_may_not_overwrite_inputs() {
     use std::os::unix::fs::symlink;
     let place = Place::new();
     let filter = place.file("f.wgsl", PASS);
@@ -106,22 +108,22 @@ fn no_link_and_no_redirection_leads_over_what_is_read() {
         place.run(&[&["run", filter, "--read", capture], args].concat()).failed(2, &["error: --write"]);
         assert!(place.read("c.pcap") == content && place.read("f.wgsl") == PASS.as_bytes(), "{args:?}");
     }
-    for (line, said) in [
+    for (line, message) in [
         ("run f.wgsl --read - --write c.pcap < c.pcap", "--write c.pcap: this is the capture that is read"),
         ("run f.wgsl --read c.pcap --write - >> c.pcap", "--write -: this is the capture that is read"),
         ("run - --read c.pcap --write f.wgsl < f.wgsl", "--write f.wgsl: this is the filter"),
         ("run f.wgsl --read c.pcap --write o.pcap > o.pcap", "--write o.pcap: this is where standard output goes"),
     ] {
         let ran = place.shell(&format!("portcullis {line}")).failed(2, &[]);
-        assert_eq!(ran.err, format!("error: {said}; choose another name\n"));
+        assert_eq!(ran.err, format!("error: {message}; choose another name\n"));
         assert!(place.read("c.pcap") == content && place.read("f.wgsl") == PASS.as_bytes(), "{line}");
     }
 }
 
-/// By its name in /dev it is standard output all the same: nothing else may go there.
+/// `/dev/stdout` is standard output too, so nothing else may go there.
 #[cfg(unix)]
 #[test]
-fn standard_output_by_name_holds_the_capture_alone() {
+fn dev_stdout_holds_only_the_capture() {
     let place = Place::new();
     let (filter, capture) = (place.file("f.wgsl", PASS), place.file("c.pcap", pcap(&[&[1; 60]])));
     let ran = place.shell(&format!("portcullis run {filter} --read {capture} --write /dev/stdout > o.pcap")).done();
@@ -130,7 +132,7 @@ fn standard_output_by_name_holds_the_capture_alone() {
 }
 
 #[test]
-fn what_cannot_be_written_is_named() {
+fn outputs_that_cannot_be_written_are_named() {
     let place = Place::new();
     let (filter, capture) = (place.file("f.wgsl", PASS), place.file("c.pcap", pcap(&[&[1; 60]])));
     let with = |option: &str, to: &str| place.run(&["run", filter, "--read", capture, option, to]);
@@ -159,7 +161,7 @@ fn what_cannot_be_written_is_named() {
     place
         .run(&["run", redirect, "--read", capture, "--write-redirect", "r"])
         .failed(1, &["error: r/3.pcap: cannot be created: Is a directory (os error 21)\n"]);
-    // The others are whole all the same.
+    // The other files are complete nevertheless.
     assert_eq!(packets(&place.read("r/2.pcap")), [[2; 60]]);
     assert_eq!(packets(&place.read("r/4.pcap")), [[4; 60]]);
     let args = ["selftest", "--device", "interp", "--filter", "loads", "--json", "none/report.json"];
@@ -170,23 +172,76 @@ fn what_cannot_be_written_is_named() {
     );
 }
 
-/// A count of what was judged is none of what is in the file.
+/// If writing fails, the file ends with a whole packet, and the error states how many it has.
 #[cfg(target_os = "linux")]
 #[test]
-fn an_output_that_fails_on_the_way_is_not_taken_for_whole() {
+fn a_file_whose_writing_fails_ends_with_a_whole_packet() {
     let place = Place::new();
     place.file("f.wgsl", PASS);
-    let run = format!("portcullis run f.wgsl --read '{}' --write o.pcap", crate::support::sample());
-    let ran = place.shell(&format!("ulimit -f 8; {run}"));
+    place.file("r.wgsl", "fn xdp_filter(pkt: u32) -> u32 { return redirect(pkt_len(pkt) & 1u); }");
+    let input = packets(&std::fs::read(crate::support::sample()).unwrap());
+    let target = |odd: usize| input.iter().filter(|packet| packet.len() % 2 == odd).cloned().collect::<Vec<_>>();
+    let run = |limit: u32, args: &str| {
+        let read = crate::support::sample();
+        place.shell(&format!("ulimit -f {limit}; portcullis run {args} --read '{read}' --device cpu"))
+    };
     let why = "File too large (os error 27); check the limits of the file system and of the process (`ulimit -f`)";
-    let count = "4 000 packets were judged, and not all are written";
-    assert_eq!((ran.code, ran.err), (1, format!("error: o.pcap: writing failed: {why}\n{count}\n")));
+    let check = |ran: RunOutput, name: &str, got: Vec<Vec<u8>>, wanted: &[Vec<u8>]| {
+        let count = got.len();
+        assert!((10..wanted.len()).contains(&count) && wanted.starts_with(&got), "{name}: {count} packets");
+        let message = format!("error: {name}: writing failed: {why}; packets in the file: {count}\n");
+        assert_eq!(
+            (ran.code, ran.err),
+            (1, format!("{message}4 000 packets were filtered, but not all are written\n"))
+        );
+    };
+    // The unit of the limits is 512 bytes. Some of them fall inside a packet.
+    for limit in [8, 9, 100, 601] {
+        check(run(limit, "f.wgsl --write o.pcap"), "o.pcap", packets(&place.read("o.pcap")), &input);
+        let ran = run(limit, "f.wgsl --write o.pcapng");
+        check(ran, "o.pcapng", pcapng_packets(&place.read("o.pcapng")), &input);
+        let ran = run(limit, "f.wgsl --write - > o.pcap");
+        check(ran, "stdout", packets(&place.read("o.pcap")), &input);
+        // Each file of a directory can fail; the error is about one of them.
+        let ran = run(limit, "r.wgsl --write-redirect r");
+        let files = [0, 1].map(|odd| (format!("r/{odd}.pcap"), target(odd)));
+        for (name, wanted) in &files {
+            assert!(wanted.starts_with(&packets(&place.read(name))), "{name}");
+        }
+        let (name, wanted) = files.into_iter().find(|(name, _)| ran.err.contains(name.as_str())).unwrap();
+        check(ran, &name, packets(&place.read(&name)), &wanted);
+    }
+    // Appending keeps what the file had before.
+    place.file("o.pcap", pcap(&[&[1; 60]]));
+    let ran = run(8, "f.wgsl --write - >> o.pcap");
+    let appended = place.read("o.pcap")[24 + 16 + 60..].to_vec();
+    check(ran, "stdout", packets(&appended), &input);
+    // A limit too small for the file header.
+    let ran = run(0, "f.wgsl --write o.pcap").failed(1, &[]);
+    assert_eq!(ran.err, format!("error: o.pcap: writing failed: {why}; packets in the file: 0\n"));
+    assert!(place.read("o.pcap").is_empty());
 }
 
-/// The limit on file sizes ends programs by a signal, unless they ignore it.
+/// The packets of a pcapng file of one section, little-endian.
+#[cfg(target_os = "linux")]
+fn pcapng_packets(file: &[u8]) -> Vec<Vec<u8>> {
+    let word = |at: usize| u32::from_le_bytes(file[at..at + 4].try_into().unwrap()) as usize;
+    let (mut at, mut packets) = (0, Vec::new());
+    while at < file.len() {
+        let end = at + word(at + 4);
+        assert_eq!(word(end - 4), word(at + 4));
+        if word(at) == 6 {
+            packets.push(file[at + 28..][..word(at + 20)].to_vec());
+        }
+        at = end;
+    }
+    packets
+}
+
+/// SIGXFSZ would end the program if it were not ignored.
 #[cfg(target_os = "linux")]
 #[test]
-fn a_file_that_becomes_too_large_is_removed_and_told() {
+fn a_file_beyond_the_size_limit_is_removed_and_reported() {
     let place = Place::new();
     let counts = "//! map m: array value=1 entries=60000
         fn xdp_filter(pkt: u32) -> u32 { m_add(load_be32(pkt, 26u) % 60000u, 0u, 1u); return XDP_PASS; }";
@@ -200,13 +255,13 @@ fn a_file_that_becomes_too_large_is_removed_and_told() {
     }
 }
 
-/// Files that cannot be made count as open no more than they are.
+/// Files that cannot be created do not count as open.
 #[cfg(unix)]
 #[test]
-fn open_files_are_bounded_even_where_some_cannot_be_made() {
+fn open_files_are_bounded_even_if_some_cannot_be_created() {
     let place = Place::new();
     place.file("f.wgsl", "fn xdp_filter(pkt: u32) -> u32 { return redirect(load_be16(pkt, 0u)); }");
-    // Each comes once, so that they are made at the end, one after another.
+    // One packet for each target, so that the files are created at the end, one after another.
     let all: Vec<[u8; 2]> = (0..300u16).map(u16::to_be_bytes).collect();
     place.file("c.pcap", pcap(&all.iter().map(|p| &p[..]).collect::<Vec<_>>()));
     let run = "portcullis run f.wgsl --read c.pcap --device cpu --write-redirect";
@@ -227,7 +282,7 @@ fn open_files_are_bounded_even_where_some_cannot_be_made() {
 }
 
 #[test]
-fn many_targets_share_the_last_file() {
+fn targets_beyond_the_limit_share_one_file() {
     let place = Place::new();
     let filter = place.file("f.wgsl", "fn xdp_filter(pkt: u32) -> u32 { return redirect(load_be16(pkt, 0u)); }");
     let all: Vec<[u8; 2]> = (0..1100u16).chain([3, 1099, 1098]).map(u16::to_be_bytes).collect();

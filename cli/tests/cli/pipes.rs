@@ -1,4 +1,4 @@
-//! Standard input and output, and pipes that close.
+//! Standard input and output, and closed pipes.
 
 use std::io::{Read, Write};
 use std::process::Stdio;
@@ -6,7 +6,7 @@ use std::process::Stdio;
 use crate::support::{PASS, Place, packets, pcap, sample, stock};
 
 #[test]
-fn a_capture_goes_through_from_stdin_to_stdout() {
+fn a_capture_is_filtered_from_stdin_to_stdout() {
     let place = Place::new();
     let filter = place.file("f.wgsl", PASS);
     let capture = pcap(&[&[1; 60], &[2; 61]]);
@@ -19,9 +19,9 @@ fn a_capture_goes_through_from_stdin_to_stdout() {
     assert_eq!(line["packets"], 2);
 }
 
-/// The clock runs from the first read, which a slow pipe keeps waiting.
+/// The time to the first packet counts as reading, as the clock starts with the first read.
 #[test]
-fn the_wait_for_the_first_packet_is_reading() {
+fn waiting_for_the_first_packet_counts_as_reading() {
     let place = Place::new();
     let filter = place.file("f.wgsl", PASS);
     let args = ["run", filter, "--read", "-", "--device", "cpu"];
@@ -29,7 +29,7 @@ fn the_wait_for_the_first_packet_is_reading() {
     let mut stdin = child.stdin.take().unwrap();
     let capture = pcap(&[&[1; 60]]);
     stdin.write_all(&capture[..10]).unwrap();
-    // Long enough for it to be waiting at least half of it.
+    // At least half of this time it waits.
     std::thread::sleep(std::time::Duration::from_secs(1));
     stdin.write_all(&capture[10..]).unwrap();
     drop(stdin);
@@ -41,7 +41,7 @@ fn the_wait_for_the_first_packet_is_reading() {
 }
 
 #[test]
-fn a_filter_comes_from_stdin() {
+fn a_filter_can_be_read_from_stdin() {
     let place = Place::new();
     let capture = place.file("c.pcap", pcap(&[&[1; 60]]));
     let ran = place.run_with(&["run", "-", "--read", capture, "--json"], PASS.as_bytes()).done();
@@ -50,10 +50,10 @@ fn a_filter_comes_from_stdin() {
     place.run(&["run", "-", "--read", "-"]).failed(2, &["standard input"]);
 }
 
-/// `portcullis … | head -c 100`: the reader goes away in the middle. Not a word, and the exit code
-/// that a shell gives to those whom SIGPIPE ends.
+/// `portcullis … | head -c 100`: the reader closes the pipe. The program ends silently, with the
+/// exit status that a shell reports for SIGPIPE.
 #[test]
-fn a_closed_pipe_is_a_quiet_end() {
+fn a_closed_pipe_ends_the_program_silently() {
     let place = Place::new();
     for args in [
         &["run", &stock("minimal"), "--read", "synth:packets=200000", "--write", "-", "--device", "cpu"][..],
@@ -65,7 +65,7 @@ fn a_closed_pipe_is_a_quiet_end() {
         &["--help"],
     ] {
         let (reader, writer) = std::io::pipe().unwrap();
-        // What is short would be in the pipe before it is closed later.
+        // Short output would fit into the pipe: close it before the program starts.
         let mut reader = args.contains(&"-").then_some(reader);
         let child = place.command(args).stdout(writer).stderr(Stdio::piped()).spawn().unwrap();
         if let Some(reader) = &mut reader {
@@ -78,8 +78,8 @@ fn a_closed_pipe_is_a_quiet_end() {
     }
 }
 
-/// Rust's runtime opens `/dev/null` in the place of a closed standard output, so that all would seem
-/// to be written. `/dev/null` itself is as good as any file, however it was opened.
+/// Rust's runtime opens `/dev/null` in place of a closed standard output, so that all writes would
+/// succeed. `/dev/null` itself is as good as any file, however it was opened.
 #[cfg(unix)]
 #[test]
 fn a_closed_standard_output_is_an_error() {
@@ -103,22 +103,22 @@ fn a_closed_standard_output_is_an_error() {
     ] {
         let ran = place.shell(&format!("portcullis {line} >&-"));
         assert_eq!((ran.code, ran.err.as_str()), (1, error), "{line}");
-        assert!(!place.has("o.pcap"), "it is found before packets are read");
+        assert!(!place.has("o.pcap"), "the error comes before packets are read");
         for null in [">/dev/null", "1<>/dev/null", ">>/dev/null"] {
             assert_eq!(place.shell(&format!("portcullis {line} {null}")).code, 0, "{line} {null}");
         }
         let _ = std::fs::remove_file(place.path("o.pcap"));
     }
-    // Wrong usage is told on standard error, and needs no standard output.
+    // Wrong usage is reported on standard error, and needs no standard output.
     place.shell("portcullis run f.wgsl >&-").failed(2, &["--read"]);
-    // Not with standard input or standard error, which nothing is written to or has to be.
+    // Closed standard input or standard error does no harm, as neither is needed.
     place.shell("portcullis run f.wgsl --read c.pcap --write o.pcap <&- 2>&-").done();
     assert_eq!(packets(&place.read("o.pcap")), [[1; 60]]);
 }
 
-/// What else is written is whole when one output fails.
+/// If one output fails, the others are still complete.
 #[test]
-fn a_closed_pipe_leaves_the_other_outputs_whole() {
+fn a_closed_pipe_does_not_truncate_other_outputs() {
     let place = Place::new();
     let filter = place.file("f.wgsl", "fn xdp_filter(pkt: u32) -> u32 { return XDP_PASS + (load_u8(pkt, 0u) & 1u); }");
     let args = ["run", filter, "--read", "-", "--write", "-", "--write-tx", "tx.pcap", "--device", "cpu"];
@@ -130,7 +130,7 @@ fn a_closed_pipe_leaves_the_other_outputs_whole() {
     // A header and a packet.
     stdout.read_exact(&mut [0; 24 + 16 + 60]).unwrap();
     drop(stdout);
-    // It may see the closed pipe in any of these.
+    // The program may notice the closed pipe in any of these.
     while stdin.write_all(&capture[24..]).is_ok() {}
     assert_eq!(child.wait().unwrap().code(), Some(141));
     let sent = packets(&place.read("tx.pcap"));

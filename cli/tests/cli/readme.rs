@@ -1,9 +1,9 @@
-//! What the README and docs/guide/maps.md show is what happens.
+//! The examples in README.md and docs/guide/maps.md give the output that is shown.
 
 use crate::support::{Place, sample, stock};
 
 #[test]
-fn the_readmes_filter_has_the_readmes_output() {
+fn the_filter_of_the_readme_gives_its_output() {
     let readme = include_str!("../../../README.md");
     let indented: String = readme.lines().filter_map(|l| l.strip_prefix("    ")).map(|l| format!("{l}\n")).collect();
     let start = indented.find("override server").unwrap();
@@ -22,7 +22,7 @@ fn the_readmes_filter_has_the_readmes_output() {
 }
 
 #[test]
-fn the_readmes_maps_come_out_as_shown() {
+fn the_maps_of_the_readme_are_dumped_as_shown() {
     let readme = include_str!("../../../README.md");
     let (_, shown) = readme.split_once("    $ cat blocked.csv\n").unwrap();
     let text: String = shown.lines().map_while(|l| l.strip_prefix("    ")).map(|l| format!("{l}\n")).collect();
@@ -41,7 +41,7 @@ fn the_readmes_maps_come_out_as_shown() {
 }
 
 #[test]
-fn the_accounts_of_the_page_on_maps_are_what_comes_out() {
+fn the_dumps_of_the_maps_page_are_as_shown() {
     let page = include_str!("../../../docs/guide/maps.md");
     let (_, section) = page.split_once("\n## From the command line\n").unwrap();
     let (section, _) = section.split_once("\n### ").unwrap();
@@ -67,9 +67,9 @@ fn the_accounts_of_the_page_on_maps_are_what_comes_out() {
 }
 
 #[test]
-fn the_rows_of_the_page_on_maps_are_one() {
+fn the_csv_and_json_rows_of_the_maps_page_are_equal() {
     let page = include_str!("../../../docs/guide/maps.md");
-    let (_, section) = page.split_once("\n### Rows that people write\n").unwrap();
+    let (_, section) = page.split_once("\n### Map files\n").unwrap();
     let (section, _) = section.split_once("\n### ").unwrap();
     let indented: String = section.lines().filter_map(|l| l.strip_prefix("    ")).map(|l| format!("{l}\n")).collect();
     let (csv, json) = indented.split_at(indented.find('[').unwrap());

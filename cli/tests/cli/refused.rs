@@ -1,12 +1,12 @@
-//! Objects that are not taken: what is said of them, with the instruction, the line and what is
-//! missing, and what is in them all the same.
+//! Rejected objects: errors name the instruction, the source line and the missing feature, and
+//! `check` lists the contents nevertheless.
 
 use serde_json::json;
 
 use crate::objects::{compile, place};
 
-/// Programs that the kernel takes, or would if it had what they ask for, each on a line of its own;
-/// what is said of it, and what is missing.
+/// Programs that the kernel would accept, given what they need; for each the error, and the missing
+/// feature.
 const REFUSED: [(&str, &str, &str); 9] = [
     ("locks", "bpf_spin_lock is called", "spin locks (bpf_spin_lock)"),
     ("pushes", "bpf_map_push_elem is called", "queues, stacks and Bloom filters (bpf_map_push_elem)"),
@@ -61,14 +61,14 @@ SEC("xdp/devmap") int egress(struct xdp_md *ctx) { return ctx->egress_ifindex; /
 SEC("xdp") int fine(struct xdp_md *ctx) { return XDP_PASS; }
 "#;
 
-/// The line that a program is refused at.
+/// Returns the line at which a program is rejected.
 fn line_of(program: &str) -> usize {
     let mark = format!("/* {program} */");
     1 + SOURCE.lines().position(|line| line.contains(&mark)).unwrap_or_else(|| panic!("{program}"))
 }
 
 #[test]
-fn refusals_name_the_instruction_the_line_and_what_is_missing() {
+fn errors_name_the_instruction_the_line_and_the_missing_feature() {
     let Some(place) = place(&[]) else { return };
     compile(&place, SOURCE, &["-g"]).unwrap();
     let list = place.run(&["check", "prog.o"]);
@@ -77,11 +77,11 @@ fn refusals_name_the_instruction_the_line_and_what_is_missing() {
     let all = place.run(&["check", "prog.o", "--json"]);
     assert_eq!(all.code, 1);
     let all = all.json();
-    for (program, said, missing) in REFUSED {
+    for (program, message, missing) in REFUSED {
         let (line, missing) = (line_of(program), format!("missing feature: {missing}"));
         let file = format!("prog.o:{program}");
         let words = [
-            &format!("error: {said}\n"),
+            &format!("error: {message}\n"),
             &format!("prog.c:{line}:"),
             "= instruction ",
             &format!(" of `{program}`: "),
@@ -89,16 +89,16 @@ fn refusals_name_the_instruction_the_line_and_what_is_missing() {
         ];
         place.run(&["run", &file, "--read", "in.pcap"]).failed(1, &words);
         place.run(&["check", &file]).failed(1, &words);
-        let words = format!("cannot be taken: prog.c:{line}: {said}; {missing}\n");
+        let words = format!("cannot be taken: prog.c:{line}: {message}; {missing}\n");
         assert!(list.out.contains(&words), "{words}: {}", list.out);
         let json = place.run(&["check", &file, "--json"]).json();
         let in_all = all["programs"].as_array().unwrap().iter().find(|it| it["name"] == program).unwrap();
         for error in [&json["errors"][0], &in_all["errors"][0]] {
-            assert_eq!((&error["message"], &error["line"]), (&json!(said), &json!(line)), "{error}");
+            assert_eq!((&error["message"], &error["line"]), (&json!(message), &json!(line)), "{error}");
             assert!(error["notes"].as_array().unwrap().contains(&json!(missing)), "{error}");
         }
     }
-    // Of maps, too, and only of those.
+    // Maps too, but only those that are unsupported.
     for (map, words) in [
         (
             "stack: stack, ",
@@ -115,12 +115,12 @@ fn refusals_name_the_instruction_the_line_and_what_is_missing() {
         assert!(format!("{next}\n").contains(words), "{words}: {next}");
     }
     assert_eq!(list.out.matches("cannot be used").count(), 3, "{}", list.out);
-    // More is said of the one that is taken.
+    // A hint how to see more of the accepted program.
     assert!(list.out.ends_with("`portcullis check prog.o:fine` says more of a program.\n"), "{}", list.out);
 }
 
 #[test]
-fn an_object_of_which_nothing_is_taken_is_listed_all_the_same() {
+fn an_object_without_accepted_programs_is_listed() {
     let Some(place) = place(&[]) else { return };
     let source = r#"
 #include <linux/bpf.h>
@@ -152,14 +152,14 @@ SEC("tc") int shapes(struct __sk_buff *skb) { __u32 key = spare; return bpf_map_
     };
     let json = check("prog.o: 1 program for XDP, of which 0 can be taken\n", "error: bpf_get_numa_node_id is called");
     assert_eq!((&json["errors"][0]["line"], &json["object"]["programs"][0]["ok"]), (&json!(6), &json!(false)));
-    // Where there is none for XDP at all.
+    // The same without any XDP program.
     let source: String =
         source.lines().filter(|line| !line.contains("SEC(\"xdp\")")).map(|line| line.to_owned() + "\n").collect();
     compile(&place, &source, &["-g"]).unwrap();
     check("prog.o: no programs for XDP\n", "error: prog.o: the object has no programs for XDP");
 }
 
-/// Of many programs each has a line.
+/// One line for each of many programs.
 #[test]
 fn a_list_of_many_programs_stays_short() {
     let Some(place) = place(&[]) else { return };
@@ -172,7 +172,7 @@ fn a_list_of_many_programs_stays_short() {
     compile(&place, &(source + &(0..30).map(program).collect::<String>()), &["-g"]).unwrap();
     let ran = place.run(&["check", "prog.o"]);
     assert_eq!(ran.code, 1);
-    // The head, the programs, helpers, maps, variables, and where there is more.
+    // Headline, programs, helpers, maps, variables, and the hint.
     assert_eq!(ran.out.lines().count(), 1 + 30 + 4, "{}", ran.out);
     for words in [
         "30 programs for XDP, of which 20 can be taken\n",
@@ -185,16 +185,16 @@ fn a_list_of_many_programs_stays_short() {
     }
 }
 
-/// What no clang makes, and files that are none.
+/// Files that clang would not produce, and files that are not objects.
 #[test]
-fn what_is_no_object_is_said() {
+fn invalid_objects_are_reported() {
     let Some(place) = place(&["-g"]) else { return };
     let whole = place.read("prog.o");
     place.file("none.o", "");
     place.file("text.o", "int main;");
     place.file("short.o", &whole[..whole.len() / 2]);
     let mut foreign = whole.clone();
-    // EM_X86_64 in place of EM_BPF.
+    // EM_X86_64 instead of EM_BPF.
     foreign[18..20].copy_from_slice(&62_u16.to_le_bytes());
     place.file("foreign.o", &foreign);
     std::fs::create_dir(place.path("folder.o")).unwrap();
@@ -214,17 +214,17 @@ fn what_is_no_object_is_said() {
             assert_eq!(ran.code, 1, "{named}: {}{}", ran.out, ran.err);
         }
     }
-    // The table of sections is at the end.
+    // The section header table is at the end of the file.
     place
         .run(&["check", "short.o"])
         .failed(1, &["short.o: this is not a complete ELF object; the file may be truncated: "]);
-    // Any byte of it may be another: what is said is an error, or the program is one.
-    let said = |at: usize| {
+    // Any changed byte gives an error or a valid program.
+    let check = |at: usize| {
         let mut broken = whole.clone();
         broken[at] ^= 0x55;
         place.file("broken.o", &broken);
         let ran = place.run(&["check", "broken.o", "--json"]);
         assert!(ran.code <= 1 && !ran.err.contains("panicked"), "byte {at}: {} {}", ran.code, ran.err);
     };
-    (0..whole.len()).step_by(whole.len() / 40).for_each(said);
+    (0..whole.len()).step_by(whole.len() / 40).for_each(check);
 }

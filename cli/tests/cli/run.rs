@@ -1,8 +1,8 @@
-//! `run`: the main job, its totals, and what is wrong with inputs.
+//! `portcullis run` over captures: verdicts, totals, and errors of inputs.
 
 use crate::support::{PASS, Place, packets, pcap, sample, stock};
 
-/// A filter whose verdict is the packet's first byte, with a redirect to the second byte's target.
+/// A filter whose verdict is the packet's first byte; a redirect's target is its second byte.
 const BY_BYTE: &str = "fn xdp_filter(pkt: u32) -> u32 {
     let verdict = load_u8(pkt, 0u);
     if verdict == XDP_REDIRECT { return redirect(load_u8(pkt, 1u)); }
@@ -10,21 +10,21 @@ const BY_BYTE: &str = "fn xdp_filter(pkt: u32) -> u32 {
 }";
 
 #[test]
-fn the_main_job() {
+fn a_capture_is_filtered_and_the_passed_packets_are_written() {
     let place = Place::new();
     let ran = place.run(&["run", &stock("http_only"), "--read", &sample(), "--write", "passed.pcap"]).done();
     assert!(ran.out.contains("packets") && ran.out.contains("4 000") && ran.out.contains("pps"), "{}", ran.out);
-    // The sample is what the synthetic source makes of it: 914 packets of it are TCP to 80 or 443.
+    // The sample is generated; 914 of its packets are TCP to port 80 or 443.
     assert!(ran.out.contains("914"), "{}", ran.out);
     assert_eq!(packets(&place.read("passed.pcap")).len(), 914);
     assert_eq!(ran.err, "");
 }
 
-/// No port is none that passes, wherever it stands.
+/// Port 0 stands for a port that cannot be read, and never passes.
 #[test]
 fn a_port_of_zero_passes_nothing() {
     let place = Place::new();
-    // Cut off before TCP's ports, to port 0, and no TCP.
+    // TCP cut off before the ports, TCP to port 0, and UDP.
     let tcp = |length: usize| {
         let mut packet = vec![0; length];
         (packet[12], packet[14], packet[23]) = (8, 0x45, 6);
@@ -43,7 +43,7 @@ fn a_port_of_zero_passes_nothing() {
 
 #[test]
 #[cfg(feature = "opencl")]
-fn the_main_job_on_opencl() {
+fn opencl_gives_the_cpus_output() {
     let place = Place::new();
     let run = |device: &str, output: &str| {
         place.run(&["run", &stock("http_only"), "--read", &sample(), "--write", output, "--device", device])
@@ -60,9 +60,9 @@ fn the_main_job_on_opencl() {
     run("opencl:99", "none.pcap").failed(1, &["opencl:99", "there is opencl:0 ("]);
 }
 
-/// The rows below `time` account for all of it; only stages that worked at the same time make more.
+/// The rows below `time` account for all of it, and exceed it only if stages ran in parallel.
 #[test]
-fn the_times_add_up() {
+fn stage_times_add_up() {
     let place = Place::new();
     for device in ["cpu", "interp"] {
         let ran =
@@ -92,7 +92,17 @@ fn json_is_one_line_with_every_key() {
     for device in ["cpu", "interp"] {
         let line = place.run(&["run", filter, "--read", capture, "--json", "--device", device]).done().json();
         let keys: Vec<_> = line.as_object().unwrap().keys().map(String::as_str).collect();
-        let mut wanted = ["filter", "device", "packets", "bytes", "verdicts", "redirect_targets", "elapsed_s", "mpps"];
+        let mut wanted = [
+            "filter",
+            "device",
+            "packets",
+            "bytes",
+            "verdicts",
+            "redirect_targets",
+            "elapsed_s",
+            "mpps",
+            "interrupted",
+        ];
         wanted.sort_unstable();
         assert_eq!(keys, wanted);
         assert_eq!(line["filter"], "f.wgsl");
@@ -101,12 +111,13 @@ fn json_is_one_line_with_every_key() {
         assert_eq!(line["bytes"], 15);
         assert_eq!(line["verdicts"], serde_json::json!({"aborted": 2, "drop": 1, "pass": 2, "tx": 1, "redirect": 3}));
         assert_eq!(line["redirect_targets"], serde_json::json!({"7": 2, "200": 1}));
+        assert_eq!(line["interrupted"], false);
         assert!(line["elapsed_s"].as_f64().unwrap() > 0.0 && line["mpps"].as_f64().unwrap() > 0.0);
     }
 }
 
 #[test]
-fn an_empty_capture_is_zero_packets_with_all_keys() {
+fn json_of_an_empty_capture_has_every_key() {
     let place = Place::new();
     let (filter, capture) = (place.file("f.wgsl", PASS), place.file("c.pcap", pcap(&[])));
     let line = place.run(&["run", filter, "--read", capture, "--json", "--write", "o.pcap"]).done().json();
@@ -117,7 +128,7 @@ fn an_empty_capture_is_zero_packets_with_all_keys() {
 }
 
 #[test]
-fn limits_and_batches_change_nothing_else() {
+fn limits_and_batch_sizes_do_not_change_verdicts() {
     let place = Place::new();
     let (filter, sample) = (stock("hash_lb"), sample());
     let all = place.run(&["run", &filter, "--read", &sample, "--json", "--device", "cpu"]).done().json();
@@ -162,7 +173,7 @@ fn parameters_and_fuel_reach_the_filter() {
 }
 
 #[test]
-fn what_is_wrong_with_an_input_is_said_with_its_name() {
+fn errors_name_the_input() {
     let place = Place::new();
     let filter = place.file("f.wgsl", PASS);
     let good = place.file("good.pcap", pcap(&[&[0; 60]]));
@@ -198,10 +209,10 @@ fn what_is_wrong_with_an_input_is_said_with_its_name() {
     place.run(&["run", filter, "--read", "synth:packets=x"]).failed(2, &["packets", "x"]);
 }
 
-/// What a filter's file holds counts for more than how long it is, and a long one is not read to
-/// its end.
+/// A filter file with invalid text is reported as such, even if it is too long; a long file is not
+/// read to its end.
 #[test]
-fn a_filter_that_is_no_text_is_told_so() {
+fn a_filter_file_that_is_not_text_is_reported() {
     let place = Place::new();
     let good = place.file("good.pcap", pcap(&[&[0; 60]]));
     let long = |text: &[u8]| [text, &vec![b' '; 2 << 20][..]].concat();
@@ -209,13 +220,13 @@ fn a_filter_that_is_no_text_is_told_so() {
     place.file("long-latin.wgsl", long(b"fn\n // \xfc\n"));
     place.file("zero.wgsl", long(b"fn\xff\0"));
     place.file("long.wgsl", long(PASS.as_bytes()));
-    // Every cut goes through a character.
+    // Any cut at an even or odd offset falls within a character.
     place.file("long-utf8.wgsl", "\u{fc}".repeat(1 << 20));
     place.file("odd-utf8.wgsl", " ".to_owned() + &"\u{fc}".repeat(1 << 20));
     std::fs::File::create(place.path("endless.wgsl")).unwrap().set_len(10 << 30).unwrap();
     let no_text = "error: NAME: the source is not text: zero byte at offset ";
     let too_long = "error: NAME: the source exceeds 1048576 bytes, the maximum for a filter\n";
-    for (name, said) in [
+    for (name, message) in [
         ("latin.wgsl", "error: the text is not UTF-8: byte 0xfc at offset 7\n  ┌─ latin.wgsl:2:5\n".to_owned()),
         ("long-latin.wgsl", "error: the text is not UTF-8: byte 0xfc at offset 7\n  ┌─ long-latin.wgsl:2:5\n".into()),
         ("zero.wgsl", format!("{no_text}3\n")),
@@ -228,13 +239,13 @@ fn a_filter_that_is_no_text_is_told_so() {
         if name.starts_with('/') && !std::path::Path::new(name).exists() {
             continue;
         }
-        let said = said.replace("NAME", name);
-        place.run(&["run", name, "--read", good]).failed(1, &[&said]);
+        let message = message.replace("NAME", name);
+        place.run(&["run", name, "--read", good]).failed(1, &[&message]);
     }
 }
 
 #[test]
-fn a_capture_cut_short_gives_what_is_whole_and_a_warning() {
+fn a_truncated_capture_gives_its_complete_packets_and_a_warning() {
     let place = Place::new();
     let filter = place.file("f.wgsl", PASS);
     let whole = pcap(&[&[1; 60], &[2; 60], &[3; 60]]);
@@ -246,9 +257,9 @@ fn a_capture_cut_short_gives_what_is_whole_and_a_warning() {
     assert_eq!(packets(&place.read("o.pcap")), [[1; 60], [2; 60]]);
 }
 
-/// A record that claims too much ends the run with an error; what came before is in the output.
+/// A record that claims too many bytes ends the run with an error; packets before it are written.
 #[test]
-fn what_comes_before_a_fault_is_kept() {
+fn packets_before_a_malformed_record_are_written() {
     let place = Place::new();
     let filter = place.file("f.wgsl", PASS);
     let mut bad = pcap(&[&[1; 60], &[2; 60]]);
@@ -256,12 +267,12 @@ fn what_comes_before_a_fault_is_kept() {
     place.file("bad.pcap", bad);
     place
         .run(&["run", filter, "--read", "bad.pcap", "--json", "--write", "o.pcap"])
-        .failed(1, &["bad.pcap", "100", "1 packet came through before"]);
+        .failed(1, &["bad.pcap", "100", "1 packet was filtered before the error"]);
     assert_eq!(packets(&place.read("o.pcap")), [[1; 60]]);
 }
 
 #[test]
-fn a_device_that_is_not_there_says_what_is() {
+fn an_unknown_device_is_refused_with_the_known_ones() {
     let place = Place::new();
     let (filter, capture) = (place.file("f.wgsl", PASS), place.file("c.pcap", pcap(&[&[0; 60]])));
     let with = |device: &str| place.run(&["run", filter, "--read", capture, "--device", device]);

@@ -1,4 +1,4 @@
-//! `run --state`: maps that go from one run to the next.
+//! `run --state`: maps carried from one run to the next.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use crate::live::{LOOK_UP, Live};
 use crate::support::{PASS, Place, has_device, packets, pcap, sample};
 
-/// Of each source its packets, of each length whether it came, of all packets their bytes.
+/// A filter that counts packets by source and bytes in total, and records lengths.
 const COUNTS: &str = "
     //! map sources: hash key=1 value=1 entries=4096
     //! map lengths: array value=1 entries=2048
@@ -20,7 +20,7 @@ const COUNTS: &str = "
         return XDP_PASS;
     }";
 
-/// Expected dump of `COUNTS` after this many runs over the capture.
+/// Returns the expected dump of `sources` after this many runs over the capture.
 fn sources(times: u32) -> String {
     let mut counts = BTreeMap::<u32, u32>::new();
     for packet in packets(&std::fs::read(sample()).unwrap()) {
@@ -37,7 +37,7 @@ fn bytes(times: usize) -> String {
 }
 
 #[test]
-fn maps_go_from_run_to_run_and_from_device_to_device() {
+fn maps_are_carried_between_runs_and_devices() {
     let place = Place::new();
     let filter = place.file("f.wgsl", COUNTS);
     let mut times = 0;
@@ -54,15 +54,15 @@ fn maps_go_from_run_to_run_and_from_device_to_device() {
         }
     }
     assert!(times >= 3);
-    assert_eq!(place.names(), ["b.csv", "f.wgsl", "s", "s.csv"], "nothing else is left");
-    // A run that changes nothing writes the same.
+    assert_eq!(place.names(), ["b.csv", "f.wgsl", "s", "s.csv"], "no other file is left");
+    // A run without changes writes the same file.
     let (before, none) = (place.read("s"), place.file("none.pcap", pcap(&[])));
     place.run(&["run", filter, "--read", none, "--state", "s"]).done();
     assert!(place.read("s") == before);
 }
 
 #[test]
-fn a_map_may_get_another_size_and_nothing_else() {
+fn only_the_size_of_a_map_may_change() {
     let place = Place::new();
     place.file("f.wgsl", COUNTS);
     place.run(&["run", "f.wgsl", "--read", &sample(), "--state", "s"]).done();
@@ -75,7 +75,7 @@ fn a_map_may_get_another_size_and_nothing_else() {
     let refused = |from: &str, to: &str, why: &str| {
         let ran = with(from, to).failed(1, &[]);
         assert_eq!(ran.err, format!("error: s: {why}\n"));
-        assert!(place.read("s") == saved && !place.has("s.csv"), "all is as it was");
+        assert!(place.read("s") == saved && !place.has("s.csv"), "no file has changed");
     };
     let own = "use a separate file for each filter, or remove this one to start over";
     refused(
@@ -98,10 +98,10 @@ fn a_map_may_get_another_size_and_nothing_else() {
         &format!("the map `sources` has {count} entries in the file, but entries=9 in the filter; {more}"),
     );
     let longest = packets(&std::fs::read(sample()).unwrap()).iter().map(Vec::len).max().unwrap();
-    assert!(longest < 2000, "so that there is room to lose");
+    assert!(longest < 2000, "the map is larger than needed");
     let ran = with("entries=2048", "entries=64").failed(1, &["error: s: entry ", "of the map `lengths` is not zero"]);
     assert!(ran.err.ends_with(&format!("but the map has too few entries (entries=64); {more}\n")), "{}", ran.err);
-    // More, and as few as will do.
+    // More entries, and just enough.
     with("entries=4096", "entries=100000").done();
     assert_eq!(String::from_utf8(place.read("s.csv")).unwrap(), sources(2));
     with("entries=2048", &format!("entries={}", longest + 1)).done();
@@ -109,7 +109,7 @@ fn a_map_may_get_another_size_and_nothing_else() {
 }
 
 #[test]
-fn files_that_are_no_state_are_refused_and_stay() {
+fn files_that_are_not_state_are_refused_and_kept() {
     let place = Place::new();
     let filter = place.file("f.wgsl", COUNTS);
     let run = |state: &str| place.run(&["run", filter, "--read", &sample(), "--state", state]);
@@ -136,13 +136,13 @@ fn files_that_are_no_state_are_refused_and_stay() {
     run("dir").failed(1, &["error: dir: cannot be created: Is a directory (os error 21)"]);
     run("none/s").failed(1, &["error: none/s: cannot be created: there is no folder none; create it first"]);
     #[cfg(unix)]
-    run("/dev/null").failed(1, &["error: /dev/null: this is no file, and state is carried in one"]);
+    run("/dev/null").failed(1, &["error: /dev/null: not a regular file, which --state needs"]);
     run("f.wgsl").failed(1, &["error: f.wgsl: not a state file written by --state"]);
     assert_eq!(place.names(), ["bad", "dir", "f.wgsl", "s"]);
 }
 
 #[test]
-fn wrong_uses_are_told_before_the_run() {
+fn wrong_usage_is_refused_before_the_run() {
     let place = Place::new();
     let filter = place.file("f.wgsl", COUNTS);
     let none = place.file("none.wgsl", PASS);
@@ -154,10 +154,10 @@ fn wrong_uses_are_told_before_the_run() {
     assert_eq!(place.names(), ["f.wgsl", "none.wgsl"]);
 }
 
-/// Where nobody reads the packets any more, batches are under way that nobody knows the end of.
+/// After the reader closed the pipe, batches in flight have unknown effects.
 #[cfg(unix)]
 #[test]
-fn a_closed_pipe_leaves_the_file_and_says_so() {
+fn a_closed_pipe_keeps_the_old_state_with_a_message() {
     let place = Place::new();
     place.file("f.wgsl", COUNTS);
     let run = "portcullis run f.wgsl --read synth:packets=400000 --device cpu --state s";
@@ -168,7 +168,7 @@ fn a_closed_pipe_leaves_the_file_and_says_so() {
     assert!(place.read("s") == saved);
 }
 
-/// Two runs with one file would each begin with the same counts, and the second to end would discard
+/// Two runs with one file would start with the same counts, and the second to end would discard
 /// those of the first. The file need not exist yet, and may be named by a link.
 #[cfg(unix)]
 #[test]
@@ -183,14 +183,14 @@ fn a_state_file_is_locked_before_it_exists() {
     for (first, second, packets) in [("s", "link", 3), ("s", "link", 2), ("link", "s", 1)] {
         let mut live = Live::start(&place, &[&["--device", "cpu", "--state", first], &hosts[..]].concat());
         (1..=packets).for_each(|count| assert_eq!(live.ask(1), [7, count]));
-        let why = "another run carries its state in it; wait for its end, or choose another file";
+        let why = "another run is using this state file; wait until it ends, or choose another file";
         for state in [second, first] {
             assert_eq!(other(state).failed(1, &[]).err, format!("error: {state}: {why}\n"));
         }
         assert_eq!(live.end(), "");
         other(second).done();
         assert!(place.path("link").is_symlink());
-        assert_eq!(place.names(), ["f.wgsl", "h.csv", "link", "none.pcap", "s"], "no lock is left");
+        assert_eq!(place.names(), ["f.wgsl", "h.csv", "link", "none.pcap", "s"], "no lock file is left");
         place.run(&["run", "f.wgsl", "--read", none, "--state", second, "--dump-map", "hosts=o.csv"]).done();
         let counts = format!("key0,value0,value1\n167772161,7,{packets}\n");
         assert_eq!(String::from_utf8(place.read("o.csv")).unwrap(), counts);
@@ -198,7 +198,7 @@ fn a_state_file_is_locked_before_it_exists() {
             std::fs::remove_file(place.path(name)).unwrap();
         }
     }
-    // A run that was killed leaves its lock behind, which keeps nobody out.
+    // A killed run leaves its lock file behind, which blocks nobody.
     let mut live = Live::start(&place, &["--device", "cpu", "--state", "s"]);
     live.ask(1);
     assert!(place.has(".s.lock"));
@@ -206,14 +206,14 @@ fn a_state_file_is_locked_before_it_exists() {
     assert_eq!((place.has(".s.lock"), place.has("s")), (true, false));
     other("s").done();
     assert_eq!(place.names(), ["f.wgsl", "h.csv", "link", "none.pcap", "s"]);
-    // Neither does a companion that is no file; and nothing waits for it.
+    // Neither does a lock file that is a dangling link: the run fails instead of waiting.
     std::os::unix::fs::symlink("nowhere", place.path(".s.lock")).unwrap();
     other("s").failed(1, &["error: s: cannot lock it with ", "/.s.lock: No such file or directory (os error 2)\n"]);
 }
 
-/// Once a second or so: a run that is killed loses what came after.
+/// A killed run loses at most the counts since the last write.
 #[test]
-fn a_long_run_writes_its_state_now_and_then() {
+fn a_long_run_writes_its_state_periodically() {
     let place = Place::new();
     place.file("f.wgsl", LOOK_UP);
     let hosts = place.file("h.csv", "10.0.0.1,7,0\n");
@@ -224,14 +224,14 @@ fn a_long_run_writes_its_state_now_and_then() {
     let before = place.path("s");
     live.until(1, |_, _| before.exists());
     let first = place.read("s");
-    // It stays the run's own.
+    // The file stays locked meanwhile.
     let other = ["run", "f.wgsl", "--read", place.file("none.pcap", pcap(&[])), "--state", "s"];
-    place.run(&other).failed(1, &["error: s: another run carries its state in it"]);
-    // And again.
+    place.run(&other).failed(1, &["error: s: another run is using this state file"]);
+    // The state is written again.
     live.until(1, |_, _| std::fs::read(place.path("s")).unwrap() != first);
-    let (most, said) = (live.packets, live.said());
+    let (most, log) = (live.packets, live.log());
     live.kill();
-    assert_eq!(said, "");
+    assert_eq!(log, "");
     place.run(&[&other[..], &["--dump-map", "hosts=o.csv"]].concat()).done();
     let text = String::from_utf8(place.read("o.csv")).unwrap();
     let count: u64 = text.strip_prefix("key0,value0,value1\n167772161,7,").unwrap().trim_end().parse().unwrap();
@@ -239,11 +239,11 @@ fn a_long_run_writes_its_state_now_and_then() {
     place.run(&["run", "f.wgsl", "--read", "none.pcap", "--state-every", "1"]).failed(2, &["--state"]);
 }
 
-/// Killed at any time, a run leaves the file as it was or as it was to be, and nothing beside it
-/// that the next does not clear away.
+/// Whenever a run is killed, the file is the old or the new one, and the next run removes what was
+/// left beside it.
 #[cfg(unix)]
 #[test]
-fn a_killed_run_loses_itself_and_never_the_file() {
+fn a_killed_run_never_damages_the_file() {
     let place = Place::new();
     let text = "//! map seen: array value=4 entries=60000
         fn xdp_filter(pkt: u32) -> u32 {
@@ -256,7 +256,7 @@ fn a_killed_run_loses_itself_and_never_the_file() {
     let run = ["run", filter, "--read", read, "--device", "cpu", "--state", "s"];
     place.run(&run).done();
     let none = place.file("none.pcap", pcap(&[]));
-    // What is in the file, whole or refused.
+    // Reads the file, which must be complete.
     let rows = || -> Vec<[u64; 5]> {
         place.run(&["run", filter, "--read", none, "--state", "s", "--dump-map", "seen=s.csv"]).done();
         let text = String::from_utf8(place.read("s.csv")).unwrap();
@@ -268,19 +268,19 @@ fn a_killed_run_loses_itself_and_never_the_file() {
     };
     let once = rows();
     let size = std::fs::metadata(place.path("s")).unwrap().len();
-    assert!(size > 300_000, "it takes a while to write: {size} bytes");
+    assert!(size > 300_000, "too small to be killed while writing: {size} bytes");
     let (mut runs, mut killed, halfway) = (1, 0, Cell::new(0));
-    // On a machine that is busy with other things, until one was killed while it wrote.
+    // Continue on a busy machine until one run was killed while writing.
     for round in (0..64).take_while(|round| *round < 16 || halfway.get() == 0) {
         let mut child = place.command(&run).stdout(std::process::Stdio::null()).spawn().unwrap();
-        // Longer and longer into the writing.
-        let enough = || {
+        // Kill later and later while it writes.
+        let is_time = || {
             let names = place.names();
             let temporary = names.iter().find(|name| name.ends_with(".tmp"));
             let length = temporary.and_then(|name| Some(place.path(name).metadata().ok()?.len()));
             length.is_some_and(|length| length > size * (round % 16) / 16)
         };
-        while child.try_wait().unwrap().is_none() && !enough() {}
+        while child.try_wait().unwrap().is_none() && !is_time() {}
         child.kill().unwrap();
         killed += usize::from(!child.wait().unwrap().success());
         halfway.set(halfway.get() + usize::from(place.names().iter().any(|name| name.ends_with(".tmp"))));
@@ -291,15 +291,15 @@ fn a_killed_run_loses_itself_and_never_the_file() {
             assert_eq!(now[1..], once[1..].iter().map(|n| n * times).collect::<Vec<_>>()[..], "entry {}", once[0]);
         }
         runs = times;
-        assert_eq!(place.names(), ["f.wgsl", "none.pcap", "s", "s.csv"], "what was left is cleared away");
+        assert_eq!(place.names(), ["f.wgsl", "none.pcap", "s", "s.csv"], "temporary files are removed");
     }
     println!("{killed} were killed, {} of them halfway through the file", halfway.get());
-    assert!(halfway.get() > 0, "none was killed while it wrote");
+    assert!(halfway.get() > 0, "no run was killed while writing");
 }
 
-/// What a filter has made of an `lpm`'s values, and an `lru_hash`, go along too.
+/// Values changed by the filter are carried in `lpm` and `lru_hash` maps too.
 #[test]
-fn prefixes_and_what_was_used_last_are_carried() {
+fn lpm_and_lru_maps_are_carried() {
     let place = Place::new();
     let text = "
         //! map routes: lpm key=1 value=2 entries=1000

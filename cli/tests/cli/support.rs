@@ -1,4 +1,4 @@
-//! Running the program and looking at what it did.
+//! Runs the program and examines its output.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -6,15 +6,15 @@ use std::process::{Command, Output, Stdio};
 
 use tempfile::TempDir;
 
-/// A folder of its own for a test, and the program to run in it.
+/// A temporary folder of a test, in which the program runs.
 pub struct Place {
     dir: TempDir,
 }
 
-/// What a run left behind.
+/// Exit status and output of a run.
 #[derive(Debug)]
 pub struct RunOutput {
-    /// The exit code.
+    /// The exit status.
     pub code: i32,
     /// Standard output.
     pub out: String,
@@ -33,7 +33,7 @@ impl Place {
         self.dir.path().join(name)
     }
 
-    /// Writes a file, and gives its name.
+    /// Writes a file, and returns its name.
     pub fn file<'a>(&self, name: &'a str, content: impl AsRef<[u8]>) -> &'a str {
         std::fs::write(self.path(name), content).unwrap();
         name
@@ -43,12 +43,12 @@ impl Place {
         std::fs::read(self.path(name)).unwrap()
     }
 
-    /// Whether a file is there.
+    /// Returns whether a file exists.
     pub fn has(&self, name: &str) -> bool {
         self.path(name).exists()
     }
 
-    /// The names of all that is there.
+    /// Returns the names of all files, sorted.
     pub fn names(&self) -> Vec<String> {
         let names = std::fs::read_dir(self.dir.path()).unwrap().map(|entry| entry.unwrap().file_name());
         let mut names: Vec<String> = names.map(|name| name.into_string().unwrap()).collect();
@@ -56,7 +56,7 @@ impl Place {
         names
     }
 
-    /// The program, in this folder.
+    /// Returns the command that runs the program in this folder.
     pub fn command<S: AsRef<std::ffi::OsStr>>(&self, args: &[S]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_portcullis"));
         command.args(args).current_dir(self.dir.path()).stdin(Stdio::null());
@@ -67,7 +67,7 @@ impl Place {
         RunOutput::of(self.command(args).output().unwrap())
     }
 
-    /// Runs a line of the shell, in which `portcullis` is the program.
+    /// Runs a shell command in which `portcullis` is the program.
     #[cfg(unix)]
     pub fn shell(&self, line: &str) -> RunOutput {
         let line = format!("portcullis() {{ '{}' \"$@\"; }}\n{line}", env!("CARGO_BIN_EXE_portcullis"));
@@ -75,7 +75,7 @@ impl Place {
         RunOutput::of(shell.args(["-c", &line]).current_dir(self.dir.path()).stdin(Stdio::null()).output().unwrap())
     }
 
-    /// Runs with `input` on standard input.
+    /// Runs the program with `input` on standard input.
     pub fn run_with(&self, args: &[&str], input: &[u8]) -> RunOutput {
         let mut child =
             self.command(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -91,33 +91,33 @@ impl Place {
 }
 
 impl RunOutput {
-    /// Of what a command gave.
+    /// Collects the output of a finished command, which must not have panicked.
     pub fn of(output: Output) -> RunOutput {
         let ran = RunOutput {
-            code: output.status.code().expect("it ended by itself"),
+            code: output.status.code().expect("the program ended by itself"),
             out: String::from_utf8_lossy(&output.stdout).into_owned(),
             bytes: output.stdout,
             err: String::from_utf8_lossy(&output.stderr).into_owned(),
         };
-        ran.no_panic();
+        ran.check_no_panic();
         ran
     }
 
-    /// Output must never look like a crash.
-    fn no_panic(&self) {
+    /// Checks that the output does not look like a crash.
+    fn check_no_panic(&self) {
         for word in ["panicked", "internal error", "RUST_BACKTRACE", "unwrap"] {
             assert!(!self.err.contains(word) && !self.out.contains(word), "{}{}", self.out, self.err);
         }
     }
 
-    /// Expects it to be done.
+    /// Checks that the run succeeded.
     pub fn done(self) -> RunOutput {
         assert_eq!(self.code, 0, "{}{}", self.out, self.err);
         self
     }
 
-    /// Expects it to fail with this code, to say all of this on standard error, and nothing on
-    /// standard output.
+    /// Checks that the run failed with this exit status, with all of these texts on standard error,
+    /// and without standard output.
     pub fn failed(self, code: i32, words: &[&str]) -> RunOutput {
         assert_eq!(self.code, code, "{}{}", self.out, self.err);
         for word in words {
@@ -134,7 +134,7 @@ impl RunOutput {
     }
 }
 
-/// Whether a device is there; one that `PORTCULLIS_REQUIRE` names must be.
+/// Returns whether a device is available; one that `PORTCULLIS_REQUIRE` names must be.
 pub fn has_device(device: &str) -> bool {
     let missing = match portcullis::devices::open(device) {
         Ok(_) => return true,
@@ -146,13 +146,13 @@ pub fn has_device(device: &str) -> bool {
     false
 }
 
-/// A stock filter's path.
+/// Returns a stock filter's path.
 pub fn stock(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shaders").join(name).with_extension("wgsl");
     path.to_str().unwrap().to_owned()
 }
 
-/// The sample capture's path.
+/// Returns the sample capture's path.
 pub fn sample() -> String {
     concat!(env!("CARGO_MANIFEST_DIR"), "/../samples/mixed.pcap").to_owned()
 }
@@ -160,7 +160,7 @@ pub fn sample() -> String {
 /// A filter that passes everything.
 pub const PASS: &str = "fn xdp_filter(pkt: u32) -> u32 { return XDP_PASS; }";
 
-/// A classic capture, little-endian, microseconds: a packet a second.
+/// Builds a classic capture, little-endian, in microseconds, with one packet a second.
 pub fn pcap(packets: &[&[u8]]) -> Vec<u8> {
     let mut file = Vec::new();
     for word in [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 65_535, 1] {
@@ -175,7 +175,7 @@ pub fn pcap(packets: &[&[u8]]) -> Vec<u8> {
     file
 }
 
-/// The packets of a little-endian classic capture.
+/// Returns the packets of a little-endian classic capture.
 pub fn packets(file: &[u8]) -> Vec<Vec<u8>> {
     assert!(matches!(file[..4], [0xd4, 0xc3, 0xb2, 0xa1] | [0x4d, 0x3c, 0xb2, 0xa1]), "{:x?}", &file[..4]);
     let mut rest = &file[24..];

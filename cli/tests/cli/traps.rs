@@ -1,5 +1,5 @@
-//! What a program of an object has not shown to be right is checked as packets run: `check` says
-//! where, and a run where packets were aborted.
+//! Accesses that the analysis cannot prove are checked at run time: `check` lists the places, and a
+//! run reports where packets were aborted.
 
 use serde_json::{Value, json};
 
@@ -7,8 +7,8 @@ use crate::clang;
 use crate::objects::{compile, place};
 use crate::support::{Place, pcap};
 
-/// Two places that are not proved, and a ring; a packet's byte 60 says whether its last one is
-/// read.
+/// A program with two unproved places and an event ring; byte 60 of a packet is the key of the
+/// lookup.
 const UNPROVED: &str = r#"
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
@@ -25,12 +25,12 @@ SEC("xdp") int unproved(struct xdp_md *ctx)
 char LICENSE[] SEC("license") = "GPL";
 "#;
 
-/// Where they are.
+/// Lines of the unproved places.
 const LINES: [u32; 2] = [9, 12];
 const REASONS: [&str; 2] = ["the packet is not so long", "the pointer to a map's value is NULL"];
 
-/// The object, and packets of which three are too short, and of the other seven two have a byte
-/// beyond the map's four entries.
+/// Prepares the object and a capture: three packets are too short, and two of the other seven have
+/// a key beyond the map's four entries.
 fn unproved() -> Option<Place> {
     let place = place(&[])?;
     compile(&place, UNPROVED, &["-g"]).unwrap();
@@ -40,7 +40,7 @@ fn unproved() -> Option<Place> {
     Some(place)
 }
 
-/// The run's arguments, and these.
+/// Returns the arguments of the run, followed by these.
 fn run<'a>(arguments: &[&'a str]) -> Vec<&'a str> {
     [&["run", "prog.o", "--read", "in.pcap", "--json"], arguments].concat()
 }
@@ -52,7 +52,7 @@ fn counts(traps: &Value) -> Vec<(u64, u64, String)> {
 }
 
 #[test]
-fn what_packets_were_aborted_at_is_told() {
+fn places_of_aborted_packets_are_reported() {
     let Some(place) = unproved() else { return };
     for device in ["interp", "cpu"] {
         let ran = place.run(&run(&["--device", device])).done().json();
@@ -65,15 +65,15 @@ fn what_packets_were_aborted_at_is_told() {
     for words in ["\n3 aborted at instruction", "of `unproved`", "prog.c:9: the packet is not so long\n"] {
         assert!(ran.out.contains(words), "{words}: {}", ran.out);
     }
-    // Nothing is told where nothing was: the key is not there.
+    // Without aborted packets nothing is reported.
     let packets = [vec![1; 64], vec![2; 64]];
     place.file("in.pcap", pcap(&packets.each_ref().map(Vec::as_slice)));
     assert_eq!(place.run(&run(&["--device", "interp"])).done().json()["traps"], Value::Null);
 }
 
-/// Where clang knows no line for an instruction it writes 0, which is none.
+/// If clang knows no line for an instruction it writes 0, which is none.
 #[test]
-fn no_place_is_in_line_0() {
+fn every_place_has_a_source_line() {
     let place = Place::new();
     let source = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../compat-tests/xdp/gateway.c");
     let Some(()) = clang::made(clang::to_file(&source, &["-mcpu=v3"], &place.path("gateway.o"))) else { return };
@@ -81,17 +81,17 @@ fn no_place_is_in_line_0() {
     let traps = json["object"]["traps"].as_array().unwrap();
     assert!(!traps.is_empty(), "{json}");
     for trap in traps {
-        // Types and lines are there, so that each place has one.
+        // The object has BTF and line information, so each place has a line.
         assert!(trap["line"].as_u64() > Some(0) && trap["file"].is_string(), "{trap}");
     }
     let ran = place.run(&["check", "gateway.o"]).done();
     assert!(ran.out.contains(".c:") && !ran.out.contains(".c:0:"), "{}", ran.out);
 }
 
-/// Nobody counts packets that were out of fuel, but they are ABORTED at no place, and where the
-/// filter never says so by itself they are all such packets.
+/// Packets out of fuel are not counted as such; they are the ABORTED packets without a place,
+/// unless the filter returns ABORTED itself.
 #[test]
-fn packets_out_of_fuel_are_told() {
+fn packets_out_of_fuel_are_reported() {
     let Some(place) = place(&["-g"]) else { return };
     let loops = |verdict: &str| {
         let source = format!(
@@ -104,7 +104,7 @@ fn packets_out_of_fuel_are_told() {
         );
         compile(&place, &source, &["-g"]).unwrap();
     };
-    // So many iterations, and whether it is to be ABORTED.
+    // Number of iterations, and whether the filter returns ABORTED.
     let packets: Vec<Vec<u8>> = [(3_u8, 0_u8), (40, 0), (9, 1), (200, 1), (41, 0)].map(|(a, b)| vec![a, b, 0]).into();
     place.file("in.pcap", pcap(&packets.iter().map(Vec::as_slice).collect::<Vec<_>>()));
     let fuel = ["--device", "interp", "--fuel", "16"];
@@ -113,20 +113,20 @@ fn packets_out_of_fuel_are_told() {
     assert_eq!(ran["verdicts"]["aborted"], 3);
     assert_eq!(ran["out_of_fuel"], json!({"at_least": 3, "at_most": 3}), "{ran}");
     let text = place.run(&[&["run", "prog.o", "--read", "in.pcap"], &fuel[..]].concat()).done().out;
-    assert!(text.ends_with("\n3 aborted for want of fuel: see --fuel\n"), "{text}");
-    // With enough of it there are none.
+    assert!(text.ends_with("\n3 aborted for lack of fuel: see --fuel\n"), "{text}");
+    // With enough fuel there are none.
     assert_eq!(place.run(&run(&["--device", "interp"])).done().json()["out_of_fuel"], Value::Null);
-    // One more by its own verdict.
+    // One more by the filter's own verdict.
     loops("data[1] ? XDP_ABORTED : XDP_PASS");
     let ran = place.run(&run(&fuel)).done().json();
     assert_eq!((&ran["verdicts"]["aborted"], &ran["out_of_fuel"]), (&4.into(), &json!({"at_least": 0, "at_most": 4})));
     let text = place.run(&[&["run", "prog.o", "--read", "in.pcap"], &fuel[..]].concat()).done().out;
-    assert!(text.ends_with("\n4 aborted for want of fuel, or since the filter says so: see --fuel\n"), "{text}");
+    assert!(text.ends_with("\n4 aborted for lack of fuel or by the filter itself: see --fuel\n"), "{text}");
 }
 
 /// `noop` runs no filter, so nothing is aborted or reported.
 #[test]
-fn the_device_that_passes_everything_takes_such_programs() {
+fn noop_accepts_unproved_programs() {
     let Some(place) = unproved() else { return };
     let ran = place.run(&run(&["--device", "noop"])).done().json();
     assert_eq!((&ran["verdicts"]["pass"], &ran["verdicts"]["aborted"]), (&10.into(), &0.into()), "{ran}");
@@ -137,7 +137,7 @@ fn the_device_that_passes_everything_takes_such_programs() {
 }
 
 #[test]
-fn check_lists_what_is_checked_as_packets_run() {
+fn check_lists_places_checked_at_run_time() {
     let Some(place) = unproved() else { return };
     let ran = place.run(&["check", "prog.o"]).done();
     for words in [
@@ -152,7 +152,7 @@ fn check_lists_what_is_checked_as_packets_run() {
     let traps = json["object"]["traps"].as_array().unwrap();
     let found: Vec<_> = traps.iter().map(|it| (it["line"].as_u64().unwrap() as u32, it["reason"].as_str())).collect();
     assert_eq!(found, [(LINES[0], Some(REASONS[0])), (LINES[1], Some(REASONS[1]))]);
-    // A program that has shown everything.
+    // A program in which everything is proved.
     let proved = UNPROVED
         .replace(
             "__u32 kind = data",
@@ -163,7 +163,7 @@ fn check_lists_what_is_checked_as_packets_run() {
     let ran = place.run(&["check", "prog.o"]).done();
     assert!(ran.out.contains("checked          nothing: it is proved"), "{}", ran.out);
     assert_eq!(place.run(&["check", "prog.o", "--json"]).done().json()["object"]["traps"], json!([]));
-    // Of several programs a line for each.
+    // One line for each of several programs.
     let two = UNPROVED.to_owned()
         + "SEC(\"xdp\") int drops(struct xdp_md *ctx) { return XDP_DROP; }\n"
         + "SEC(\"xdp\") int many(struct xdp_md *ctx) {\nunsigned char *data = (void *)(long)ctx->data; int sum = 0;\n"
@@ -186,7 +186,7 @@ fn check_lists_what_is_checked_as_packets_run() {
 }
 
 #[test]
-fn the_map_of_traps_says_what_it_counts_and_is_read_again() {
+fn the_traps_map_names_its_places_and_can_be_read_again() {
     let Some(place) = unproved() else { return };
     let dumps = ["--dump-map", "traps=a.json", "--dump-map", "traps=a.csv", "--device", "interp"];
     place.run(&run(&dumps)).done();
@@ -207,14 +207,14 @@ fn the_map_of_traps_says_what_it_counts_and_is_read_again() {
         lines[1].starts_with("0,3,unproved,instruction ") && lines[1].ends_with("prog.c,9,the packet is not so long"),
         "{csv}"
     );
-    // Both begin where they left off, and the run tells of its own packets alone.
+    // Both files continue the counts, and the run reports only its own packets.
     for file in ["traps=a.json", "traps=a.csv"] {
         let ran = place.run(&run(&["--map", file, "--dump-map", "traps=b.csv", "--device", "interp"])).done();
         assert_eq!(ran.json()["traps"][0]["count"], 3, "{file}");
         let csv = String::from_utf8(place.read("b.csv")).unwrap();
         assert!(csv.contains("\n0,6,unproved") && csv.contains("\n1,4,unproved"), "{file}: {csv}");
     }
-    // As anybody writes it.
+    // As users would write them.
     for (name, text) in
         [("c.csv", "1,40\n"), ("c.csv", "index,sum\n1,40\n"), ("c.json", r#"[{"index": 1, "sum": 40}]"#)]
     {
@@ -234,7 +234,7 @@ fn the_map_of_traps_says_what_it_counts_and_is_read_again() {
 }
 
 #[test]
-fn rings_are_no_maps_to_look_into() {
+fn event_rings_have_no_entries() {
     let Some(place) = unproved() else { return };
     for arguments in [
         ["--map", "told=x.csv"],
@@ -255,8 +255,8 @@ fn rings_are_no_maps_to_look_into() {
     let ring = json["maps"].as_array().unwrap().iter().find(|it| it["name"] == "told").unwrap();
     let shape = (&ring["kind"], &ring["record_bytes"], &ring["object"]);
     assert_eq!(shape, (&json!("ring"), &json!(4), &json!({"type": "ringbuf", "max_entries": 4096})));
-    // Neither rings nor what was aborted is anything to another run: a file of state is good for
-    // the program as it is built anew.
+    // State files hold neither events nor counts of aborted packets, so they fit the program after
+    // it is rebuilt.
     place.run(&run(&["--state", "state", "--device", "interp"])).done();
     let proved = UNPROVED.replace("return *value", "if (!value) return XDP_DROP;\nreturn *value");
     compile(&place, &proved.replace("4096", "8192"), &["-g"]).unwrap();
@@ -264,8 +264,8 @@ fn rings_are_no_maps_to_look_into() {
     assert!(place.read("state").len() < 1000);
 }
 
-/// An addition that is atomic, and three that cannot be: what was there decides, it is at an odd
-/// place, and it is one of a packed structure.
+/// An atomic addition, and three that are not: its old value is used, it is at an odd offset, or it
+/// is in a packed structure.
 const LOSSY: &str = r#"
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
@@ -290,7 +290,7 @@ char LICENSE[] SEC("license") = "GPL";
 "#;
 
 #[test]
-fn check_tells_of_additions_that_may_be_lost() {
+fn check_reports_additions_that_may_be_lost() {
     let Some(place) = place(&[]) else { return };
     compile(&place, LOSSY, &["-g"]).unwrap();
     let ran = place.run(&["check", "prog.o"]).done();
@@ -298,15 +298,15 @@ fn check_tells_of_additions_that_may_be_lost() {
         "lossy            3 places, where what is added to a map's value may be lost among packets side by side\n";
     assert!(ran.out.contains(row), "{}", ran.out);
     let losses = place.run(&["check", "prog.o", "--json"]).json()["object"]["losses"].take();
-    let told: Vec<_> = losses.as_array().unwrap().iter().map(|it| (&it["line"], &it["reason"])).collect();
+    let reported: Vec<_> = losses.as_array().unwrap().iter().map(|it| (&it["line"], &it["reason"])).collect();
     let [decides, odd, packed] = [
         "the loaded value is used for more than the addition",
         "its offset is not known to be a multiple of its size",
         "it is loaded and stored in parts, like a member of a packed structure",
     ]
     .map(Value::from);
-    assert_eq!(told, [(&15.into(), &decides), (&17.into(), &odd), (&18.into(), &packed)], "{losses}");
-    // Without those there is nothing to tell.
+    assert_eq!(reported, [(&15.into(), &decides), (&17.into(), &odd), (&18.into(), &packed)], "{losses}");
+    // Without them nothing is reported.
     compile(
         &place,
         &LOSSY.replace("if (cells->tokens)", "").replace("++*odd;", "").replace("cells->packed.count++;", ""),
@@ -318,8 +318,8 @@ fn check_tells_of_additions_that_may_be_lost() {
     assert_eq!(place.run(&["check", "prog.o", "--json"]).json()["object"]["losses"], json!([]));
 }
 
-/// A value that is filled and looked at again; and a sum, which has nothing to do with that.
-const OWN: &str = r#"
+/// A per-CPU value that is written and read again, and a sum, which is unaffected.
+const PER_CPU_VALUE: &str = r#"
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 struct room { __u32 kind, other; __u64 packets; __u8 all[8]; };
@@ -339,24 +339,24 @@ char LICENSE[] SEC("license") = "GPL";
 "#;
 
 #[test]
-fn check_tells_what_each_packet_has_to_itself() {
+fn check_reports_values_that_each_packet_copies() {
     let Some(place) = place(&[]) else { return };
-    let told = |source: &str| {
+    let check = |source: &str| {
         compile(&place, source, &["-g"]).unwrap();
         let out = place.run(&["check", "prog.o"]).done().out;
         (out, place.run(&["check", "prog.o", "--json"]).json()["object"]["copies"].take())
     };
-    let (out, json) = told(OWN);
+    let (out, json) = check(PER_CPU_VALUE);
     assert!(out.contains("own copies       4 bytes of the value of `rooms` are each packet's own\n"), "{out}");
     assert_eq!(json, json!([{"map": "rooms", "bytes": 4, "filled": 0}]));
-    // Which of the bytes are meant only the packet says.
+    // Only the packet decides which bytes are used.
     let anywhere = "room->all[bpf_get_prandom_u32() & 7] = 1; return room->all[at & 7] ? ";
-    let (out, json) = told(&OWN.replace("return room->kind > 1 ? ", anywhere));
+    let (out, json) = check(&PER_CPU_VALUE.replace("return room->kind > 1 ? ", anywhere));
     let row =
         "own copies       8 bytes of the value of `rooms` are each packet's own, of which it copies 8 when it begins\n";
     assert!(out.contains(row), "{out}");
     assert_eq!(json, json!([{"map": "rooms", "bytes": 8, "filled": 8}]));
-    let (out, json) = told(&OWN.replace("room->kind > 1", "at"));
+    let (out, json) = check(&PER_CPU_VALUE.replace("room->kind > 1", "at"));
     assert!(!out.contains("own copies"), "{out}");
     assert_eq!(json, json!([]));
 }

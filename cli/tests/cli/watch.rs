@@ -1,4 +1,4 @@
-//! `run --watch-map`: a map that follows a file while packets flow.
+//! `run --watch-map`: a map that follows a file during a run.
 
 use std::fs;
 use std::time::Duration;
@@ -6,13 +6,13 @@ use std::time::Duration;
 use crate::live::{LOOK_UP, Live};
 use crate::support::{PASS, Place, has_device, pcap};
 
-/// Under another name first, as those should who write such files.
+/// Replaces a file by renaming, as programs that write such files should.
 fn replace(place: &Place, name: &str, content: &str) {
     fs::rename(place.path(place.file("new", content)), place.path(name)).unwrap();
 }
 
 #[test]
-fn a_map_follows_its_file_and_nothing_is_lost() {
+fn a_map_follows_its_file_and_keeps_what_the_filter_counted() {
     for device in ["cpu", "interp"] {
         if !has_device(device) {
             continue;
@@ -21,54 +21,54 @@ fn a_map_follows_its_file_and_nothing_is_lost() {
         place.file("f.wgsl", LOOK_UP);
         place.file("h.csv", "10.0.0.1,1,0\n10.0.0.9,9,0\n");
         let mut live = Live::start(&place, &["--device", device, "--watch-map", "hosts=h.csv"]);
-        assert_eq!(live.ask(1), [1, 1], "{device}: it is there before the first packet");
+        assert_eq!(live.ask(1), [1, 1], "{device}: the entry exists before the first packet");
         assert_eq!([live.ask(9), live.ask(9)], [[9, 1], [9, 2]]);
         assert_eq!(live.ask(2), [0, 0]);
-        // One changes, one comes, one stays.
+        // One row changes, one is added, one stays.
         replace(&place, "h.csv", "10.0.0.1,5,100\n10.0.0.2,2,0\n10.0.0.9,9,0\n");
         live.until(2, |_, answer| answer == [2, 1]);
-        assert_eq!([live.ask(1), live.ask(9)], [[5, 101], [9, 3]], "what the filter has counted stays");
-        // Written in place, and wrong: nothing changes, and that is told once.
+        assert_eq!([live.ask(1), live.ask(9)], [[5, 101], [9, 3]], "counts of the filter are kept");
+        // Written in place with an error: the map does not change, and one warning is printed.
         place.file("h.csv", "10.0.0.1,6,0\n10.0.0.2,x,0\n");
-        live.until(9, |live, _| live.said().contains("until h.csv is right again"));
+        live.until(9, |live, _| live.log().contains("until h.csv is valid again"));
         for _ in 0..100 {
             live.ask(9);
             std::thread::sleep(Duration::from_millis(10));
         }
         assert_eq!(live.ask(1), [5, 102]);
-        // More than there is room for.
+        // More rows than the map has room for.
         let rows: String = (0..2000).map(|n| format!("10.1.{}.{},0,0\n", n / 256, n % 256)).collect();
         place.file("h.csv", rows);
-        live.until(9, |live, _| live.said().contains("there is no room in the map"));
+        live.until(9, |live, _| live.log().contains("there is no room in the map"));
         assert_eq!(live.ask(1), [5, 103]);
         fs::remove_file(place.path("h.csv")).unwrap();
-        live.until(9, |live, _| live.said().contains("No such file or directory"));
+        live.until(9, |live, _| live.log().contains("No such file or directory"));
         assert_eq!([live.ask(1), live.ask(2)], [[5, 104], [2, 2]]);
-        // Right again; one is gone.
+        // Valid again, with one row less.
         place.file("h.csv", "10.0.0.9,9,0\n10.0.0.2,3,0\n");
         live.until(2, |_, answer| answer[0] == 3);
         assert_eq!(live.ask(1), [0, 0]);
         let nines = live.ask(9)[1];
-        assert!(nines > 100, "it was counted through all of it: {nines}");
-        let said = live.end();
-        let stays = "the map `hosts` stays as it is until h.csv is right again";
+        assert!(nines > 100, "counting continued throughout: {nines}");
+        let log = live.end();
+        let stays = "the map `hosts` stays unchanged until h.csv is valid again";
         let wanted = [
             "warning: h.csv:2: column 2: `x` is neither a number nor an address; expected a number (80, 0x50) or an IPv4 address, a MAC",
             stays,
-            // Seven tenths of 2048 places.
+            // Seven tenths of 2048 slots.
             "warning: h.csv:1434: there is no room in the map `hosts` for this row and those behind it (entries=1000)",
             stays,
             "warning: h.csv: No such file or directory (os error 2)",
             stays,
-            "h.csv is right again, and the map `hosts` follows it",
+            "h.csv is valid again; the map `hosts` follows it",
         ];
-        assert_eq!(said.lines().collect::<Vec<_>>(), wanted, "{device}");
+        assert_eq!(log.lines().collect::<Vec<_>>(), wanted, "{device}");
     }
 }
 
-/// Of what was there before, by `--state` or `--map`, there is what the file has.
+/// The file replaces entries from `--state` or `--map`.
 #[test]
-fn a_map_begins_with_what_the_file_has() {
+fn a_map_starts_with_the_files_entries() {
     let place = Place::new();
     place.file("f.wgsl", LOOK_UP);
     place.file("a.csv", "10.0.0.1,1,0\n10.0.0.2,1,0\n");
@@ -85,7 +85,7 @@ fn a_map_begins_with_what_the_file_has() {
 }
 
 #[test]
-fn wrong_uses_are_told_before_the_run() {
+fn wrong_usage_is_refused_before_the_run() {
     let place = Place::new();
     let filter = place.file("f.wgsl", LOOK_UP);
     let none = place.file("none.wgsl", PASS);
@@ -95,12 +95,12 @@ fn wrong_uses_are_told_before_the_run() {
     let run = |args: &[&str]| place.run(&[&["run", "--read", capture], args].concat());
     run(&[filter, "--watch-map", "hosts"])
         .failed(2, &["expected NAME=FILE, for example --watch-map blocked=blocked.csv"]);
-    run(&[filter, "--watch-map", "hosts=h.txt"]).failed(2, &["files' names end in .csv or .json"]);
+    run(&[filter, "--watch-map", "hosts=h.txt"]).failed(2, &["the file name must end in .csv or .json"]);
     run(&[filter, "--watch-map", "host=h.csv"]).failed(2, &["--watch-map host=h.csv: the filter has no map `host`"]);
     run(&[none, "--watch-map", "hosts=h.csv"]).failed(2, &["the filter has no map `hosts`; it has no maps"]);
     run(&[filter, "--watch-map", "hosts=h.csv", "--device", "noop"]).failed(2, &["noop runs no filter"]);
     let twice = run(&[filter, "--watch-map", "hosts=h.csv", "--watch-map", "hosts=b.csv"]);
-    twice.failed(2, &["--watch-map hosts=b.csv: the map follows h.csv already; it can follow one file"]);
+    twice.failed(2, &["--watch-map hosts=b.csv: the map already follows h.csv; a map can follow only one file"]);
     run(&[filter, "--watch-map", "hosts=h.csv", "--dump-map", "hosts=h.csv"])
         .failed(2, &["--dump-map hosts=h.csv: this is what --watch-map reads"]);
     let ran = run(&[filter, "--watch-map", "hosts=bad.csv"]).failed(1, &[]);
@@ -111,7 +111,7 @@ fn wrong_uses_are_told_before_the_run() {
 }
 
 #[test]
-fn prefixes_follow_a_file_as_well() {
+fn lpm_maps_follow_a_file_too() {
     let place = Place::new();
     let text = LOOK_UP.replace("hosts: hash key=1", "hosts: lpm key=1");
     place.file("f.wgsl", text);
@@ -122,9 +122,9 @@ fn prefixes_follow_a_file_as_well() {
     live.until(1, |_, answer| answer == [4, 1]);
     assert_eq!([live.ask(2), live.ask(99), live.ask(202)], [[3, 1], [0, 0], [2, 3]]);
     place.file("p.csv", "10.0.0.1/8,1,0\n");
-    live.until(1, |live, _| live.said().contains("stays as it is"));
+    live.until(1, |live, _| live.log().contains("stays unchanged"));
     assert_eq!(live.ask(2), [3, 2]);
-    let said = live.end();
+    let log = live.end();
     let why = "warning: p.csv:1: column 1: `10.0.0.1/8` has bits set beyond its length: did you mean `10.0.0.0/8`?\n";
-    assert!(said.starts_with(why), "{said}");
+    assert!(log.starts_with(why), "{log}");
 }

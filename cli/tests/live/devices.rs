@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use portcullis::device::{Device, Dispatch, READS_IN_PLACE};
+use portcullis::device::{Device, Dispatch, InPlaceReads};
 use portcullis_live_tests::frames::udp;
 use portcullis_live_tests::{Namespace, PacketSocket, Suite, Veth};
 use serde_json::Value;
@@ -12,7 +12,7 @@ use crate::each_device;
 use crate::support::{ExitedRun, Running, TIMEOUT, command_on};
 
 /// Part of the note that a run prints if packets are not filtered in place.
-const COPIES: &str = "gets a copy of what the filter needs of each packet";
+const COPIES: &str = "works on copies of the packet bytes that the filter needs";
 
 /// A device with one of its dispatch methods.
 pub struct DeviceUnderTest {
@@ -51,7 +51,7 @@ impl DeviceUnderTest {
         match self.backend {
             "cuda" => matches!(self.dispatch, Dispatch::Inline | Dispatch::Pipelined),
             "wgpu" => false,
-            _ => self.device.info().limits.contains(&(READS_IN_PLACE, "yes".into())),
+            _ => self.device.info().in_place_reads() == InPlaceReads::Always,
         }
     }
 
@@ -160,9 +160,9 @@ fn verdicts_of_every_device_reach_the_peers_byte_for_byte() {
             let numbers = first..first + FRAMES_IN_FLIGHT;
             numbers.clone().for_each(|number| peer.send(&frame(&veth, number)));
             for number in numbers.filter(|number| number % 6 < 3) {
-                let came = [&mut peer, &mut stack, &mut far][number as usize % 6].receive(TIMEOUT);
-                let came = came.unwrap_or_else(|| panic!("{id} {dispatch}: {number} does not arrive")).bytes;
-                assert_eq!(came, summed(frame(&veth, number)), "{id} {dispatch}: {number}");
+                let received = [&mut peer, &mut stack, &mut far][number as usize % 6].receive(TIMEOUT);
+                let received = received.unwrap_or_else(|| panic!("{id} {dispatch}: {number} does not arrive")).bytes;
+                assert_eq!(received, summed(frame(&veth, number)), "{id} {dispatch}: {number}");
             }
         }
         running.signal("INT");
@@ -182,9 +182,9 @@ fn verdicts_of_every_device_reach_the_peers_byte_for_byte() {
             let numbers = first..first + FRAMES_IN_FLIGHT;
             numbers.clone().for_each(|number| peer.send(&frame(&veth, number)));
             for number in numbers {
-                let came =
+                let received =
                     peer.receive(TIMEOUT).unwrap_or_else(|| panic!("{id} {dispatch}: {number} does not arrive")).bytes;
-                assert_eq!(came, resized(&frame(&veth, number), number), "{id} {dispatch}: {number}");
+                assert_eq!(received, resized(&frame(&veth, number), number), "{id} {dispatch}: {number}");
             }
         }
         running.signal("TERM");

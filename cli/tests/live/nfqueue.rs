@@ -109,17 +109,17 @@ fn datagrams(
     sender.connect(receiver.local_addr().unwrap()).unwrap();
     let (stop, settled, sent, seen) =
         (AtomicBool::new(false), AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
-    let came = std::thread::scope(|scope| {
+    let received = std::thread::scope(|scope| {
         let (settle_guard, stop_guard) = (SetOnDrop(&settled), SetOnDrop(&stop));
-        let came = scope.spawn(|| {
-            let (mut came, mut buffer) = (Vec::new(), [0; 2048]);
+        let received = scope.spawn(|| {
+            let (mut received, mut buffer) = (Vec::new(), [0; 2048]);
             loop {
                 match receiver.recv(&mut buffer) {
-                    Ok(length) => came.push(buffer[..length].to_vec()),
-                    Err(_) if settled.load(Ordering::Relaxed) => return came,
+                    Ok(length) => received.push(buffer[..length].to_vec()),
+                    Err(_) if settled.load(Ordering::Relaxed) => return received,
                     Err(_) => {}
                 }
-                seen.store(came.len() as u64, Ordering::Relaxed);
+                seen.store(received.len() as u64, Ordering::Relaxed);
             }
         });
         let send = scope.spawn(|| {
@@ -136,9 +136,9 @@ fn datagrams(
         drop(stop_guard);
         send.join().unwrap();
         drop(settle_guard);
-        came.join().unwrap()
+        received.join().unwrap()
     });
-    (sent.into_inner(), came)
+    (sent.into_inner(), received)
 }
 
 #[test]
@@ -151,7 +151,7 @@ fn verdicts_of_every_device_are_executed_and_filters_reloaded_under_load() {
     on_each(&suite, |tested| {
         let (id, dispatch) = (tested.id(), tested.dispatch());
         let running = tested.start(&right, &a, &["--nfqueue", "5", "--control", &socket]);
-        let (sent, came) = datagrams((&left, &right), veth.right.ipv4().into(), |sent| {
+        let (sent, received) = datagrams((&left, &right), veth.right.ipv4().into(), |sent| {
             for filter in [&b, &a, &b] {
                 wait_for_more(sent, 500);
                 ctl.done(&["reload", &format!("{filter}.wgsl")]);
@@ -164,15 +164,15 @@ fn verdicts_of_every_device_are_executed_and_filters_reloaded_under_load() {
         let json = ended.json();
         let mut marks = [0; 2];
         let passing: Vec<u32> = (0..sent as u32).filter(|number| number % 5 < 2).collect();
-        assert_eq!(came.len(), passing.len(), "{id} {dispatch}: {json}");
-        for (number, came) in passing.into_iter().zip(came) {
+        assert_eq!(received.len(), passing.len(), "{id} {dispatch}: {json}");
+        for (number, received) in passing.into_iter().zip(received) {
             let mut want = datagram(number);
             if number % 5 == 1 {
-                let second = came[WRITTEN] == 0xbb;
+                let second = received[WRITTEN] == 0xbb;
                 want[WRITTEN..8].copy_from_slice(if second { &[0xbb, 0xbb, 0, 2] } else { &[0xaa, 0xaa, 0, 1] });
                 marks[usize::from(second)] += 1;
             }
-            assert_eq!(came, want, "{id} {dispatch}: {number}");
+            assert_eq!(received, want, "{id} {dispatch}: {number}");
         }
         assert!(marks.iter().all(|mark| *mark > 50), "{id} {dispatch}: both filters rewrote packets: {marks:?}");
         let of = |rest: u64| (sent + 4 - rest) / 5;
@@ -250,7 +250,7 @@ fn invalid_arguments_are_refused() {
         assert!(stderr.contains(message), "{arguments:?}: {stderr}");
     }
     for (filter, dispatch, code, message) in [
-        ("minimal", "inline", 2, "with `--dispatch inline` each batch is waited for"),
+        ("minimal", "inline", 2, "`--dispatch inline` has no queue that could be full"),
         ("conntrack_fw", "pipelined", 1, "its maps would be in two places"),
     ] {
         let arguments = ["--nfqueue", "1", "--overload", "cpu", "--dispatch", dispatch];

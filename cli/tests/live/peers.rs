@@ -57,7 +57,7 @@ fn check_ports_80_and_8080(from: &Namespace, addresses: &[IpAddr], how: &str) {
     for address in addresses {
         let allowed = curl(from, *address, 80, TIMEOUT.as_secs());
         assert!(allowed.status.success(), "{how}, {address}: {}", String::from_utf8_lossy(&allowed.stderr));
-        assert!(allowed.stdout == page(), "{how}, {address}: {} bytes came, or the wrong ones", allowed.stdout.len());
+        assert!(allowed.stdout == page(), "{how}, {address}: received {} bytes, or wrong ones", allowed.stdout.len());
         let refused = curl(from, *address, 8080, 1);
         let output_text = String::from_utf8_lossy(&refused.stderr);
         assert_eq!(
@@ -174,7 +174,7 @@ fn carry(between: (&Namespace, &Namespace), address: Ipv4Addr) -> u64 {
     let transfers = TRANSFERS.iter().map(|options| {
         let received = iperf3(between, address, options);
         // The end of a transfer may still be in buffers when the server counts.
-        assert!(received > TRANSFER / 2, "{options:?}: {received} of {TRANSFER} bytes came");
+        assert!(received > TRANSFER / 2, "{options:?}: received {received} of {TRANSFER} bytes");
         received
     });
     transfers.sum()
@@ -186,9 +186,9 @@ fn iperf3_transfers_pass_router_v4() {
     let router = Router::new(&hosts);
     let Hosts { left, right, far, .. } = &hosts;
     let running = router.start(&hosts, &[]);
-    let came = carry((left, right), far.right.ipv4());
+    let received = carry((left, right), far.right.ipv4());
     let json = stop(running);
-    assert!(count(&json["bytes_out"]) > came, "{json}");
+    assert!(count(&json["bytes_out"]) > received, "{json}");
     assert!(count(&json["checksums_completed"]) > 0, "the senders leave checksums to a card: {json}");
 }
 
@@ -217,9 +217,9 @@ fn iperf3_transfers_pass_mac_swap_beside_a_router() {
 
     let running = Running::start(command(&side, "mac_swap", &["--af-xdp", aside.right.name()]));
     assert!(ping(&left, far.right.ipv4().into(), TIMEOUT));
-    let came = carry((&left, &right), far.right.ipv4());
+    let received = carry((&left, &right), far.right.ipv4());
     let json = stop(running);
-    assert!(count(&json["bytes_out"]) > came, "{json}");
+    assert!(count(&json["bytes_out"]) > received, "{json}");
     assert_eq!(json["packets"], json["verdicts"]["tx"], "{json}");
     assert!(count(&json["checksums_completed"]) > 0, "the senders leave checksums to a card: {json}");
     drop(suite);

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use portcullis::io::synth::Random;
+use portcullis::packet_io::synth::Random;
 use portcullis_live_tests::Suite;
 use portcullis_xdp::Object;
 use serde::Deserialize;

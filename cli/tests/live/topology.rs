@@ -108,9 +108,9 @@ fn router_v4_forwards_between_two_networks() {
         let sender = left.run(|| UdpSocket::bind((near.left.ipv4(), 0))).unwrap();
         sender.send_to(b"through the router", (far.right.ipv4(), 9)).unwrap();
         let is_it = |frame: &portcullis_live_tests::Frame| frame.bytes.ends_with(b"through the router");
-        let came = arrives.receive_where(TIMEOUT, is_it).expect("the datagram is forwarded").bytes;
-        assert_eq!((&came[..6], &came[6..12]), (&far.right.mac()[..], &far.left.mac()[..]), "{mode}");
-        assert_eq!(came[22], 63, "{mode}: the TTL is decremented");
+        let received = arrives.receive_where(TIMEOUT, is_it).expect("the datagram is forwarded").bytes;
+        assert_eq!((&received[..6], &received[6..12]), (&far.right.mac()[..], &far.left.mac()[..]), "{mode}");
+        assert_eq!(received[22], 63, "{mode}: the TTL is decremented");
 
         running.signal("INT");
         let ended = running.wait();
@@ -208,23 +208,23 @@ fn reflected_datagrams_and_connections_reach_their_own_sockets() {
     for length in (0..=1472_usize).step_by(16).chain([1, 1471]) {
         let sent: Vec<u8> = (0..length).map(|at| (at * 3 + length) as u8).collect();
         socket.send(&sent).unwrap();
-        let mut came = [0; 1500];
-        let count = socket.recv(&mut came).unwrap_or_else(|e| panic!("{length}: {e}"));
-        assert!(came[..count] == sent, "{length}: {count} bytes came back, or the wrong ones");
+        let mut received = [0; 1500];
+        let count = socket.recv(&mut received).unwrap_or_else(|e| panic!("{length}: {e}"));
+        assert!(received[..count] == sent, "{length}: received {count} bytes, or wrong ones");
     }
 
     let stream = left.run(|| TcpStream::connect_timeout(&(veth.right.ipv4(), 7).into(), TIMEOUT)).unwrap();
     stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     stream.set_write_timeout(Some(TIMEOUT)).unwrap();
     let sent: Vec<u8> = (0..2_000_000_u32).map(|at| (at.wrapping_mul(0x9e37_79b9) >> 24) as u8).collect();
-    let mut came = Vec::new();
+    let mut received = Vec::new();
     std::thread::scope(|scope| {
         let (mut out, mut back, sent) = (stream.try_clone().unwrap(), stream, &sent);
         let writer = scope.spawn(move || out.write_all(sent).and_then(|()| out.shutdown(Shutdown::Write)));
-        back.read_to_end(&mut came).unwrap();
+        back.read_to_end(&mut received).unwrap();
         writer.join().unwrap().unwrap();
     });
-    assert!(came == sent, "{} of {} bytes came back, or the wrong ones", came.len(), sent.len());
+    assert!(received == sent, "received {} of {} bytes, or wrong ones", received.len(), sent.len());
 
     running.signal("INT");
     let ended = running.wait();
@@ -242,17 +242,17 @@ fn every_queue_is_served_by_a_lane_of_its_own() {
     let running = Running::start(command(&right, "mac_swap", &arguments));
     assert!(running.log.contains("queues 0,1,2,3"), "{}", running.log);
     let sent: Vec<_> = (1000..1400_u16).map(|port| udp(&veth, port, &port.to_be_bytes())).collect();
-    let mut came = Vec::new();
+    let mut received = Vec::new();
     // At most as many in flight as the link has room for.
     for some in sent.chunks(50) {
         some.iter().for_each(|frame| peer.send(frame));
         let ours = |frame: &portcullis_live_tests::Frame| frame.ether_type() == 0x0800;
-        came.extend(some.iter().map(|_| peer.receive_where(TIMEOUT, ours).expect("the frame comes back").bytes));
+        received.extend(some.iter().map(|_| peer.receive_where(TIMEOUT, ours).expect("the frame comes back").bytes));
     }
     let mut wanted: Vec<_> = sent.into_iter().map(swapped).collect();
-    came.sort();
+    received.sort();
     wanted.sort();
-    assert!(came == wanted, "{} frames came back, or the wrong ones", came.len());
+    assert!(received == wanted, "received {} frames, or wrong ones", received.len());
     running.signal("INT");
     let json = running.wait().json();
     let lanes = json["lanes"].as_array().unwrap();

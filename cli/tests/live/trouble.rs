@@ -51,7 +51,7 @@ fn a_device_that_does_not_finish_in_time_is_cancelled() {
     running.signal("INT");
     let ExitedRun { status, stdout, stderr } = running.wait();
     assert_eq!(status.code(), Some(130), "{stderr}");
-    assert!(stderr.contains("given up") && stderr.contains("no map is written"), "{stderr}");
+    assert!(stderr.contains("abandoned") && stderr.contains("no map is written"), "{stderr}");
     assert!(!stderr.contains("error: "), "{stderr}");
     let line: serde_json::Value = serde_json::from_str(&stdout).unwrap();
     assert!(line["packets"].as_u64() > Some(0) && line["lost"]["failed"] == line["packets"], "{line}");
@@ -177,8 +177,8 @@ fn interfaces_of_a_killed_run_are_removed_by_the_next() {
 /// Returns whether a text passes between the ends of a connection in both directions.
 fn exchange(one: &mut TcpStream, other: &mut TcpStream, text: &str) -> bool {
     let go = |from: &mut TcpStream, to: &mut TcpStream| {
-        let mut came = vec![0; text.len()];
-        from.write_all(text.as_bytes()).is_ok() && to.read_exact(&mut came).is_ok() && came == text.as_bytes()
+        let mut received = vec![0; text.len()];
+        from.write_all(text.as_bytes()).is_ok() && to.read_exact(&mut received).is_ok() && received == text.as_bytes()
     };
     go(one, other) && go(other, one)
 }
@@ -210,11 +210,11 @@ fn connections_outside_the_rules_survive_a_run() {
     let running = Running::start(command(&right, "minimal", &["--af-xdp", veth.right.name(), "--stack", "none"]));
     server.set_read_timeout(Some(QUIET_TIME)).unwrap();
     client.write_all(b"late").unwrap();
-    let mut came = [0; 4];
-    assert!(server.read_exact(&mut came).is_err(), "the packet is taken by the run");
+    let mut received = [0; 4];
+    assert!(server.read_exact(&mut received).is_err(), "the packet is taken by the run");
     running.signal("INT");
     assert!(running.wait().status.success());
     server.set_read_timeout(Some(TIMEOUT)).unwrap();
-    server.read_exact(&mut came).unwrap();
-    assert_eq!(&came, b"late");
+    server.read_exact(&mut received).unwrap();
+    assert_eq!(&received, b"late");
 }

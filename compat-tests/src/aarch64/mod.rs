@@ -13,7 +13,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 
 use portcullis_core::device::{
-    Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, LoadOptions, READS_IN_PLACE, Session,
+    Device, DeviceError, DeviceInfo, DeviceKind, DeviceLimit, Dispatch, InPlaceReads, LoadOptions, Session,
 };
 use portcullis_core::packet::{Descriptor, Metadata, READABLE_PAST_END, RESIZE_ROOM};
 use portcullis_core::program::Program;
@@ -48,7 +48,7 @@ impl Aarch64 {
             kind: DeviceKind::Cpu,
             driver: version,
             dispatch: Dispatch::COMMON,
-            limits: vec![("threads", "1".into()), (READS_IN_PLACE, "yes".into())],
+            limits: vec![DeviceLimit::new("threads", "1"), DeviceLimit::ReadsInPlace(InPlaceReads::Always)],
         };
         Some(Aarch64 { info, style })
     }

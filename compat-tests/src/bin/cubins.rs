@@ -7,7 +7,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use portcullis::cuda::cubins;
+use portcullis::backend::cuda::cubins;
 use portcullis::device::Dispatch;
 use portcullis_compat_tests::nvidia::ARCHITECTURES;
 use portcullis_conformance::filters;

@@ -21,7 +21,7 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use portcullis::io::{Source as _, SourceOptions, capture};
+use portcullis::packet_io::{Source as _, SourceOptions, capture};
 use portcullis_bpf as bpf;
 pub use portcullis_bpf::Instruction;
 use portcullis_conformance::corpora::Packet;
@@ -200,7 +200,7 @@ pub fn packets() -> Vec<Packet> {
 /// Appends at most [`MAX_PER_CAPTURE`] packets of a capture, up to the first error.
 fn read(file: &Path, into: &mut Vec<Packet>) {
     let before = into.len();
-    let Ok(mut source) = capture::open(&file.to_string_lossy(), &SourceOptions::default()) else { return };
+    let Ok(mut source) = capture::open(file, &SourceOptions::default()) else { return };
     while let Ok(Some(batch)) = source.next_batch() {
         for (index, bytes) in batch.packets().enumerate() {
             if into.len() - before == MAX_PER_CAPTURE {

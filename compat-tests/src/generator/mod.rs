@@ -438,8 +438,7 @@ mod tests {
         let mut counts = [0; 5];
         for seed in 0..500 {
             let filter = filter(seed, &Config::varied(seed));
-            let options =
-                ProgramOptions { parameters: filter.parameters.clone(), fuel: 500, ..ProgramOptions::default() };
+            let options = ProgramOptions::default().with_parameters(filter.parameters.clone()).with_fuel(500);
             let program = wgsl::compile(&Source::new(format!("{seed}.wgsl"), &*filter.text), &options)
                 .unwrap_or_else(|errors| panic!("seed {seed}:\n{}\n{}", errors.render(), filter.text));
             let interpreter =

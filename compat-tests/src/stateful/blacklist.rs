@@ -1,6 +1,6 @@
 //! Model of `blacklist`: drops packets from a list of networks.
 
-use portcullis::io::synth::Random;
+use portcullis::packet_io::synth::Random;
 use portcullis_core::packet::Verdict;
 
 use super::ip::ip;

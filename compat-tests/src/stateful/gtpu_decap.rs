@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use portcullis::io::synth::Random;
+use portcullis::packet_io::synth::Random;
 use portcullis_core::packet::Verdict;
 
 use super::ip::{Ip, ip};

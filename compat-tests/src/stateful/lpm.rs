@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use portcullis::io::synth::Random;
+use portcullis::packet_io::synth::Random;
 
 use super::ip::own_words;
 

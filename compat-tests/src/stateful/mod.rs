@@ -91,7 +91,7 @@ pub fn programs(name: &str, parameters: &[(&str, &str)]) -> Vec<Arc<Program>> {
     let options = |capital: bool| {
         let named = |name: &str| if capital { name.to_uppercase() } else { name.to_owned() };
         let parameters = parameters.iter().map(|(name, value)| (named(name), (*value).to_owned())).collect();
-        ProgramOptions { parameters, ..ProgramOptions::default() }
+        ProgramOptions::default().with_parameters(parameters)
     };
     let in_wgsl = Source::new(format!("{name}.wgsl"), with_small_tables(find(stock::STATEFUL_WGSL)));
     let in_wgsl = wgsl::compile(&in_wgsl, &options(false));
@@ -130,7 +130,7 @@ fn ways(kind: DeviceKind) -> &'static [(usize, &'static [usize])] {
 pub fn check(device: &Arc<dyn Device>, program: &Arc<Program>, phases: &[Phase], want: &Outcomes) {
     let info = device.info();
     for (threads, sizes) in ways(info.kind) {
-        let options = LoadOptions { threads: NonZeroUsize::new(*threads), ..LoadOptions::default() };
+        let options = LoadOptions::default().with_threads(NonZeroUsize::new(*threads));
         let name = format!("{} on {}, {threads} threads", program.source().name, info.id);
         let mut session = match device.load(program, &options) {
             // Dispatch methods that filter packets in parallel may reject a filter, with a reason.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use portcullis::io::synth::Random;
+use portcullis::packet_io::synth::Random;
 use portcullis_core::packet::Verdict;
 
 use super::ip::ip;

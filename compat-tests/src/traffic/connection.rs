@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-use portcullis::io::synth::Random;
+use portcullis::packet_io::synth::Random;
 
 use super::frame::{ACK, FIN, Frame, PSH, RST, SYN};
 

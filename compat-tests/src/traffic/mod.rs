@@ -11,7 +11,7 @@ pub use portcullis_conformance::corpora::Packet;
 
 use connection::Connection;
 use frame::{ACK, FIN, Frame, PSH, RST, SYN};
-use portcullis::io::synth::Random;
+use portcullis::packet_io::synth::Random;
 use portcullis_core::packet::Metadata;
 
 /// Parameters of the traffic.

@@ -2,9 +2,9 @@
 
 use std::fmt::Write as _;
 
+use portcullis::backend::opencl::measure::VendorKernel;
+use portcullis::backend::opencl::{OpenClDevice, probe};
 use portcullis::device::DeviceError;
-use portcullis::opencl::measure::VendorKernel;
-use portcullis::opencl::{OpenClDevice, probe};
 use portcullis_core::packet::Metadata;
 
 use super::{Answer, Unavailable, Unit};

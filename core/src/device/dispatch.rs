@@ -5,7 +5,8 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use super::{
-    Completion, Device, DeviceError, DeviceInfo, Imported, LoadOptions, Session, Stages, SubmitError, TransferPlan,
+    Completion, Device, DeviceError, DeviceInfo, Imported, Instrumented, LoadOptions, Session, Stages, SubmitError,
+    TransferPlan,
 };
 use crate::packet::{Batch, Span};
 use crate::program::Program;
@@ -185,24 +186,26 @@ impl<S: Session> Session for InlineSession<S> {
         self.session.set_map_words(map, at, words)
     }
 
-    fn finish_background_work(&mut self) {
-        self.session.finish_background_work();
-    }
-
-    fn transfer_plan(&self) -> Option<TransferPlan> {
-        self.session.transfer_plan()
-    }
-
-    fn stages(&self) -> Option<Stages> {
-        self.session.stages()
-    }
-
     fn in_flight(&self) -> usize {
         usize::from(self.completion.is_some())
     }
 
     fn depth(&self) -> usize {
         1
+    }
+}
+
+impl<S: Session> Instrumented for InlineSession<S> {
+    fn finish_background_work(&mut self) {
+        self.session.finish_background_work();
+    }
+
+    fn stages(&self) -> Option<Stages> {
+        self.session.stages()
+    }
+
+    fn transfer_plan(&self) -> Option<TransferPlan> {
+        self.session.transfer_plan()
     }
 }
 

@@ -3,39 +3,47 @@
 use std::sync::Arc;
 
 use super::{
-    Completion, Device, DeviceError, DeviceInfo, Dispatch, Imported, LoadOptions, Session, Stages, SubmitError,
-    TransferPlan,
+    Completion, Device, DeviceError, DeviceInfo, Dispatch, Imported, Instrumented, LoadOptions, Session, Stages,
+    SubmitError, TransferPlan,
 };
 use crate::packet::{Batch, Span};
 use crate::program::Program;
 
-/// A device and a fallback that has the same filter loaded. Whoever drives the session may give
-/// batches to the fallback that would otherwise wait ([`Session::fallback`]), except batches in
-/// device memory. Filters with maps or flows are refused, because their state would be in two
-/// places.
+/// A device and, if one is given, a fallback that has the same filter loaded. Whoever drives the
+/// session may give batches to the fallback that would otherwise wait
+/// ([`FallbackSession::fallback`]), except batches in device memory.
+#[derive(Clone)]
 pub struct WithFallback {
     device: Arc<dyn Device>,
-    fallback: Arc<dyn Device>,
+    fallback: Option<Arc<dyn Device>>,
+}
+
+impl From<Arc<dyn Device>> for WithFallback {
+    /// A device without fallback.
+    fn from(device: Arc<dyn Device>) -> WithFallback {
+        WithFallback { device, fallback: None }
+    }
 }
 
 impl WithFallback {
     /// Combines a device with its fallback.
     pub fn new(device: Arc<dyn Device>, fallback: Arc<dyn Device>) -> WithFallback {
-        WithFallback { device, fallback }
+        WithFallback { device, fallback: Some(fallback) }
     }
-}
 
-impl Device for WithFallback {
-    fn info(&self) -> &DeviceInfo {
+    /// Identity and properties of the device, not of the fallback.
+    pub fn info(&self) -> &DeviceInfo {
         self.device.info()
     }
 
-    /// Loads the program on both devices.
+    /// Loads the program on both devices. Filters with maps or flows are refused if there is a
+    /// fallback, because their state would be in two places.
     ///
     /// # Errors
     /// As [`Device::load`] of either; [`DeviceError::Unsupported`] for a filter with maps or flows.
-    fn load(&self, program: &Arc<Program>, options: &LoadOptions) -> Result<Box<dyn Session>, DeviceError> {
-        let (id, fallback) = (&self.info().id, &self.fallback.info().id);
+    pub fn load(&self, program: &Arc<Program>, options: &LoadOptions) -> Result<FallbackSession, DeviceError> {
+        let Some(fallback_device) = &self.fallback else { return Ok(self.device.load(program, options)?.into()) };
+        let (id, fallback) = (&self.info().id, &fallback_device.info().id);
         let reason = match () {
             _ if !program.maps().is_empty() => {
                 format!("its maps would be in two places, with `{fallback}` as fallback for `{id}`")
@@ -46,27 +54,50 @@ impl Device for WithFallback {
             // With inline dispatch the caller waits for each batch, so no batch ever queues for the
             // fallback.
             _ if Dispatch::select(self.info(), options)? == Dispatch::Inline => {
-                return self.device.load(program, options);
+                return Ok(self.device.load(program, options)?.into());
             }
             _ => {
                 // The driver of the session runs one fallback batch at a time and waits for it.
                 let inline = LoadOptions { dispatch: Some(Dispatch::Inline), ..options.clone() };
-                let fallback = self.fallback.load(program, &inline)?;
-                return Ok(Box::new(FallbackSession { session: self.device.load(program, options)?, fallback }));
+                let fallback = fallback_device.load(program, &inline)?;
+                return Ok(FallbackSession::new(self.device.load(program, options)?, fallback));
             }
         };
         Err(DeviceError::Unsupported { device: id.clone(), reason })
     }
 }
 
-struct FallbackSession {
+/// A session that filters the batches submitted to it and, if there is one, a fallback session of
+/// the same filter on another device.
+pub struct FallbackSession {
     session: Box<dyn Session>,
-    fallback: Box<dyn Session>,
+    fallback: Option<Box<dyn Session>>,
+}
+
+impl From<Box<dyn Session>> for FallbackSession {
+    /// A session without fallback.
+    fn from(session: Box<dyn Session>) -> FallbackSession {
+        FallbackSession { session, fallback: None }
+    }
+}
+
+impl FallbackSession {
+    /// Combines a session with its fallback, which takes one batch at a time.
+    pub fn new(session: Box<dyn Session>, fallback: Box<dyn Session>) -> FallbackSession {
+        FallbackSession { session, fallback: Some(fallback) }
+    }
+
+    /// The fallback, for batches that would otherwise wait because this session is at its depth.
+    pub fn fallback(&mut self) -> Option<&mut dyn Session> {
+        self.fallback.as_mut().map(|fallback| &mut **fallback as &mut dyn Session)
+    }
 }
 
 impl Session for FallbackSession {
     fn import(&mut self, span: &Arc<Span>) -> Result<Imported, DeviceError> {
-        self.fallback.import(span)?;
+        if let Some(fallback) = &mut self.fallback {
+            fallback.import(span)?;
+        }
         self.session.import(span)
     }
 
@@ -90,23 +121,6 @@ impl Session for FallbackSession {
         self.session.set_map_words(map, at, words)
     }
 
-    fn finish_background_work(&mut self) {
-        self.session.finish_background_work();
-        self.fallback.finish_background_work();
-    }
-
-    fn transfer_plan(&self) -> Option<TransferPlan> {
-        self.session.transfer_plan()
-    }
-
-    fn stages(&self) -> Option<Stages> {
-        let both = self.session.stages().zip(self.fallback.stages());
-        both.map(|(mut sum, fallback)| {
-            sum += fallback;
-            sum
-        })
-    }
-
     fn in_flight(&self) -> usize {
         self.session.in_flight()
     }
@@ -114,9 +128,26 @@ impl Session for FallbackSession {
     fn depth(&self) -> usize {
         self.session.depth()
     }
+}
 
-    fn fallback(&mut self) -> Option<&mut dyn Session> {
-        Some(&mut *self.fallback)
+impl Instrumented for FallbackSession {
+    fn finish_background_work(&mut self) {
+        self.session.finish_background_work();
+        if let Some(fallback) = &mut self.fallback {
+            fallback.finish_background_work();
+        }
+    }
+
+    fn stages(&self) -> Option<Stages> {
+        let mut sum = self.session.stages()?;
+        if let Some(fallback) = &self.fallback {
+            sum += fallback.stages()?;
+        }
+        Some(sum)
+    }
+
+    fn transfer_plan(&self) -> Option<TransferPlan> {
+        self.session.transfer_plan()
     }
 }
 
@@ -129,11 +160,11 @@ mod tests {
     use crate::program::ProgramOptions;
     use crate::testing as wgsl;
 
-    fn load(text: &str) -> Result<Box<dyn Session>, DeviceError> {
+    fn load(text: &str) -> Result<FallbackSession, DeviceError> {
         load_with(Dispatch::Pipelined, text)
     }
 
-    fn load_with(dispatch: Dispatch, text: &str) -> Result<Box<dyn Session>, DeviceError> {
+    fn load_with(dispatch: Dispatch, text: &str) -> Result<FallbackSession, DeviceError> {
         let program = wgsl::compile(&Source::new("f.wgsl", text), &ProgramOptions::default());
         let program = Arc::new(program.unwrap_or_else(|e| panic!("{}", e.render())));
         WithFallback::new(Arc::new(InterpDevice::new()), Arc::new(NoopDevice::new()))
@@ -147,12 +178,11 @@ mod tests {
         let mut session = load(text).unwrap();
         let batch = || Batch::from_packets(&[[0u8; 20]; 3]).unwrap();
         assert_eq!((session.depth(), session.in_flight()), (3, 0));
-        assert_eq!(session.run(batch()).unwrap().verdicts.counts(), [0, 3, 0, 0, 0]);
+        assert_eq!(session.run(batch()).unwrap().verdicts.counts().drop, 3);
         // The no-op device passes every packet.
         let fallback = session.fallback().unwrap();
         assert_eq!(fallback.depth(), 1);
-        assert_eq!(fallback.run(batch()).unwrap().verdicts.counts(), [0, 0, 3, 0, 0]);
-        assert!(fallback.fallback().is_none());
+        assert_eq!(fallback.run(batch()).unwrap().verdicts.counts().pass, 3);
     }
 
     #[test]

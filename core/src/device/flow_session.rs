@@ -11,7 +11,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::{
-    Completion, Device, DeviceError, Imported, LoadOptions, Session, Stages, SubmitError, TransferPlan, check_batch,
+    Completion, Device, DeviceError, Imported, Instrumented, LoadOptions, Session, Stages, SubmitError, TransferPlan,
+    check_batch,
 };
 use crate::packet::{Batch, Span};
 use crate::program::{FLOW_BITS, Program};
@@ -75,10 +76,12 @@ impl<S: OrderedSession> FlowSession<S> {
         options: &LoadOptions,
     ) -> Result<FlowSession<S>, DeviceError> {
         let flows = program.flow_program().expect("a flow session needs a program with flows");
+        let mut without_work = options.clone();
+        without_work.measure.synthetic_work = None;
         Ok(FlowSession {
             program: program.clone(),
             options: options.clone(),
-            classifier: device.load(&Arc::new(flows), &LoadOptions { synthetic_work: None, ..options.clone() })?,
+            classifier: device.load(&Arc::new(flows), &without_work)?,
             session,
             fallback: None,
             on_fallback: false,
@@ -216,10 +219,16 @@ impl<S: OrderedSession> Session for FlowSession<S> {
         self.map_owner()?.set_map_words(map, at, words)
     }
 
-    fn transfer_plan(&self) -> Option<TransferPlan> {
-        self.session.transfer_plan()
+    fn in_flight(&self) -> usize {
+        self.classifier.in_flight() + self.routed.len()
     }
 
+    fn depth(&self) -> usize {
+        self.options.depth.max(1)
+    }
+}
+
+impl<S: OrderedSession> Instrumented for FlowSession<S> {
     /// Classification counts as the filter's time and bytes, but not as batches or packets of its
     /// own.
     fn stages(&self) -> Option<Stages> {
@@ -233,12 +242,8 @@ impl<S: OrderedSession> Session for FlowSession<S> {
         Some(sum)
     }
 
-    fn in_flight(&self) -> usize {
-        self.classifier.in_flight() + self.routed.len()
-    }
-
-    fn depth(&self) -> usize {
-        self.options.depth.max(1)
+    fn transfer_plan(&self) -> Option<TransferPlan> {
+        self.session.transfer_plan()
     }
 }
 

@@ -32,7 +32,7 @@ pub struct LaunchBudget {
 impl LaunchBudget {
     /// Computes the initial size. `size` is the kernel's number of expressions with all functions
     /// inlined. `work` is the synthetic work per packet in nanoseconds
-    /// ([`LoadOptions::synthetic_work`](super::LoadOptions)), counted as one expression per
+    /// ([`MeasureOptions::synthetic_work`](super::MeasureOptions)), counted as one expression per
     /// nanosecond.
     pub fn new(kind: DeviceKind, program: &Program, size: u64, work: u64) -> LaunchBudget {
         let iterations = program.facts().max_iterations.unwrap_or(program.fuel()).min(program.fuel());

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{
-    Completion, Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, HostMaps, Imported, LoadOptions, Session,
-    StageTimes, Stages, SubmitError, load_initial_maps,
+    Completion, Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, HostMaps, Imported, Instrumented, LoadOptions,
+    Session, StageTimes, Stages, SubmitError, load_initial_maps,
 };
 use crate::packet::{Action, Batch, Span, Verdicts};
 use crate::program::Program;
@@ -55,7 +55,7 @@ impl Device for NoopDevice {
             maps: HostMaps::new(program),
             queue: VecDeque::new(),
             depth,
-            stages: options.record_stages.then(Stages::default),
+            stages: options.measure.record_stages.then(Stages::default),
         };
         load_initial_maps(program, dispatch.wrap(session))
     }
@@ -106,15 +106,17 @@ impl Session for NoopSession {
         self.maps.set(map, at, words)
     }
 
-    fn stages(&self) -> Option<Stages> {
-        self.stages
-    }
-
     fn in_flight(&self) -> usize {
         self.queue.len()
     }
 
     fn depth(&self) -> usize {
         self.depth
+    }
+}
+
+impl Instrumented for NoopSession {
+    fn stages(&self) -> Option<Stages> {
+        self.stages
     }
 }

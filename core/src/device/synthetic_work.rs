@@ -15,7 +15,7 @@ impl LoadOptions {
     /// # Errors
     /// [`DeviceError::Unsupported`] for more than [`MAX_SYNTHETIC_WORK`].
     pub fn synthetic_work_ns(&self, device: &str) -> Result<Option<NonZeroU64>, DeviceError> {
-        let Some(work) = self.synthetic_work else { return Ok(None) };
+        let Some(work) = self.measure.synthetic_work else { return Ok(None) };
         if work > MAX_SYNTHETIC_WORK {
             return Err(DeviceError::Unsupported {
                 device: device.into(),
@@ -46,8 +46,8 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::device::Device;
     use crate::device::noop::NoopDevice;
+    use crate::device::{Device, MeasureOptions};
     use crate::diagnostics::Source;
     use crate::interp::InterpDevice;
     use crate::program::ProgramOptions;
@@ -55,7 +55,10 @@ mod tests {
 
     #[test]
     fn synthetic_work_is_bounded_and_refused_by_other_devices() {
-        let options = |work| LoadOptions { synthetic_work: work, ..LoadOptions::default() };
+        let options = |work| LoadOptions {
+            measure: MeasureOptions { synthetic_work: work, ..MeasureOptions::default() },
+            ..LoadOptions::default()
+        };
         let of = |nanos| options(Some(Duration::from_nanos(nanos))).synthetic_work_ns("cpu");
         assert_eq!((options(None).synthetic_work_ns("cpu"), of(0)), (Ok(None), Ok(None)));
         assert_eq!((of(7), of(20_000_000)), (Ok(NonZeroU64::new(7)), Ok(NonZeroU64::new(20_000_000))));

@@ -107,7 +107,7 @@ pub struct TransferCounts {
 }
 
 /// Time and bytes of a session's completed batches, per stage. Recorded with
-/// [`LoadOptions::record_stages`] only. Batches in flight overlap, so the times may add up to more
+/// [`MeasureOptions::record_stages`] only. Batches in flight overlap, so the times may add up to more
 /// than the elapsed time.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Stages {

@@ -79,7 +79,7 @@ pub const FAR_STRIDE: u64 = 1024;
 pub const REFERENCE_WINDOW: f64 = 64.0;
 
 impl TransferCosts {
-    /// Defaults: one core and a PCIe 4.0 x16 bus (docs/design.md, section 7).
+    /// Defaults: one core and a PCIe 4.0 x16 bus.
     pub const GEN4: TransferCosts = TransferCosts {
         bus_bytes_per_ns: 25.0,
         copy_bytes_per_ns: 10.0,

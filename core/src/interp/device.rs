@@ -7,8 +7,9 @@ use std::time::Instant;
 use super::Interpreter;
 use super::machine::{Machine, Stop};
 use crate::device::{
-    CancelToken, Completion, Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, HostMaps, Imported, LoadOptions,
-    READS_IN_PLACE, Session, StageTimes, Stages, SubmitError, check_submission, load_initial_maps,
+    CancelToken, Completion, Device, DeviceError, DeviceInfo, DeviceKind, DeviceLimit, Dispatch, HostMaps, Imported,
+    InPlaceReads, Instrumented, LoadOptions, Session, StageTimes, Stages, SubmitError, check_submission,
+    load_initial_maps,
 };
 use crate::map::compactor::MapCompactor;
 use crate::packet::{Batch, Descriptor, RESIZE_ROOM, Span, Verdicts};
@@ -32,7 +33,7 @@ impl InterpDevice {
                 kind: DeviceKind::Reference,
                 driver: concat!("portcullis ", env!("CARGO_PKG_VERSION")).into(),
                 dispatch: Dispatch::COMMON,
-                limits: vec![("threads", "1".into()), (READS_IN_PLACE, "yes".into())],
+                limits: vec![DeviceLimit::new("threads", "1"), DeviceLimit::ReadsInPlace(InPlaceReads::Always)],
             },
         }
     }
@@ -61,7 +62,7 @@ impl Device for InterpDevice {
             interpreter,
             queue: VecDeque::new(),
             depth: options.depth.max(1),
-            stages: options.record_stages.then(Stages::default),
+            stages: options.measure.record_stages.then(Stages::default),
             cancel: options.cancel.clone(),
         };
         load_initial_maps(program, dispatch.wrap(session))
@@ -126,16 +127,18 @@ impl Session for InterpSession {
         self.maps.set(map, at, words)
     }
 
-    fn stages(&self) -> Option<Stages> {
-        self.stages
-    }
-
     fn in_flight(&self) -> usize {
         self.queue.len()
     }
 
     fn depth(&self) -> usize {
         self.depth
+    }
+}
+
+impl Instrumented for InterpSession {
+    fn stages(&self) -> Option<Stages> {
+        self.stages
     }
 }
 

@@ -16,59 +16,7 @@ use crate::program::Program;
 /// Writes are visible to all batches submitted later and to none submitted earlier; to a batch, an
 /// update is atomic. Reads see the effects of all batches submitted so far.
 ///
-/// The example needs a front end, on which this crate cannot depend, so it is not a doctest;
-/// `compat-tests/tests/map_handles.rs` and `examples/maps.rs` are compiled and run.
-///
-/// ```ignore
-/// use std::net::Ipv4Addr;
-/// use std::sync::Arc;
-///
-/// use portcullis::device::{Device, LoadOptions};
-/// use portcullis::diagnostics::Source;
-/// use portcullis::frontend::wgsl;
-/// use portcullis::map::{MapHandle, UpdateError};
-/// use portcullis::packet::Batch;
-/// use portcullis::program::ProgramOptions;
-///
-/// let text = "
-///     //! map blocked: hash key=1 value=1 entries=1000
-///     //! map seen: counter entries=1
-///     fn xdp_filter(pkt: u32) -> u32 {
-///         seen_add(0u, 1u);
-///         let entry = blocked_find(load_be32(pkt, 26u));
-///         if entry == MAP_NONE { return XDP_PASS; }
-///         blocked_add(entry, 0u, 1u);
-///         return XDP_DROP;
-///     }";
-/// let source = Source::new("f.wgsl", text);
-/// let program = Arc::new(wgsl::compile(&source, &ProgramOptions::default())?);
-/// let mut session = device.load(&program, &LoadOptions::default())?;
-/// let session = &mut *session;
-///
-/// let blocked = MapHandle::<Ipv4Addr, u32>::open(&program, "blocked")?;
-/// let seen = MapHandle::<u32, u64>::open(&program, "seen")?;
-/// let bad = Ipv4Addr::new(10, 0, 0, 19);
-/// blocked.set(session, &bad, &0)?;
-///
-/// let mut packet = [0; 60];
-/// packet[26..30].copy_from_slice(&bad.octets());
-/// let done = session.run(Batch::from_packets(&[packet, packet, [0; 60]])?)?;
-/// assert_eq!(done.verdicts.counts()[1], 2); // are dropped
-/// assert_eq!(blocked.get(session, &bad)?, Some(2));
-/// assert_eq!(seen.get(session, &0)?, Some(3));
-///
-/// // Several changes at once, or none of them.
-/// blocked.update(session, |rows| {
-///     rows.remove(&bad);
-///     for last in 1..=9 {
-///         rows.set(&Ipv4Addr::new(192, 0, 2, last), &0)?;
-///     }
-///     Ok::<(), UpdateError>(())
-/// })?;
-/// let rows = blocked.snapshot(session)?;
-/// assert_eq!(rows.iter().next(), Some((Ipv4Addr::new(192, 0, 2, 1), 0)));
-/// assert_eq!(rows.iter().count(), 9);
-/// ```
+/// `portcullis::Run::map` opens one beside its session; `examples/maps.rs` uses it.
 #[derive(Debug, Clone)]
 pub struct MapHandle<K, V> {
     number: usize,

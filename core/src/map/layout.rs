@@ -1,5 +1,5 @@
 //! Layout of a map's memory, an array of 32-bit words. It is the same on every device, so that maps
-//! can be saved, loaded and moved. `docs/guide/maps.md` is the specification.
+//! can be saved, loaded and moved. `docs/reference/map-memory.md` is the specification.
 
 use super::declaration::{Declaration, MapKind};
 use super::lpm::TrieLayout;

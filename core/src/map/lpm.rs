@@ -1,5 +1,5 @@
-//! Prefix maps: layout in memory, and access to the prefixes in it. `docs/guide/maps.md` is the
-//! specification.
+//! Prefix maps: layout in memory, and access to the prefixes in it.
+//! `docs/reference/map-memory.md` is the specification.
 //!
 //! The lookup structure is a variant of the Poptrie (Asai and Ohara, SIGCOMM 2015). The first bits
 //! of an address index an array of root nodes directly; below them, groups of two nodes resolve six

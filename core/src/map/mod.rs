@@ -1,5 +1,5 @@
-//! Maps: state that outlives a packet. `docs/guide/maps.md` specifies their semantics and their
-//! layout in memory.
+//! Maps: state that outlives a packet. `docs/guide/maps.md` specifies their semantics,
+//! `docs/reference/map-memory.md` their layout in memory.
 //!
 //! - [`declaration`]: the lines of a filter's source that declare maps.
 //! - [`fields`]: names and types for the words of their entries.

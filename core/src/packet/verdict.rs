@@ -1,6 +1,7 @@
 //! Verdicts: the decisions of filters about packets.
 
 use std::fmt;
+use std::ops::AddAssign;
 
 /// Maximum redirect target: targets are 24 bits wide.
 pub const MAX_REDIRECT_TARGET: u32 = (1 << 24) - 1;
@@ -99,8 +100,63 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// Number of packets per action, indexed by `Action as usize`.
-pub type VerdictCounts = [u64; 5];
+/// Number of packets per action.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct VerdictCounts {
+    /// Packets on which the filter failed ([`Action::Aborted`]).
+    pub aborted: u64,
+    /// Packets to drop.
+    pub drop: u64,
+    /// Packets to pass on.
+    pub pass: u64,
+    /// Packets to send out of their ingress port.
+    pub tx: u64,
+    /// Packets to send out of another port.
+    pub redirect: u64,
+}
+
+impl VerdictCounts {
+    /// Calls `count` for each action, in the order of [`Action::ALL`].
+    pub fn from_fn(count: impl FnMut(Action) -> u64) -> VerdictCounts {
+        let [aborted, drop, pass, tx, redirect] = Action::ALL.map(count);
+        VerdictCounts { aborted, drop, pass, tx, redirect }
+    }
+
+    /// Number of packets with this action.
+    pub fn of(&self, action: Action) -> u64 {
+        match action {
+            Action::Aborted => self.aborted,
+            Action::Drop => self.drop,
+            Action::Pass => self.pass,
+            Action::Tx => self.tx,
+            Action::Redirect => self.redirect,
+        }
+    }
+
+    /// Mutable number of packets with this action.
+    pub fn of_mut(&mut self, action: Action) -> &mut u64 {
+        match action {
+            Action::Aborted => &mut self.aborted,
+            Action::Drop => &mut self.drop,
+            Action::Pass => &mut self.pass,
+            Action::Tx => &mut self.tx,
+            Action::Redirect => &mut self.redirect,
+        }
+    }
+
+    /// Number of packets with any action.
+    pub fn total(&self) -> u64 {
+        Action::ALL.map(|action| self.of(action)).iter().sum()
+    }
+}
+
+impl AddAssign for VerdictCounts {
+    fn add_assign(&mut self, other: VerdictCounts) {
+        for action in Action::ALL {
+            *self.of_mut(action) += other.of(action);
+        }
+    }
+}
 
 /// The verdicts of a batch, one per packet, in the batch's order.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -196,16 +252,13 @@ impl Verdicts {
 
     /// Counts the packets per action.
     pub fn counts(&self) -> VerdictCounts {
-        let mut counts = VerdictCounts::default();
         // One pass per action over bytes is vectorised; a table of counters is not.
-        for (action, count) in counts.iter_mut().enumerate() {
-            *count = self
-                .actions
+        VerdictCounts::from_fn(|action| {
+            self.actions
                 .chunks(255)
-                .map(|c| u64::from(c.iter().map(|&b| u8::from(usize::from(b) == action)).sum::<u8>()))
-                .sum();
-        }
-        counts
+                .map(|c| u64::from(c.iter().map(|&b| u8::from(b == action as u8)).sum::<u8>()))
+                .sum()
+        })
     }
 
     /// Appends the indices of the packets with this action to `into`, in order.
@@ -266,7 +319,15 @@ mod tests {
     fn counts_and_indices_agree_with_the_verdicts() {
         let values: Vec<u32> = (0..1000u32).map(|i| if i % 5 == 4 { i << 8 | 4 } else { i % 5 }).collect();
         let verdicts = Verdicts::from_returns(&values, true);
-        assert_eq!(verdicts.counts(), [200; 5]);
+        let counts = VerdictCounts { aborted: 200, drop: 200, pass: 200, tx: 200, redirect: 200 };
+        assert_eq!((verdicts.counts(), counts.total()), (counts, 1000));
+        let values = [vec![0; 1], vec![1; 300], vec![2; 3], vec![3; 4], vec![0x704; 5]].concat();
+        let mut counts = Verdicts::from_returns(&values, true).counts();
+        let expected = VerdictCounts { aborted: 1, drop: 300, pass: 3, tx: 4, redirect: 5 };
+        assert_eq!(counts, expected);
+        assert_eq!(Action::ALL.map(|action| counts.of(action)), [1, 300, 3, 4, 5]);
+        counts += VerdictCounts { drop: 1, redirect: 2, ..expected };
+        assert_eq!(counts, VerdictCounts { aborted: 2, drop: 301, pass: 6, tx: 8, redirect: 7 });
         let mut redirected = Vec::new();
         verdicts.indices(Action::Redirect, &mut redirected);
         assert!(redirected.iter().all(|&i| verdicts.get(i as usize) == Verdict::Redirect(i)));

@@ -43,6 +43,7 @@ pub const CAPABILITIES: Capabilities = Capabilities::SHADER_INT64;
 
 /// Options for verifying a filter.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct ProgramOptions {
     /// Values for the filter's `override`s: name, and text as the user wrote it.
     pub parameters: Vec<(String, String)>,
@@ -55,6 +56,26 @@ pub struct ProgramOptions {
 impl Default for ProgramOptions {
     fn default() -> Self {
         ProgramOptions { parameters: Vec::new(), fuel: DEFAULT_FUEL, random_seed: 0 }
+    }
+}
+
+impl ProgramOptions {
+    /// Sets [`ProgramOptions::parameters`].
+    #[must_use]
+    pub fn with_parameters(self, parameters: Vec<(String, String)>) -> ProgramOptions {
+        ProgramOptions { parameters, ..self }
+    }
+
+    /// Sets [`ProgramOptions::fuel`].
+    #[must_use]
+    pub fn with_fuel(self, fuel: u32) -> ProgramOptions {
+        ProgramOptions { fuel, ..self }
+    }
+
+    /// Sets [`ProgramOptions::random_seed`].
+    #[must_use]
+    pub fn with_random_seed(self, random_seed: u32) -> ProgramOptions {
+        ProgramOptions { random_seed, ..self }
     }
 }
 

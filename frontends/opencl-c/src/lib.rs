@@ -72,7 +72,7 @@ fn compile_here(
         validator.validate(&module).unwrap_or_else(|error| panic!("{error:?}"));
     }
     // The preprocessor has applied the parameters.
-    let options = ProgramOptions { parameters: Vec::new(), ..options.clone() };
+    let options = options.clone().with_parameters(Vec::new());
     // Places of maps are in the filter's own file, which the joined text starts with.
     let program = Program::new(&files.joined(), module, maps.clone(), &options)
         .map_err(|errors| files.add_inclusion_notes(errors))?;

@@ -13,7 +13,7 @@ use portcullis_opencl_c::files::NoIncludes;
 
 /// Compiles a WGSL filter, or fails with its diagnostics.
 fn program(text: &str, fuel: u32) -> Program {
-    let options = ProgramOptions { fuel, ..ProgramOptions::default() };
+    let options = ProgramOptions::default().with_fuel(fuel);
     portcullis_wgsl::compile(&Source::new("test.wgsl", text), &options)
         .unwrap_or_else(|errors| panic!("{}\n{text}", errors.render()))
 }

@@ -9,7 +9,7 @@ fn compile_text(text: &str) -> Result<Program, Diagnostics> {
 
 fn with_parameters(text: &str, parameters: &[(&str, &str)]) -> Result<Program, Diagnostics> {
     let parameters = parameters.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
-    compile(&Source::new("f", text), &ProgramOptions { parameters, ..ProgramOptions::default() })
+    compile(&Source::new("f", text), &ProgramOptions::default().with_parameters(parameters))
 }
 
 /// Asserts that the first error of `text` is at `place` (line:column, `-` for none) and contains

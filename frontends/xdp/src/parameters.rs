@@ -88,7 +88,7 @@ fn member_path<'n>(name: &'n str, variable: &str) -> Option<&'n str> {
 /// All parameters that could not be applied.
 pub(super) fn apply(object: &mut Object, options: &ProgramOptions) -> Result<ProgramOptions, Diagnostics> {
     let given = &options.parameters;
-    let mut done = ProgramOptions { parameters: Vec::new(), ..options.clone() };
+    let mut done = options.clone().with_parameters(Vec::new());
     let mut errors = Vec::new();
     for (number, (name, value)) in given.iter().enumerate() {
         let twice = given[..number].iter().any(|(earlier, _)| earlier == name);

@@ -49,7 +49,7 @@ pub fn damaged(object: &[u8], number: u64) -> Option<Vec<u8>> {
         }
     }
     let mut file = elf.write();
-    // Damage the file structure, too, in one of twelve objects.
+    // Damage the file's structure too, in one of twelve objects.
     match rng.random_range(0..24u32) {
         0 => file.truncate(rng.random_range(0..=file.len())),
         1 => replace_number(&mut file, 1, &mut rng),
@@ -138,10 +138,10 @@ fn mutate_records(bytes: &mut Vec<u8>, size: usize, rng: &mut Pcg64) {
     }
 }
 
-/// Replaces an aligned number of at most `most` bytes: by a random one, a limit, one from elsewhere
-/// in `bytes`, a copy with one bit flipped, or a neighbour of the old value.
-fn replace_number(bytes: &mut [u8], most: usize, rng: &mut Pcg64) {
-    let lengths: Vec<usize> = [1, 2, 4, 8].into_iter().filter(|length| *length <= most).collect();
+/// Replaces an aligned number of at most `max_bytes` bytes: by a random one, a limit, one from
+/// elsewhere in `bytes`, a copy with one bit flipped, or a neighbour of the old value.
+fn replace_number(bytes: &mut [u8], max_bytes: usize, rng: &mut Pcg64) {
+    let lengths: Vec<usize> = [1, 2, 4, 8].into_iter().filter(|length| *length <= max_bytes).collect();
     let length = *lengths.choose(rng).unwrap_or(&1);
     let count = bytes.len() / length;
     if count == 0 {

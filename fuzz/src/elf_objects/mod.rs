@@ -16,10 +16,10 @@ use crate::filter;
 
 /// Upper bound on a program's map memory, in words, for it to run: damage can turn an entry count
 /// into millions.
-const MOST_WORDS: usize = 1 << 20;
+const MAX_MAP_WORDS: usize = 1 << 20;
 
 /// Upper bound on the size of a map, in words, for its contents to be printed.
-const MOST_WRITTEN: usize = 1 << 12;
+const MAX_PRINTED_WORDS: usize = 1 << 12;
 
 /// Reads the bytes as an object, inspects its programs and maps as `portcullis check` does, and
 /// runs the programs that are accepted.
@@ -27,11 +27,11 @@ const MOST_WRITTEN: usize = 1 << 12;
 /// # Panics
 /// If the front end panics, rejects without a reason, or accepts what a device cannot run.
 pub fn run(data: &[u8]) {
-    if let Err(wrong) = Object::read("fuzz", data) {
-        assert!(!wrong.to_string().is_empty(), "refused without a reason");
+    if let Err(error) = Object::read("fuzz", data) {
+        assert!(!error.to_string().is_empty(), "refused without a reason");
         return;
     }
-    let options = ProgramOptions { fuel: 100, ..ProgramOptions::default() };
+    let options = ProgramOptions::default().with_fuel(100);
     let report = match xdp::inspect("fuzz", data, &options) {
         Ok(report) => report,
         Err(errors) => return filter::check_rejected(&errors),
@@ -39,8 +39,8 @@ pub fn run(data: &[u8]) {
     for map in &report.maps {
         map.typed.columns();
     }
-    for surveyed in report.programs {
-        let program = match surveyed.result {
+    for inspected in report.programs {
+        let program = match inspected.result {
             Ok(program) => Arc::new(program),
             Err(errors) => {
                 filter::check_rejected(&errors);
@@ -49,12 +49,12 @@ pub fn run(data: &[u8]) {
         };
         // Printing must work whatever types the damaged BTF gives to keys and values.
         let words = program.maps().iter().map(|map| Layout::of(map).words());
-        for (map, words) in program.maps().iter().zip(words.clone()).filter(|(_, words)| *words < MOST_WRITTEN) {
+        for (map, words) in program.maps().iter().zip(words.clone()).filter(|(_, words)| *words < MAX_PRINTED_WORDS) {
             for (_, format) in Format::ALL {
-                dump(map, &vec![0; words], format, &mut io::sink()).expect("nobody refuses it");
+                dump(map, &vec![0; words], format, &mut io::sink()).expect("the sink accepts everything");
             }
         }
-        if words.fold(0, usize::saturating_add) < MOST_WORDS {
+        if words.fold(0, usize::saturating_add) < MAX_MAP_WORDS {
             filter::check_accepted(&program);
         }
     }

@@ -18,7 +18,7 @@ mod clang;
 
 /// Programs that between them use every feature: all kinds of maps, variables, calls, tail calls,
 /// loops, events, types.
-const SOME: [&str; 8] =
+const SEED_PROGRAMS: [&str; 8] =
     ["counters_struct", "events_print", "for_each", "globals", "legacy_maps", "lpm_router", "map_in_map", "tail_calls"];
 
 fn folder() -> PathBuf {
@@ -41,7 +41,7 @@ fn sources() -> Vec<PathBuf> {
 /// Mutates a random object: usually by structure, in one of eight cases as plain bytes.
 fn input(objects: &[Vec<u8>], number: u64) -> Vec<u8> {
     let mut rng = Pcg64::seed_from_u64(number);
-    let object = objects.choose(&mut rng).expect("there are some");
+    let object = objects.choose(&mut rng).expect("an object");
     if rng.random_range(0..8u32) == 0 {
         let seeds: Vec<&[u8]> = objects.iter().map(Vec::as_slice).collect();
         return mutation(Corpus { seeds: &seeds, pieces: &[] }, number);
@@ -50,17 +50,18 @@ fn input(objects: &[Vec<u8>], number: u64) -> Vec<u8> {
 }
 
 #[test]
-fn for_a_second() {
-    let objects = objects(SOME.map(|name| folder().join(format!("{name}.c"))));
+fn mutated_seeds_never_panic() {
+    let objects = objects(SEED_PROGRAMS.map(|name| folder().join(format!("{name}.c"))));
     if objects.is_empty() {
         return;
     }
     println!("{} objects", run_over(A_SECOND, "elf_objects", 0, |number| input(&objects, number), run));
 }
 
-/// `PORTCULLIS_DAMAGED_OBJECTS` sets the number of mutations per object.
+/// Runs every object with several mutations; `PORTCULLIS_DAMAGED_OBJECTS` sets the number per
+/// object.
 #[test]
-fn each_object_damaged() {
+fn each_mutated_object_is_read_or_refused() {
     let times = std::env::var("PORTCULLIS_DAMAGED_OBJECTS").ok().and_then(|times| times.parse().ok()).unwrap_or(8);
     let first = std::env::var("PORTCULLIS_RANDOM_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0);
     let (mut read, mut all) = (0, 0);
@@ -78,18 +79,18 @@ fn each_object_damaged() {
 }
 
 #[test]
-fn what_is_taken_apart_is_the_same_when_it_is_put_together() {
-    for object in objects(SOME.map(|name| folder().join(format!("{name}.c")))) {
+fn an_object_survives_parsing_and_writing() {
+    for object in objects(SEED_PROGRAMS.map(|name| folder().join(format!("{name}.c")))) {
         let elf = Elf::read(&object).expect("clang makes ELF");
         let again = elf.write();
-        assert_eq!(Elf::read(&again).expect("it was written just now").sections.len(), elf.sections.len());
-        let read = |bytes: &[u8]| format!("{:?}", Object::read("object", bytes).expect("it is one"));
-        assert!(read(&again) == read(&object), "it has become another");
+        assert_eq!(Elf::read(&again).expect("the written object parses").sections.len(), elf.sections.len());
+        let read = |bytes: &[u8]| format!("{:?}", Object::read("object", bytes).expect("the object is valid"));
+        assert!(read(&again) == read(&object), "the object has changed");
     }
 }
 
 #[test]
-fn bytes_of_no_kind() {
+fn malformed_bytes_never_panic() {
     let header = [&b"\x7fELF\x02\x01\x01"[..], &[0; 57]].concat();
     for data in [&b""[..], b"\0", b"\x7fELF", &header, &[0xff; 64]] {
         run(data);

@@ -16,10 +16,11 @@ mod writer;
 
 use std::fs::File;
 use std::io::{self, Read};
+use std::path::Path;
 
 pub use link_type::LinkType;
-pub(crate) use writer::Encoder;
 pub use writer::{CaptureKind, CaptureSink};
+pub(crate) use writer::{Encoder, append_records};
 
 use crate::source::{Source, SourceError, SourceOptions};
 use pcap::Pcap;
@@ -37,15 +38,17 @@ const DETECTION_BYTES: usize = 24;
 ///
 /// # Errors
 /// Those of [`read`], and [`SourceError::Open`].
-pub fn open(path: &str, options: &SourceOptions) -> Result<Box<dyn Source>, SourceError> {
-    let failed = |error| SourceError::Open { name: path.to_owned(), error };
+pub fn open(path: impl AsRef<Path>, options: &SourceOptions) -> Result<Box<dyn Source>, SourceError> {
+    let path = path.as_ref();
+    let name = path.display().to_string();
+    let failed = |error| SourceError::Open { name: name.clone(), error };
     let file = File::open(path).map_err(failed)?;
     let metadata = file.metadata().map_err(failed)?;
     if metadata.is_dir() {
         return Err(failed(io::ErrorKind::IsADirectory.into()));
     }
     let size = metadata.is_file().then_some(metadata.len());
-    read(path, size, Box::new(file), options)
+    read(&name, size, Box::new(file), options)
 }
 
 /// Reads a capture from any reader; `name` and `size` (in bytes, if known) are for messages and

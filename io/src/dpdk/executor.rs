@@ -188,12 +188,12 @@ impl DpdkExecutor {
             tx_burst.mbufs.push(mbuf);
         }
         let ExecutedCounts { packets, bytes, losses, .. } = &mut self.executed;
-        packets[Action::Drop as usize] += counts[Action::Drop as usize];
+        packets[Action::Drop as usize] += counts.drop;
         bytes[Action::Drop as usize] += dropped;
-        losses.add(Loss::Aborted, counts[Action::Aborted as usize]);
+        losses.add(Loss::Aborted, counts.aborted);
         losses.add(Loss::NoTarget, nowhere);
         if let Some(loss) = self.no_stack_loss {
-            losses.add(loss, counts[Action::Pass as usize]);
+            losses.add(loss, counts.pass);
         }
         let (to_free, bursts) = self.bursts.split_first_mut().expect("the first burst is the one to free");
         to_free.mbufs.free();

@@ -42,7 +42,7 @@ fn find(folder: &Path, files: &mut Vec<PathBuf>) -> std::io::Result<()> {
 fn room_and_block_size_do_not_affect_packets() {
     for path in captures().unwrap_or_default() {
         let read = |room, block_size| {
-            let options = SourceOptions { room, block_size, ..SourceOptions::default() };
+            let options = SourceOptions::default().with_room(room).with_block_size(block_size);
             let outcome = drain(open(path.to_str().unwrap(), &options));
             (outcome.packets, outcome.warnings, outcome.error.map(|error| error.to_string()))
         };

@@ -10,7 +10,7 @@ use super::{Outcome, packet, read, read_all_ways, read_with};
 fn option_variants() -> impl Iterator<Item = SourceOptions> {
     [(ResizeRoom::None, 64), (ResizeRoom::None, 4096), (ResizeRoom::Both, 64), (ResizeRoom::Both, 4096)]
         .into_iter()
-        .map(|(room, block_size)| SourceOptions { room, block_size, ..SourceOptions::default() })
+        .map(|(room, block_size)| SourceOptions::default().with_room(room).with_block_size(block_size))
 }
 
 /// Reads `bytes` truncated at every length. `ends` are the lengths at record boundaries with the

@@ -97,11 +97,12 @@ pub(crate) fn read_all_ways(bytes: &[u8]) -> Vec<(String, Outcome)> {
     for room in [ResizeRoom::None, ResizeRoom::Both] {
         for block_size in [1, 64, 100, 1000, 1 << 20] {
             for max_packets in [1, 3, usize::MAX] {
-                let options = SourceOptions { max_packets, room, block_size, ..SourceOptions::default() };
+                let options =
+                    SourceOptions::default().with_max_packets(max_packets).with_room(room).with_block_size(block_size);
                 outcomes.push((format!("{options:?}"), read_with(bytes, &options)));
             }
             for step in [1, 7, 300] {
-                let options = SourceOptions { room, block_size, ..SourceOptions::default() };
+                let options = SourceOptions::default().with_room(room).with_block_size(block_size);
                 let reader = Dribble { bytes: Cursor::new(bytes.to_vec()), step };
                 let outcome = drain(capture::read("test", None, Box::new(reader), &options));
                 outcomes.push((format!("{options:?}, {step} bytes at a time"), outcome));

@@ -145,7 +145,7 @@ fn a_later_interface_with_finer_timestamps_is_warned_about() {
     }
     bytes.extend(interface(order, 1, 0, &[(9, &[9])]));
     bytes.extend(enhanced(order, 1, 1, &[0; 60], 60, &[]));
-    let outcome = read_with(&bytes, &SourceOptions { block_size: 128, ..SourceOptions::default() });
+    let outcome = read_with(&bytes, &SourceOptions::default().with_block_size(128));
     assert_eq!(outcome.packets.len(), 4);
     assert_eq!(outcome.warnings, [Warning::FinerTime { name: "test".into(), interface: 1 }]);
     // If everything is in the first block, the second interface is known at the start.
@@ -157,7 +157,7 @@ fn a_later_interface_with_finer_timestamps_is_warned_about() {
 fn metadata_is_left_out_if_disabled() {
     let mut bytes = pcap_header(Order::Little, 0xa1b2_c3d4, 1);
     bytes.extend(pcap_record(Order::Little, 1, 2, &[0; 60], 100));
-    let options = SourceOptions { metadata: false, ..SourceOptions::default() };
+    let options = SourceOptions::default().with_metadata(false);
     assert_eq!(read_with(&bytes, &options).packets, [packet(&[0; 60], 0)]);
 }
 
@@ -167,7 +167,7 @@ fn batches_have_at_most_the_requested_size() {
     for _ in 0..100 {
         bytes.extend(pcap_record(Order::Little, 1, 2, &[0; 60], 60));
     }
-    let options = SourceOptions { max_packets: 30, ..SourceOptions::default() };
+    let options = SourceOptions::default().with_max_packets(30);
     let mut source = capture::read("test", None, Box::new(std::io::Cursor::new(bytes)), &options).unwrap();
     let sizes: Vec<usize> = std::iter::from_fn(|| source.next_batch().unwrap()).map(|batch| batch.len()).collect();
     assert_eq!(sizes, [30, 30, 30, 10]);
@@ -180,7 +180,7 @@ fn memory_does_not_grow_with_the_capture() {
         bytes.extend(pcap_record(Order::Little, 1, 2, &vec![7; (i % 900) as usize], 900));
     }
     for room in [ResizeRoom::None, ResizeRoom::Both] {
-        let options = SourceOptions { room, block_size: 8192, ..SourceOptions::default() };
+        let options = SourceOptions::default().with_room(room).with_block_size(8192);
         let mut source = capture::read("test", None, Box::new(std::io::Cursor::new(bytes.clone())), &options).unwrap();
         let mut in_flight = std::collections::VecDeque::new();
         let mut arenas = std::collections::HashSet::new();
@@ -224,7 +224,7 @@ fn packets_from_a_live_pipe_are_not_delayed() {
         pieces.extend((0..10).map(|i| pcap_record(Order::Little, i, 2, &[i as u8; 60], 60)));
         let received = Arc::new(AtomicUsize::new(0));
         let reader = SlowPipe { pieces: pieces.into_iter(), given: 0, received: received.clone() };
-        let options = SourceOptions { room, ..SourceOptions::default() };
+        let options = SourceOptions::default().with_room(room);
         let mut source = capture::read("test", None, Box::new(reader), &options).unwrap();
         for i in 0..10 {
             let batch = source.next_batch().unwrap().unwrap();

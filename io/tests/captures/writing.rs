@@ -26,7 +26,7 @@ impl std::io::Write for SharedBuffer {
 
 /// Writes every second packet of a capture.
 fn write_every_second(bytes: &[u8], kind: CaptureKind, room: ResizeRoom) -> (Vec<u8>, Written) {
-    let options = SourceOptions { room, block_size: 300, ..SourceOptions::default() };
+    let options = SourceOptions::default().with_room(room).with_block_size(300);
     let mut source = capture::read("test", None, Box::new(std::io::Cursor::new(bytes.to_vec())), &options).unwrap();
     let out = SharedBuffer::default();
     let mut sink = Box::new(CaptureSink::new("out", Box::new(out.clone()), kind, source.format()).unwrap());
@@ -129,7 +129,7 @@ fn the_wire_length_changes_with_the_packet_length() {
     for _ in 0..3 {
         bytes.extend(pcap_record(Order::Little, 1, 1, &[5; 60], 100));
     }
-    let options = SourceOptions { room: ResizeRoom::Both, ..SourceOptions::default() };
+    let options = SourceOptions::default().with_room(ResizeRoom::Both);
     let mut source = capture::read("test", None, Box::new(std::io::Cursor::new(bytes)), &options).unwrap();
     let mut batch = source.next_batch().unwrap().unwrap();
     let d = batch.descriptors().to_vec();

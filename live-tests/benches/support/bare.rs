@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use portcullis::io::af_xdp::{Steering, xdp::AttachedProgram};
+use portcullis::packet_io::af_xdp::{Steering, xdp::AttachedProgram};
 use portcullis_live_tests::pin_to_processor;
 use xsk_rs::config::{BindFlags, Interface, LibxdpFlags, SocketConfig, UmemConfig};
 use xsk_rs::socket::Socket;
@@ -57,13 +57,13 @@ pub fn bare(interface: &str, frames: u32, measure: impl FnOnce(&mut dyn FnMut() 
                 // SAFETY: each received frame is returned once.
                 #[expect(unsafe_code, reason = "xsk-rs")]
                 unsafe {
-                    let came = rx.consume(&mut descs);
-                    if came == 0 {
+                    let received = rx.consume(&mut descs);
+                    if received == 0 {
                         rx.poll(1).unwrap();
                         continue;
                     }
-                    while fill.produce(&descs[..came]) == 0 {}
-                    count.fetch_add(came as u64, Ordering::Relaxed);
+                    while fill.produce(&descs[..received]) == 0 {}
+                    count.fetch_add(received as u64, Ordering::Relaxed);
                 }
             }
         });

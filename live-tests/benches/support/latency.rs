@@ -127,10 +127,10 @@ impl Socket {
             if data.is_null() || (*data).cmsg_type != libc::SCM_TIMESTAMPNS {
                 return None;
             }
-            let came = libc::CMSG_DATA(data).cast::<libc::timespec>().read_unaligned();
-            let came = came.tv_sec as u64 * 1_000_000_000 + came.tv_nsec as u64;
+            let arrived = libc::CMSG_DATA(data).cast::<libc::timespec>().read_unaligned();
+            let arrived = arrived.tv_sec as u64 * 1_000_000_000 + arrived.tv_nsec as u64;
             let sent = u64::from_be_bytes(frame[STAMP..STAMP + 8].try_into().expect("eight bytes"));
-            Some(came.saturating_sub(sent))
+            Some(arrived.saturating_sub(sent))
         }
     }
 }

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use portcullis::device::{CancelToken, Device, Dispatch, LoadOptions, Session};
 use portcullis::diagnostics::Source;
 use portcullis::frontend::wgsl;
-use portcullis::io::live::Lane;
+use portcullis::packet_io::live::Lane;
 use portcullis::pipeline::Event;
 use portcullis::pipeline::live::{LaneStats, LiveLane, LiveOptions, run_live};
 use portcullis::program::{Program, ProgramOptions};
@@ -130,7 +130,7 @@ pub fn session(filter: &str, dispatch: Dispatch) -> Box<dyn Session> {
 
 /// Loads a filter, given its text, on the CPU.
 pub fn session_of(filter: &str, dispatch: Dispatch) -> Box<dyn Session> {
-    let load = LoadOptions { threads: NonZeroUsize::new(1), dispatch: Some(dispatch), ..LoadOptions::default() };
+    let load = LoadOptions::default().with_threads(NonZeroUsize::new(1)).with_dispatch(dispatch);
     let device = portcullis::devices::open("cpu").expect("the CPU device opens");
     let device: &dyn Device = &*device;
     device.load(&program(filter), &load).unwrap_or_else(|error| panic!("{filter}: {error}"))

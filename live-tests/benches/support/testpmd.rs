@@ -53,10 +53,10 @@ impl Testpmd {
         match testpmd.line_with("TX offloads=") {
             Some(_) => Ok(testpmd),
             None => {
-                let mut said = String::new();
-                // An unreadable or empty stderr leaves `said` empty.
-                let _ = testpmd.child.stderr.take().expect("piped").read_to_string(&mut said);
-                let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("it ended");
+                let mut stderr = String::new();
+                // An unreadable or empty stderr leaves `stderr` empty.
+                let _ = testpmd.child.stderr.take().expect("piped").read_to_string(&mut stderr);
+                let last = stderr.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("it ended");
                 Err(format!("dpdk-testpmd: {last} (Debian's packages dpdk-dev and librte-net-af-xdp23 have it)"))
             }
         }

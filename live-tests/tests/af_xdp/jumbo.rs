@@ -47,16 +47,16 @@ fn filter(batch: &mut Batch) -> Vec<u32> {
     numbers.iter().map(|number| [Action::Tx as u32, redirect(5), Action::Pass as u32][*number as usize % 3]).collect()
 }
 
-/// Returns whether the filter made `came` of the frame with this number.
-fn is_rewritten(came: &Frame, sent: &[u8], number: u32) -> bool {
+/// Returns whether the filter made `received` of the frame with this number.
+fn is_rewritten(received: &Frame, sent: &[u8], number: u32) -> bool {
     let mut made = sent.to_vec();
     flip_bytes(&mut made);
     match number / 3 % 4 {
-        1 => came.bytes == made[4..],
-        2 => came.bytes == made[..made.len() - 100],
+        1 => received.bytes == made[4..],
+        2 => received.bytes == made[..made.len() - 100],
         // The bytes gained before and behind are unspecified.
-        3 => came.bytes.len() == made.len() + 4 && came.bytes[2..][..made.len()] == made,
-        _ => came.bytes == made,
+        3 => received.bytes.len() == made.len() + 4 && received.bytes[2..][..made.len()] == made,
+        _ => received.bytes == made,
     }
 }
 
@@ -83,10 +83,15 @@ fn multi_frame_packets_take_every_verdict_with_rewritten_bytes_and_lengths() {
             for number in 0..LENGTHS.len() as u32 * rounds {
                 let sent = numbered(&veth, number, LENGTHS[number as usize / rounds as usize]);
                 ends[0].send(&sent);
-                let came = ends[number as usize % 3].receive(TIMEOUT);
-                let came = came.unwrap_or_else(|| panic!("{stack:?}: {number}, {} bytes, was lost", sent.len()));
-                let (way, bytes) = (["TX", "REDIRECT", "PASS"][number as usize % 3], came.bytes.len());
-                assert!(is_rewritten(&came, &sent, number), "{stack:?}: {way} of {}: {bytes} bytes came", sent.len());
+                let received = ends[number as usize % 3].receive(TIMEOUT);
+                let received =
+                    received.unwrap_or_else(|| panic!("{stack:?}: {number}, {} bytes, was lost", sent.len()));
+                let (way, bytes) = (["TX", "REDIRECT", "PASS"][number as usize % 3], received.bytes.len());
+                assert!(
+                    is_rewritten(&received, &sent, number),
+                    "{stack:?}: {way} of {}: received {bytes} bytes",
+                    sent.len()
+                );
             }
         });
         let of_each = LENGTHS.len() as u64 * u64::from(rounds) / 3;
@@ -118,8 +123,9 @@ fn packets_that_outgrow_the_mtu_are_not_sent_and_counted() {
         // One byte more than MTU and VLAN tag, and exactly both.
         peer.send(&numbered(&veth, 2, 8919));
         peer.send(&numbered(&veth, 3, 8918));
-        let came = peer.receive_where(TIMEOUT, |frame| frame.ether_type() == EXPERIMENT).expect("the packet that fits");
-        assert_eq!((number(&came.bytes), came.bytes.len()), (3, 9018));
+        let received =
+            peer.receive_where(TIMEOUT, |frame| frame.ether_type() == EXPERIMENT).expect("the packet that fits");
+        assert_eq!((number(&received.bytes), received.bytes.len()), (3, 9018));
     });
     assert_eq!((ended.of(Action::Tx), ended.lost(|it| it.of(portcullis_io::live::Loss::TooLong))), (1, 2));
 }

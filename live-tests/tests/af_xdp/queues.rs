@@ -34,22 +34,22 @@ fn traffic_is_spread_over_all_queues_and_returns_on_its_own() {
             steer: "udp".parse().map(portcullis_io::af_xdp::Steering::Only).unwrap(),
             ..lane_options(&[veth.right.name()])
         };
-        let (came, ended) = run_lanes(&right, &options, filter, |opened| {
+        let (received, ended) = run_lanes(&right, &options, filter, |opened| {
             assert_eq!(opened[0].queues, [0, 1, 2, 3]);
-            let mut came = BTreeSet::new();
+            let mut received = BTreeSet::new();
             // At most as many in flight as the link has room for.
             for some in ports.chunks(50) {
                 for port in some {
                     peer.send(&udp(&veth, *port, &port.to_be_bytes()));
                 }
                 for _ in some {
-                    came.insert(peer.receive(TIMEOUT).expect("the packet comes back").bytes);
+                    received.insert(peer.receive(TIMEOUT).expect("the packet comes back").bytes);
                 }
             }
-            came
+            received
         });
         let wanted = ports.iter().map(|port| swapped(udp(&veth, *port, &port.to_be_bytes())));
-        assert!(came == wanted.collect(), "{lanes:?}: {} packets came back, or the wrong ones", came.len());
+        assert!(received == wanted.collect(), "{lanes:?}: received {} packets, or wrong ones", received.len());
         let shares: Vec<u64> = ended.received.iter().map(|it| it.packets).collect();
         println!("{lanes:?}: {shares:?}");
         assert_eq!(shares.iter().sum::<u64>(), ports.len() as u64);

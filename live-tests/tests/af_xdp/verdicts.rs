@@ -42,22 +42,22 @@ fn tx_sends_a_frame_back_as_the_filter_left_it() {
         vec![TX; batch.len()]
     };
     let lengths = [60, 61, 128, 700, 1513, 1514];
-    let (came, ended) = run_lanes(&right, &lane_options(&[&format!("{}:0", veth.right.name())]), filter, |_| {
-        let mut came = Vec::new();
+    let (received, ended) = run_lanes(&right, &lane_options(&[&format!("{}:0", veth.right.name())]), filter, |_| {
+        let mut received = Vec::new();
         for number in 0..600 {
             peer.send(&numbered(&veth, number, lengths[number as usize % 6]));
-            came.push(peer.receive(TIMEOUT).expect("the frame comes back").bytes);
+            received.push(peer.receive(TIMEOUT).expect("the frame comes back").bytes);
         }
-        came
+        received
     });
-    for (number, came) in (0..).zip(came) {
+    for (number, received) in (0..).zip(received) {
         let want = swapped(numbered(&veth, number, lengths[number as usize % 6]));
         match number % 4 {
-            1 => assert_eq!(came, want[4..], "{number}"),
-            2 => assert_eq!(came, want[..want.len() - 10], "{number}"),
+            1 => assert_eq!(received, want[4..], "{number}"),
+            2 => assert_eq!(received, want[..want.len() - 10], "{number}"),
             // The bytes gained before and behind are unspecified.
-            3 => assert_eq!((&came[2..2 + want.len()], came.len()), (&want[..], want.len() + 3), "{number}"),
-            _ => assert_eq!(came, want, "{number}"),
+            3 => assert_eq!((&received[2..2 + want.len()], received.len()), (&want[..], want.len() + 3), "{number}"),
+            _ => assert_eq!(received, want, "{number}"),
         }
     }
     assert_eq!((ended.received[0].packets, ended.of(Action::Tx)), (600, 600));
@@ -82,16 +82,16 @@ fn each_frame_is_redirected_dropped_or_counted_as_lost_by_reason() {
             peer.send(&numbered(&veth, number, 60 + number as usize % 1000));
             match number % 6 {
                 1 => {
-                    let came = far
+                    let received = far
                         .receive_where(TIMEOUT, |frame| frame.ether_type() == EXPERIMENT)
                         .expect("the frame is redirected");
-                    assert_eq!(came.bytes, numbered(&veth, number, 60 + number as usize % 1000));
+                    assert_eq!(received.bytes, numbered(&veth, number, 60 + number as usize % 1000));
                 }
                 5 => {
-                    let came = peer
+                    let received = peer
                         .receive_where(TIMEOUT, |frame| frame.ether_type() == EXPERIMENT)
                         .expect("the frame comes back");
-                    assert_eq!(came.bytes, numbered(&veth, number, 60 + number as usize % 1000));
+                    assert_eq!(received.bytes, numbered(&veth, number, 60 + number as usize % 1000));
                 }
                 _ => {}
             }
@@ -129,9 +129,9 @@ fn a_redirect_target_that_is_down_or_deleted_does_not_delay_other_packets() {
             for number in [2 * pair, 2 * pair + 1] {
                 peer.send(&numbered(&veth, number, 60));
             }
-            let came =
+            let received =
                 peer.receive_where(TIMEOUT, |frame| frame.ether_type() == EXPERIMENT).expect("the frame comes back");
-            assert_eq!(number(&came.bytes), 2 * pair + 1);
+            assert_eq!(number(&received.bytes), 2 * pair + 1);
         };
         let wanted = |wanted| move |frame: &Frame| frame.ether_type() == EXPERIMENT && number(&frame.bytes) == wanted;
         pair(&mut peer, 0);
@@ -166,7 +166,7 @@ fn an_alternative_interface_name_names_the_same_port() {
     for (port, target) in [(veth.right.name(), "uplink"), ("uplink", veth.right.name())] {
         let mut options = lane_options(&[port]);
         options.redirect = vec![(7, target.into())];
-        let (came, ended) = run_lanes(
+        let (received, ended) = run_lanes(
             &right,
             &options,
             |batch| vec![redirect(7); batch.len()],
@@ -175,7 +175,7 @@ fn an_alternative_interface_name_names_the_same_port() {
                 peer.receive(TIMEOUT).expect("the frame comes back").bytes
             },
         );
-        assert_eq!(came, numbered(&veth, 1, 60), "{port}, {target}");
+        assert_eq!(received, numbered(&veth, 1, 60), "{port}, {target}");
         assert_eq!(ended.of(Action::Redirect), 1);
     }
 }

@@ -1,6 +1,6 @@
 use std::sync::Mutex;
 
-use portcullis_core::device::{DeviceInfo, Imported, SubmitError};
+use portcullis_core::device::{DeviceInfo, Imported, Instrumented, SubmitError};
 use portcullis_core::packet::{Batch, Span, Verdicts};
 
 use super::*;
@@ -91,6 +91,8 @@ impl Session for FaultySession {
         self.session.depth()
     }
 }
+
+impl Instrumented for FaultySession {}
 
 fn lane(id: &str, bend: Fault) -> Lane {
     let device = FaultyDevice { device: portcullis::devices::open(id).unwrap(), bend, batches: Arc::default() };

@@ -46,11 +46,11 @@ pub fn picture(
     // Its own opening tag has a fixed size and the name of a namespace, neither of which a picture
     // inside a page wants.
     let inner = text.split_once('>').map_or("", |(_, rest)| rest);
+    // One line for each picture: the library writes one for each element.
+    let inner = inner.trim_end().trim_end_matches("</svg>").replace('\n', "");
     let view = format!("0 0 {} {}", px(width.into()), px(height.into()));
     let width = format!("max-width:{}px", width * 3 / 2);
-    Ok(
-        html! { svg .plot role="img" aria-label=(says) viewBox=(view) style=(width) { (PreEscaped(inner.trim_end().trim_end_matches("</svg>"))) } },
-    )
+    Ok(html! { svg .plot role="img" aria-label=(says) viewBox=(view) style=(width) { (PreEscaped(inner)) } })
 }
 
 /// A text's looks.

@@ -51,7 +51,7 @@ impl PacketRunner {
         batch: usize,
         options: &LoadOptions,
     ) -> Result<PacketRunner, DeviceError> {
-        let session = device.load(program, &LoadOptions { depth: DEPTH, ..options.clone() })?;
+        let session = device.load(program, &options.clone().with_depth(DEPTH))?;
         let fields: Vec<Fields> = traffic(workload.traffic, count).collect();
         let no_memory = |reason: String| DeviceError::Failed { device: device.info().id.clone(), reason };
         let batches = fields

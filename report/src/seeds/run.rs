@@ -108,7 +108,7 @@ struct Run<'a> {
 impl Run<'_> {
     fn load(&self, threads: Option<usize>) -> LoadOptions {
         let threads = threads.and_then(NonZeroUsize::new);
-        LoadOptions { threads, cancel: self.options.cancel.clone(), ..LoadOptions::default() }
+        LoadOptions::default().with_threads(threads).with_cancel(self.options.cancel.clone())
     }
 
     fn is_cancelled(&self) -> bool {

@@ -50,7 +50,7 @@ fn model(entries: &Entries) -> Model {
     entries.iter().map(|(key, value)| (key.to_vec(), value.to_vec())).collect()
 }
 
-/// Encodes words as docs/guide/maps.md specifies.
+/// Encodes words as docs/reference/map-memory.md specifies.
 fn as_specified(words: &[u32]) -> Vec<u8> {
     let mut bytes = b"portcullis state".to_vec();
     words.iter().for_each(|word| bytes.extend(word.to_le_bytes()));

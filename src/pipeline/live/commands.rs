@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use portcullis_core::device::{DeviceError, Session};
+use portcullis_core::device::{DeviceError, FallbackSession, Session};
 
 /// Queue of commands for a lane, which runs them between two batches, or soon if no packets come.
 /// Checking for commands costs one atomic load.
@@ -28,7 +28,7 @@ pub struct LaneCommand {
     function: CommandFn,
 }
 
-type CommandFn = Box<dyn FnOnce(&mut Box<dyn Session>) -> Result<(), DeviceError> + Send>;
+type CommandFn = Box<dyn FnOnce(&mut FallbackSession) -> Result<(), DeviceError> + Send>;
 
 impl LaneCommand {
     /// A command that reads or writes the session's maps. Changes take effect for later batches and
@@ -36,13 +36,13 @@ impl LaneCommand {
     pub fn access_maps(
         function: impl FnOnce(&mut dyn Session) -> Result<(), DeviceError> + Send + 'static,
     ) -> LaneCommand {
-        LaneCommand { requires_idle: false, function: Box::new(move |session| function(&mut **session)) }
+        LaneCommand { requires_idle: false, function: Box::new(move |session| function(session)) }
     }
 
     /// A command that may replace the lane's session. No batch is in flight then: batches before
     /// have the old session's verdicts, batches after it the new one's. An error ends the lane.
     pub fn replace_session(
-        function: impl FnOnce(&mut Box<dyn Session>) -> Result<(), DeviceError> + Send + 'static,
+        function: impl FnOnce(&mut FallbackSession) -> Result<(), DeviceError> + Send + 'static,
     ) -> LaneCommand {
         LaneCommand { requires_idle: true, function: Box::new(function) }
     }
@@ -51,7 +51,7 @@ impl LaneCommand {
         self.requires_idle
     }
 
-    pub(super) fn execute(self, session: &mut Box<dyn Session>) -> Result<(), DeviceError> {
+    pub(super) fn execute(self, session: &mut FallbackSession) -> Result<(), DeviceError> {
         (self.function)(session)
     }
 }

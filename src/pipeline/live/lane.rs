@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver as Queue, RecvTimeoutError, TryRecvError, TrySend
 use std::thread;
 use std::time::{Duration, Instant};
 
-use portcullis_core::device::{CancelToken, Completion, DeviceError, Dispatch, Session};
+use portcullis_core::device::{CancelToken, Completion, DeviceError, Dispatch, FallbackSession, Session};
 use portcullis_core::packet::Batch;
 use portcullis_io::live::{Executor, LiveError, Receiver};
 use tracing::Span;
@@ -301,7 +301,7 @@ impl Drop for LaneEndpoints<'_> {
 impl LaneEndpoints<'_> {
     /// Drives the session until the source ends, then flushes transmissions. Batches completed
     /// before an error are still executed.
-    fn drive(self, session: &mut Box<dyn Session>) -> Result<(), LaneError> {
+    fn drive(self, session: &mut FallbackSession) -> Result<(), LaneError> {
         let mut driver = driver::Driver::new(session, self);
         let driven = driver.drive();
         let flushed = driver.drain().and_then(|()| driver.endpoints.flush_tx());
@@ -319,7 +319,7 @@ impl LaneEndpoints<'_> {
     }
 }
 
-impl Endpoints<&mut Box<dyn Session>> for LaneEndpoints<'_> {
+impl Endpoints<&mut FallbackSession> for LaneEndpoints<'_> {
     type Tag = BatchTiming;
     type Error = LaneError;
 
@@ -354,7 +354,7 @@ impl Endpoints<&mut Box<dyn Session>> for LaneEndpoints<'_> {
         }
     }
 
-    fn run_commands(&mut self, session: &mut &mut Box<dyn Session>, is_idle: bool) -> Result<bool, DeviceError> {
+    fn run_commands(&mut self, session: &mut &mut FallbackSession, is_idle: bool) -> Result<bool, DeviceError> {
         if self.commands.has_pending() {
             self.pending_commands.extend(self.commands.take());
         }

@@ -34,7 +34,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use portcullis_core::device::{CancelToken, DeviceError, Dispatch, Session};
+use portcullis_core::device::{CancelToken, DeviceError, Dispatch, FallbackSession};
 use portcullis_io::live::{Lane, LiveError};
 use tracing::Span;
 
@@ -125,7 +125,7 @@ pub struct LiveLane {
     /// Receiver and executor of the lane's packets.
     pub lane: Lane,
     /// The session that filters the packets.
-    pub session: Box<dyn Session>,
+    pub session: FallbackSession,
     /// Commands of other threads for the session.
     pub commands: Arc<LaneCommands>,
     /// Broadcast targets of the filter, if it has any.
@@ -134,8 +134,8 @@ pub struct LiveLane {
 
 impl LiveLane {
     /// Creates a lane with no commands queued and no broadcasts.
-    pub fn new(lane: Lane, session: Box<dyn Session>) -> LiveLane {
-        LiveLane { lane, session, commands: Arc::default(), broadcasts: None }
+    pub fn new(lane: Lane, session: impl Into<FallbackSession>) -> LiveLane {
+        LiveLane { lane, session: session.into(), commands: Arc::default(), broadcasts: None }
     }
 }
 

@@ -46,7 +46,7 @@ struct MeasurementBaseline {
 #[derive(Debug, Clone, Copy)]
 struct DriverCounters {
     executed: ExecutedCounts,
-    verdicts: [u64; Action::ALL.len()],
+    verdicts: VerdictCounts,
     batches: u64,
     fallback_packets: u64,
     times: StageTimes,
@@ -69,7 +69,7 @@ pub struct Snapshot {
     /// What the executor counted.
     pub executed: ExecutedCounts,
     /// Number of verdicts, by action.
-    pub verdicts: [u64; Action::ALL.len()],
+    pub verdicts: VerdictCounts,
     /// Number of completed batches.
     pub batches: u64,
     /// Packets that the fallback device filtered because this one was full.
@@ -104,7 +104,7 @@ impl Default for Snapshot {
         Snapshot {
             received: ReceivedCounts::default(),
             executed: ExecutedCounts::default(),
-            verdicts: [0; Action::ALL.len()],
+            verdicts: VerdictCounts::default(),
             batches: 0,
             fallback_packets: 0,
             times: StageTimes::default(),
@@ -140,7 +140,7 @@ impl Snapshot {
 
     /// Number of packets with a verdict.
     pub fn verdict_count(&self) -> u64 {
-        self.verdicts.iter().sum()
+        self.verdicts.total()
     }
 }
 
@@ -154,10 +154,11 @@ fn combine_counters(to: &mut Snapshot, from: &Snapshot, mut with: impl FnMut(&mu
     with(dropped_by_kernel, from.received.dropped_by_kernel);
     with(refused, from.received.refused);
     let ExecutedCounts { packets, bytes, losses, checksums, from_stack, from_stack_lost } = &mut to.executed;
-    for action in Action::ALL.map(|action| action as usize) {
+    for action in Action::ALL {
+        with(to.verdicts.of_mut(action), from.verdicts.of(action));
+        let action = action as usize;
         with(&mut packets[action], from.executed.packets[action]);
         with(&mut bytes[action], from.executed.bytes[action]);
-        with(&mut to.verdicts[action], from.verdicts[action]);
     }
     for loss in Loss::ALL {
         with(losses.of_mut(loss), from.executed.losses.of(loss));
@@ -275,9 +276,7 @@ impl LaneStats {
     ) {
         self.in_flight.fetch_sub(completed.packets as u64, Ordering::Relaxed);
         let mut current = lock(&self.current);
-        for (count, sum) in completed.verdicts.iter().zip(&mut current.verdicts) {
-            *sum += count;
-        }
+        current.verdicts += completed.verdicts;
         current.batches += 1;
         current.times += completed.times;
         if completed.by_fallback {

@@ -232,7 +232,7 @@ impl Summary {
             dropped_by_kernel: of.received.dropped_by_kernel,
             refused: of.received.refused,
             reassembled: of.received.reassembled,
-            verdicts: by_action(&of.verdicts),
+            verdicts: Action::ALL.map(|action| (action.name().to_owned(), of.verdicts.of(action))).into(),
             carried_out: by_action(&of.executed.packets),
             packets_out,
             bytes_out,
@@ -265,6 +265,7 @@ impl Summary {
 
 #[cfg(test)]
 mod tests {
+    use portcullis_core::packet::VerdictCounts;
     use portcullis_io::live::{ExecutedCounts, Losses, ReceivedCounts};
 
     use super::*;
@@ -291,7 +292,7 @@ mod tests {
                 from_stack: 17 * k,
                 from_stack_lost: 19 * k,
             },
-            verdicts: [0, 100 * k, 500 * k, 207 * k, 93 * k],
+            verdicts: VerdictCounts { aborted: 0, drop: 100 * k, pass: 500 * k, tx: 207 * k, redirect: 93 * k },
             batches: 10 * k,
             fallback_packets: 4 * k,
             ..Snapshot::default()

@@ -3,10 +3,10 @@ use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use portcullis_core::device::{Completion, Device, LoadOptions};
+use portcullis_core::device::{Completion, Device, LoadOptions, Session};
 use portcullis_core::diagnostics::Source;
 use portcullis_core::interp::InterpDevice;
-use portcullis_core::packet::{Action, Batch};
+use portcullis_core::packet::{Action, Batch, VerdictCounts};
 use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_io::live::{ExecutedCounts, Executor, Loss, ReceivedCounts, Receiver};
 use portcullis_wgsl as wgsl;
@@ -245,7 +245,7 @@ fn run_with(
     stop: &CancelToken,
     fails: Option<usize>,
 ) -> LaneResults {
-    let options = LoadOptions { threads: NonZeroUsize::new(1), dispatch: Some(dispatch), ..LoadOptions::default() };
+    let options = LoadOptions::default().with_threads(NonZeroUsize::new(1)).with_dispatch(dispatch);
     let (mut lanes, mut batches, mut waits, mut stats) = (vec![], vec![], vec![], vec![]);
     for (number, (script, commands)) in scripts.into_iter().zip(command_queues).enumerate() {
         let executor = RecordingExecutor { fails_at: fails, ..RecordingExecutor::default() };
@@ -254,7 +254,7 @@ fn run_with(
         waits.push(receiver.waits.clone());
         stats.push(Arc::new(LaneStats::default()));
         let (receiver, executor) = (Box::new(receiver), Box::new(executor));
-        let session = InterpDevice::new().load(program, &options).unwrap();
+        let session = InterpDevice::new().load(program, &options).unwrap().into();
         let lane = Lane { name: format!("lane {number}"), memory: None, receiver, executor };
         lanes.push(LiveLane { lane, session, commands, broadcasts: None });
     }
@@ -290,7 +290,7 @@ fn every_packet_is_executed_once_and_in_order() {
             (stats.received.packets, stats.executed.all(), stats.batches),
             (741, 741, results.sizes(0).len() as u64)
         );
-        assert_eq!(stats.verdicts, [0, 371, 370, 0, 0]);
+        assert_eq!(stats.verdicts, VerdictCounts { drop: 371, pass: 370, ..VerdictCounts::default() });
         assert_eq!(stats.executed.checksums, stats.batches + LAST, "counters of finish are included");
         assert_eq!(stats.latency.len(), 741);
         assert_eq!(stats.sizing, None);
@@ -450,9 +450,9 @@ fn a_failing_executor_ends_its_lane() {
 fn a_session_is_replaced_between_two_batches() {
     for dispatch in BOTH {
         let (stop, commands) = (CancelToken::new(), Arc::new(LaneCommands::default()));
-        let load = LoadOptions { threads: NonZeroUsize::new(1), dispatch: Some(dispatch), ..LoadOptions::default() };
+        let load = LoadOptions::default().with_threads(NonZeroUsize::new(1)).with_dispatch(dispatch);
         let next = compiled("fn xdp_filter(pkt: u32) -> u32 { return XDP_TX; }");
-        let mut next = InterpDevice::new().load(&next, &load).unwrap();
+        let mut next = InterpDevice::new().load(&next, &load).unwrap().into();
         let replace = LaneCommand::replace_session(move |session| {
             assert_eq!(session.in_flight(), 0);
             std::mem::swap(session, &mut next);

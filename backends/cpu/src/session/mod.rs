@@ -17,8 +17,8 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use portcullis_core::device::{
-    Completion, DeviceError, Imported, LoadOptions, Session, Stages, SubmitError, check_map_range, check_submission,
-    map_layout,
+    Completion, DeviceError, Imported, Instrumented, LoadOptions, Session, Stages, SubmitError, check_map_range,
+    check_submission, map_layout,
 };
 use portcullis_core::packet::{Batch, Span};
 use portcullis_core::program::Program;
@@ -74,7 +74,7 @@ impl CpuSession {
     ) -> Result<CpuSession, DeviceError> {
         options.refuse_copies("cpu")?;
         let shared = Arc::new(Shared::new(program, code, flows, work, options)?);
-        let stages = options.record_stages.then(Stages::default);
+        let stages = options.measure.record_stages.then(Stages::default);
         Ok(CpuSession { shared, queue: VecDeque::new(), depth: options.depth.max(1), stages })
     }
 
@@ -172,6 +172,16 @@ impl Session for CpuSession {
         Ok(())
     }
 
+    fn in_flight(&self) -> usize {
+        self.queue.len()
+    }
+
+    fn depth(&self) -> usize {
+        self.depth
+    }
+}
+
+impl Instrumented for CpuSession {
     fn finish_background_work(&mut self) {
         if let Some(background) = self.shared.code.background() {
             background.wait();
@@ -180,13 +190,5 @@ impl Session for CpuSession {
 
     fn stages(&self) -> Option<Stages> {
         self.stages
-    }
-
-    fn in_flight(&self) -> usize {
-        self.queue.len()
-    }
-
-    fn depth(&self) -> usize {
-        self.depth
     }
 }

@@ -1,5 +1,5 @@
 //! Synthetic work per packet, for benchmarks
-//! ([`LoadOptions::synthetic_work`](portcullis_core::device::LoadOptions)).
+//! ([`MeasureOptions::synthetic_work`](portcullis_core::device::MeasureOptions)).
 
 use std::num::NonZeroU64;
 use std::time::{Duration, Instant};
@@ -71,7 +71,7 @@ mod tests {
                 let compile = |program: &Program| {
                     compile_filter(program, StyleSet::All, PrefetchPolicy::IfFaster, Processor::Host).unwrap()
                 };
-                let options = LoadOptions { threads: NonZeroUsize::new(threads), ..LoadOptions::default() };
+                let options = LoadOptions::default().with_threads(NonZeroUsize::new(threads));
                 let flows = program.flow_program().map(|flows| compile(&flows));
                 let work = NonZeroU64::new(1);
                 let session = CpuSession::new(program.clone(), compile(&program), flows, work, &options);

@@ -58,7 +58,7 @@ fn a_busy_device_is_abandoned() {
 fn cancel_while_the_device_is_busy(device: &WgpuDevice, program: &Arc<Program>) {
     const PACKETS: u32 = 4 << 20;
     let cancel = CancelToken::new();
-    let options = LoadOptions { cancel: cancel.clone(), ..LoadOptions::default() };
+    let options = LoadOptions::default().with_cancel(cancel.clone());
     // A batch in one launch keeps the device busy for minutes, like a driver that compiles.
     let mut session = open(device.properties(), program, &options).unwrap().with_unlimited_launches();
     let descriptors = (0..PACKETS).map(|i| Descriptor { offset: i * 8, length: 8 }).collect();

@@ -1,9 +1,9 @@
-//! AF_XDP sockets.
+//! `run --af-xdp`: live packets from AF_XDP sockets.
 
-use portcullis::io::af_xdp::xdp::Mode;
-use portcullis::io::af_xdp::{self, AfXdp, BusyPoll, CopyMode, FrameCounts, LaneLayout, Options, Steering};
-use portcullis::io::live::link::{Interface, StackDevice};
 use portcullis::packet::ResizeRoom;
+use portcullis::packet_io::af_xdp::xdp::Mode;
+use portcullis::packet_io::af_xdp::{self, AfXdp, BusyPoll, CopyMode, FrameCounts, LaneLayout, Options, Steering};
+use portcullis::packet_io::live::link::{Interface, StackDevice};
 
 use super::CaptureRequirements;
 use super::drive::{self, Prepared};
@@ -13,10 +13,10 @@ use crate::failure::Failure;
 use crate::out;
 use crate::run::Args;
 
-/// Packets that one call to poll may bring in.
+/// Maximum number of packets that one poll receives.
 const BUDGET: u32 = 64;
 
-/// Runs a filter on what interfaces receive.
+/// Runs the filter on the packets that interfaces receive.
 pub fn run(args: &Args) -> Result<(), Failure> {
     let live = &args.live;
     let mut options = Options {
@@ -65,7 +65,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         }
     }
     let prepared = Prepared::new(args)?;
-    // Programs of XDP are written for the kernel's numbers.
+    // XDP programs redirect by the kernel's interface numbers.
     options.by_interface = portcullis::frontend::xdp::ObjectInfo::of(&prepared.program).is_some();
     if options.by_interface {
         known_by_interface(&mut options, args.maps.kernel_routes.is_some())?;
@@ -84,9 +84,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     ended.report(args, Some(balance(run.frame_audit.frames())))
 }
 
-/// Has the interfaces of a run, and those that `--redirect` names, be targets by the kernel's
-/// numbers for them, too; what `--redirect` says of a number goes before that, unless routes are
-/// the kernel's, which have its numbers.
+/// Makes the interfaces of the run, and those of `--redirect`, targets by their kernel numbers too.
+/// An explicit `--redirect` for a number takes precedence, unless routes are the kernel's, which
+/// contain its numbers.
 fn known_by_interface(options: &mut Options, has_routes: bool) -> Result<(), Failure> {
     let ports = options.ports.iter().map(|port| &port.interface);
     let names: Vec<String> = ports.chain(options.redirect.iter().map(|(_, interface)| interface)).cloned().collect();
@@ -96,7 +96,7 @@ fn known_by_interface(options: &mut Options, has_routes: bool) -> Result<(), Fai
             None => options.redirect.push((index, name)),
             Some((_, other)) if *other == name || !has_routes => {}
             Some((_, other)) => {
-                let what = format!("with --kernel-routes, {index} stands for {name}, whose number it is in the kernel");
+                let what = format!("with --kernel-routes, {index} is the kernel's number of {name}");
                 return Err(Failure::Usage(format!("--redirect {index}={other}: {what}")));
             }
         }
@@ -104,7 +104,7 @@ fn known_by_interface(options: &mut Options, has_routes: bool) -> Result<(), Fai
     Ok(())
 }
 
-/// Says what was got.
+/// Prints how the sockets were set up.
 fn announce(run: &AfXdp) {
     for port in &run.ports {
         let copying = if port.is_zero_copy { "zero copy" } else { "copied" };
@@ -113,7 +113,7 @@ fn announce(run: &AfXdp) {
         let (interface, queues, mode) = (&port.interface, queues.join(","), port.mode.name());
         let text = format!("{interface}: {noun} {queues}, {mode} mode, {copying}");
         if out::live::logs() {
-            // For programs, in parts as well.
+            // Structured, for readers of the log.
             tracing::info!(target: "portcullis", %interface, %queues, mode, zero_copy = port.is_zero_copy, "{text}");
         } else {
             out::note(&text);
@@ -135,16 +135,16 @@ fn announce(run: &AfXdp) {
         if port.mode == Mode::Skb {
             let name = &port.interface;
             out::note(&format!(
-                "{name}: in this mode packets may come that were put together or not cut yet, and longer ones than {} bytes are \
-                 dropped; `ethtool -K {name} gro off lro off` has them come as they were, and where {name} is one end of a \
-                 veth pair, `tso off gso off` at the other end",
+                "{name}: in this mode the kernel may merge received packets (GRO, LRO, TSO), and drops those of more than {} \
+                 bytes; `ethtool -K {name} gro off lro off` stops that, and if {name} is one end of a veth pair, `tso off gso \
+                 off` at the other end",
                 port.longest
             ));
         }
     }
 }
 
-/// Whether every frame is accounted for.
+/// Converts the frame counts for the report.
 fn balance(frames: FrameCounts) -> Balance {
     let FrameCounts { total, free, rx, tx } = frames;
     Balance { all: total, free, receiving: rx, sending: tx, missing: frames.in_batches(), ..Balance::default() }

@@ -1,5 +1,6 @@
-//! The arguments about live packets.
+//! Arguments about live packets.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -8,18 +9,19 @@ use clap::builder::NonEmptyStringValueParser;
 
 use super::mempool::MempoolArgs;
 
-/// The arguments that say where live packets come from.
+/// Names of the arguments that select a live source.
 pub const SOURCES: [&str; 3] = ["af_xdp", "nfqueue", "dpdk"];
 
-/// The arguments about live packets.
+/// Arguments about live packets.
 #[derive(Debug, clap::Args)]
 #[command(group(ArgGroup::new("ports").args(["af_xdp", "dpdk"])))]
 pub struct LiveArgs {
     /// Filter the packets an interface receives, through AF_XDP sockets
     ///
     /// All RX queues, or those listed (`eth0:0-3,8`, counted from 0), until Ctrl-C. May be
-    /// repeated; the first interface is port 0.
-    #[arg(long, value_name = "IFACE[:QUEUES]", value_parser = NonEmptyStringValueParser::new(), help_heading = "Input")]
+    /// repeated; the first interface is port 0. Unlike tcpdump's `-i`, which copies packets, this
+    /// takes them over: what the filter drops is gone, and the kernel gets what passes.
+    #[arg(short = 'i', long, value_name = "IFACE[:QUEUES]", value_parser = NonEmptyStringValueParser::new(), help_heading = "Input")]
     pub af_xdp: Vec<String>,
     /// Filter the packets of a netfilter queue
     ///
@@ -146,7 +148,7 @@ pub struct LiveArgs {
     ///
     /// A port of 127.0.0.1, `[::1]:PORT`, or a Unix socket that only this user can open.
     #[arg(long, value_name = "[ADDR:]PORT|unix:PATH", conflicts_with = "read", help_heading = "Observability")]
-    pub metrics: Option<String>,
+    pub metrics: Option<OsString>,
     /// Log to standard error, with timestamps as text or as JSON lines
     #[arg(long, value_name = "FORMAT", value_parser = ["text", "json"], conflicts_with = "read", help_heading = "Observability", hide_short_help = true)]
     pub log: Option<String>,
@@ -158,7 +160,7 @@ pub struct LiveArgs {
     pub log_level: Option<String>,
 }
 
-/// The shortest time that `--stats` takes: nobody reads faster.
+/// Minimum interval of `--stats`; nobody reads faster.
 const SHORTEST: Duration = Duration::from_millis(100);
 
 fn interval(text: &str) -> Result<Duration, String> {
@@ -172,12 +174,12 @@ fn queue(text: &str) -> Result<u16, String> {
     text.parse().map_err(|_| "expected a queue's number, from 0 to 65535".into())
 }
 
-/// Reads a processor's number.
+/// Parses the number of a CPU.
 pub fn processor(text: &str) -> Result<u16, String> {
     text.parse().map_err(|_| "expected numbers of processors, counted from 0, as `2,3`".into())
 }
 
-/// Reads `3=eth1`.
+/// Parses `3=eth1`.
 pub fn redirect(text: &str) -> Result<(u32, String), String> {
     let parts = text.split_once('=').map(|(target, interface)| (target.parse(), interface));
     match parts {
@@ -186,13 +188,13 @@ pub fn redirect(text: &str) -> Result<(u32, String), String> {
     }
 }
 
-/// Reads a number of buffers.
+/// Parses a number of packet buffers.
 pub fn frames(text: &str) -> Result<u32, String> {
     let number = text.parse::<u32>().ok().filter(|n| n.is_power_of_two() && (64..=1 << 20).contains(n));
     number.ok_or_else(|| "expected a power of two from 64 to 1048576".into())
 }
 
-/// Reads `10s`, `500ms`, `50us`, `0`.
+/// Parses a duration: `10s`, `500ms`, `50us`, `0`.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);

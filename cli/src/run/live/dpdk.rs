@@ -1,9 +1,9 @@
-//! Ports of DPDK.
+//! `run --dpdk`: live packets from DPDK ports.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use portcullis::io::dpdk::{
+use portcullis::packet_io::dpdk::{
     self, Dpdk, DpdkError, HeaderSplit, MbufCounts, Mempool, Options, PassTarget, PortSpec, WrittenCaptures,
 };
 
@@ -15,11 +15,10 @@ use crate::failure::{Failure, WRONG};
 use crate::out;
 use crate::run::Args;
 
-/// How long nothing may have come of captures before they are taken to be over: DPDK does not say
-/// that they are.
+/// Idle time after which captures count as read to the end: DPDK does not report that.
 const OVER: Duration = Duration::from_secs(1);
 
-/// Runs a filter on what ports receive.
+/// Runs the filter on the packets that ports receive.
 pub fn run(args: &Args) -> Result<(), Failure> {
     let live = &args.live;
     let mut options = Options {
@@ -50,7 +49,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     reported.and(check(&written))
 }
 
-/// Warns of captures that will not be read to their ends.
+/// Warns about captures that will not be read to their ends.
 pub fn tell_of_damage(options: &Options) {
     dpdk::find_damaged_captures(options)
         .iter()
@@ -66,14 +65,14 @@ pub fn failure(error: DpdkError) -> Failure {
     }
 }
 
-/// Whether captures have all packets that were sent to them.
+/// Checks that output captures contain all packets that were sent to them.
 fn check(written: &[WrittenCaptures]) -> Result<(), Failure> {
     let wrong: Vec<String> = written.iter().filter_map(|written| written.check().err()).collect();
     wrong.iter().for_each(|what| out::error(what));
     if wrong.is_empty() { Ok(()) } else { Err(Failure::Silent(WRONG)) }
 }
 
-/// The ports that an option names, each once.
+/// Parses the ports of an option, which must differ.
 pub fn ports(option: &str, texts: &[String]) -> Result<Vec<PortSpec>, Failure> {
     let ports = texts.iter().map(|text| text.parse().map_err(|error| usage(option, &error)));
     let ports: Vec<PortSpec> = ports.collect::<Result<_, _>>()?;
@@ -85,7 +84,7 @@ pub fn ports(option: &str, texts: &[String]) -> Result<Vec<PortSpec>, Failure> {
     Ok(ports)
 }
 
-/// The ports of targets that packets are redirected to.
+/// Parses the ports that packets are redirected to.
 pub fn redirects(given: &[(u32, String)]) -> Result<Vec<(u32, PortSpec)>, Failure> {
     let port = |text: &str| text.parse::<PortSpec>().map_err(|error| usage("--redirect", &error));
     let redirects: Vec<_> =
@@ -98,23 +97,23 @@ pub fn redirects(given: &[(u32, String)]) -> Result<Vec<(u32, PortSpec)>, Failur
     Ok(redirects)
 }
 
-/// What DPDK is given, out of one text.
+/// Splits the argument of `--eal` into words as a shell does.
 pub fn eal(text: Option<&str>) -> Result<Vec<String>, Failure> {
-    let split = text.map(|text| shlex::split(text).ok_or_else(|| usage("--eal", &"a quotation mark has no other one")));
+    let split = text.map(|text| shlex::split(text).ok_or_else(|| usage("--eal", &"a quotation mark is not closed")));
     split.transpose().map(Option::unwrap_or_default)
 }
 
-/// Whether a port is of captures.
+/// Whether a port is a capture file.
 pub fn is_capture(port: &PortSpec) -> bool {
     port.driver() == Some("net_pcap")
 }
 
-/// How long nothing may come before a run is over, where nobody says: of captures alone.
+/// Default of `--idle-exit`: a limit only if all ports are captures.
 pub fn over(ports: &[PortSpec]) -> Option<Duration> {
     ports.iter().all(is_capture).then_some(OVER)
 }
 
-/// Says what was got.
+/// Prints how the ports were set up.
 fn announce(run: &Dpdk, options: &Options) {
     for (index, port) in run.info.iter().enumerate() {
         let [a, b, c, d, e, f] = port.mac;
@@ -131,7 +130,7 @@ fn announce(run: &Dpdk, options: &Options) {
         let place = match (&options.mempool, options.split) {
             (Mempool::Gpu(_), None) => "packets are in its memory".to_owned(),
             (Mempool::Gpu(_), Some(bytes)) => format!("packets' bytes from {bytes} on are in its memory"),
-            _ => "it is shown the host's memory that packets are in".to_owned(),
+            _ => "it reads packets in host memory".to_owned(),
         };
         out::note(&format!("GPU {name}, number {} of DPDK: {place}", gpu.number));
     }
@@ -140,10 +139,10 @@ fn announce(run: &Dpdk, options: &Options) {
     let copied: BTreeSet<&str> = copied.collect();
     if !copied.is_empty() {
         let drivers = Vec::from_iter(copied).join(", ");
-        out::note(&format!("{drivers}: cannot split packets, and so they are split by copying"));
+        out::note(&format!("{drivers}: cannot split packets in hardware, so they are split by copying"));
     }
     match &options.pass_to {
-        None => out::note("packets that pass have nowhere to go (--pass-to): they are counted, and dropped"),
+        None => out::note("packets that pass are counted and dropped; --pass-to would send them on"),
         Some(PassTarget::Port(port)) => out::note(&format!("packets that pass go out of {port}")),
         Some(PassTarget::Tap(interface) | PassTarget::VirtioUser(interface)) => out::note(&format!(
             "packets that pass go into the kernel at {interface}, and what it sends there goes out of {}",
@@ -152,7 +151,7 @@ fn announce(run: &Dpdk, options: &Options) {
     }
 }
 
-/// Whether all memory of packets is accounted for.
+/// Converts the mbuf counts for the report.
 pub fn balance(MbufCounts { total, free, kept_by_driver }: MbufCounts) -> Balance {
     let missing = total as isize - (free + kept_by_driver) as isize;
     Balance { all: total, free, receiving: kept_by_driver, missing, ..Balance::default() }

@@ -1,4 +1,4 @@
-//! What all live runs have in common.
+//! The parts that all live runs share.
 
 use std::io::{IsTerminal, stderr};
 use std::num::NonZeroUsize;
@@ -11,11 +11,11 @@ use portcullis::device::{
     CancelToken, Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, Imported, LoadOptions, Session, WithFallback,
 };
 use portcullis::devices::{self, Selector};
-use portcullis::io::live::Lane;
-use portcullis::packet::{self, Action, Batch};
+use portcullis::packet::{self, Batch};
+use portcullis::packet_io::live::Lane;
 use portcullis::pipeline::live::local_socket::LocalSocket;
 use portcullis::pipeline::live::metrics::Trap;
-use portcullis::pipeline::live::metrics::server::{AddressError, MetricsListener, Server};
+use portcullis::pipeline::live::metrics::server::{Address, AddressError, MetricsListener, Server};
 use portcullis::pipeline::live::{
     BatchPolicy, LaneError, LaneStats, LiveLane, LiveOptions, RunStats, RunSummary, metrics, run_live,
 };
@@ -39,57 +39,59 @@ use crate::run::traps::{Board, Place, TrapRecorder, Trapped};
 use crate::run::{Args, BatchSize};
 use crate::{explain, out};
 
-/// Packets of a batch, about, where nobody says how many: live packets are in a hurry.
+/// Expected number of packets in a batch, unless `--batch` gives one. Small, because live packets
+/// are not to wait.
 const EXPECTED_LIVE: usize = 1024;
 
-/// A filter on a device, before there are packets.
+/// A compiled filter and its device, before packets arrive.
 pub struct Prepared {
     /// The filter.
     pub program: Arc<Program>,
-    device: Arc<dyn Device>,
+    device: WithFallback,
     options: LoadOptions,
     dispatch: Dispatch,
-    /// What all events of the run are in.
+    /// Tracing span of the run's events.
     pub span: Span,
     maps: Maps,
-    /// What the maps begin with, those of them that begin with something, by their numbers.
+    /// Initial memory of the maps, by number; empty if no map has initial entries.
     words: Vec<(usize, Vec<u32>)>,
     interrupt: Interrupt,
     metrics: Option<MetricsListener>,
     control: Option<LocalSocket>,
-    /// After how long without packets the run ends.
+    /// Time without packets after which the run ends.
     pub idle_exit: Option<Duration>,
 }
 
-/// A run that is over.
+/// A finished run.
 pub struct FinishedRun {
-    device: Arc<dyn Device>,
+    device: WithFallback,
     summary: RunSummary,
     error: Option<LaneError>,
     saved: Result<(), Failure>,
-    /// Whether maps were to be written that nobody has any more.
+    /// Whether maps could not be written because the session that owned them is gone.
     maps_are_gone: bool,
-    /// Packets that a device had which failed, or waited for it.
+    /// Packets that a failed device had, or that waited for it.
     given_up: u64,
-    /// What only some filters have to say.
+    /// Results that only some filters have.
     besides: ExtraReport,
 }
 
 impl Prepared {
-    /// Compiles the filter and finds the device.
+    /// Compiles the filter, opens the device, and checks everything that can be checked before the
+    /// network is changed.
     pub fn new(args: &Args) -> Result<Prepared, Failure> {
         log::start(&args.live)?;
-        let metrics = args.live.metrics.as_deref().map(str::parse).transpose();
+        let metrics = args.live.metrics.as_deref().map(Address::try_from).transpose();
         let metrics = metrics.map_err(|error: AddressError| Failure::Usage(format!("--metrics: {error}")))?;
         check_processors(&args.live.pin)?;
         let program = Arc::new(args.filter.load()?);
         let interrupt = Interrupt::default();
-        // Of a netfilter queue's packets the kernel has whoever gives the verdict do the rest of
-        // its work, for which a second thread pays (docs/performance.md, "Live packets").
+        // With netfilter queues, the thread that sends a verdict does the rest of the kernel's work
+        // on the packet, so a second thread pays off (docs/performance.md, "Live packets").
         let is_alone = std::thread::available_parallelism().is_ok_and(|processors| processors.get() == 1);
         let inline = (args.live.nfqueue.is_empty() || is_alone).then_some(Dispatch::Inline);
-        // Where packets are in a GPU's memory, or the CPU is to relieve a GPU, it is that GPU's
-        // filter alone.
+        // If packets are in a GPU's memory, or the CPU is the fallback of a GPU, only that GPU runs
+        // the filter.
         let chosen = match args.live.mempool.mempool == "gpu" || args.live.overload == "cpu" {
             true if args.device == Selector::Auto => Chosen::first()?,
             _ => {
@@ -98,18 +100,16 @@ impl Prepared {
                 Chosen::open(&args.device, settings)?
             }
         };
-        let mut device = chosen.device.clone();
+        let mut device = WithFallback::from(chosen.device.clone());
         args.maps.check(&program, device.info())?;
         let is_cpu = device.info().kind == DeviceKind::Cpu || device.info().kind == DeviceKind::Reference;
-        let load = LoadOptions {
-            // A batch is small here, and a queue has a thread of its own.
-            threads: args.threads.map_or(NonZeroUsize::new(1), |n| NonZeroUsize::new(n.into())),
-            dispatch: args.dispatch.or(inline.filter(|_| is_cpu)),
-            cancel: interrupt.give_up.clone(),
-            ..LoadOptions::default()
-        };
-        // That the device takes the filter is seen before anything of the network is touched; and
-        // what it costs is measured before, too, if it is not known.
+        let load = LoadOptions::default()
+            // Batches are small, and each queue has a thread of its own.
+            .with_threads(args.threads.map_or(NonZeroUsize::new(1), |n| NonZeroUsize::new(n.into())))
+            .with_dispatch(args.dispatch.or(inline.filter(|_| is_cpu)))
+            .with_cancel(interrupt.give_up.clone());
+        // Load now: whether the device accepts the filter has to be known before the network is
+        // changed, and its cost may have to be measured.
         let loaded = device.load(&program, &load);
         chosen.warn();
         let mut session = loaded?;
@@ -117,14 +117,16 @@ impl Prepared {
             out::note(chosen.explain().trim_end());
             explain::note(&[explain::transfer_of_filter(&program)]);
         }
-        // What speaks against a relief is an error: it was asked for, and the CPU alone was not.
+        // An impossible fallback is an error, because the user asked for it and not for the CPU
+        // alone.
         if args.live.overload == "cpu" {
-            device = relieved(device, &load)?;
+            device = relieved(chosen.device.clone(), &load)?;
             session = device.load(&program, &load)?;
         }
-        // So is what is in files, and what others may have taken. This session does not stay: its
-        // threads have all the capabilities that this one has yet.
-        let mut maps = Maps::load(&args.maps, &program, &mut *session)?;
+        // Also before the network is changed: map files, and addresses that may be in use. This
+        // session is dropped again, since its threads have all the capabilities that this thread
+        // still has.
+        let mut maps = Maps::load(&args.maps, &program, &mut session)?;
         places::check(args)?;
         maps.open_outputs(&interrupt.stop)?;
         let numbers = if args.maps.begins_with_something() { 0..program.maps().len() } else { 0..0 };
@@ -135,7 +137,7 @@ impl Prepared {
         let metrics = metrics.map_err(|error| Failure::Wrong(format!("--metrics: {error}")))?;
         let control = args.live.control.as_deref().map(LocalSocket::listen).transpose();
         let control = control.map_err(|error| Failure::Wrong(format!("--control: {error}")))?;
-        // What is about to be opened is also to be closed in order.
+        // From here on there are resources to release in order.
         interrupt.listen_always();
         interrupt.begin();
         let dispatch = Dispatch::select(device.info(), &load)?;
@@ -155,16 +157,16 @@ impl Prepared {
         })
     }
 
-    /// What filters packets.
+    /// Properties of the device.
     #[cfg(feature = "dpdk")]
     pub fn device(&self) -> &DeviceInfo {
         self.device.info()
     }
 }
 
-/// Refuses processors that threads cannot be kept on.
+/// Refuses CPUs that threads cannot be pinned to.
 pub fn check_processors(wanted: &[u16]) -> Result<(), Failure> {
-    // Where the system does not tell, it is left to be seen.
+    // If the system does not report the CPUs, pinning itself will fail.
     let Ok(mine) = sched_getaffinity(None) else { return Ok(()) };
     let is_mine = |cpu: u16| usize::from(cpu) < CpuSet::MAX_CPU && mine.is_set(cpu.into());
     match wanted.iter().find(|cpu| !is_mine(**cpu)) {
@@ -179,20 +181,20 @@ pub fn check_processors(wanted: &[u16]) -> Result<(), Failure> {
     }
 }
 
-/// The device, relieved by the CPU.
-fn relieved(device: Arc<dyn Device>, load: &LoadOptions) -> Result<Arc<dyn Device>, Failure> {
+/// Wraps a device with the CPU as its fallback.
+fn relieved(device: Arc<dyn Device>, load: &LoadOptions) -> Result<WithFallback, Failure> {
     let usage = |what: &str| Err(Failure::Usage(format!("--overload cpu: {what}")));
     if device.info().kind == DeviceKind::Cpu {
-        return usage("the CPU runs the filter, and nothing else could relieve it; `drop` is what is left");
+        return usage("the CPU already runs the filter and has no fallback; use `drop`");
     }
     if Dispatch::select(device.info(), load)? == Dispatch::Inline {
-        return usage("with `--dispatch inline` each batch is waited for, and none waits; another method is needed");
+        return usage("`--dispatch inline` has no queue that could be full; choose another method");
     }
-    Ok(Arc::new(WithFallback::new(device, devices::open("cpu")?)))
+    Ok(WithFallback::new(device, devices::open("cpu")?))
 }
 
-/// Drives lanes until somebody wants an end; `at_stop` has no more packets come then. What `beside`
-/// begins goes on until then, by threads that may no more than those of the lanes.
+/// Runs the lanes until the run is stopped; `at_stop` then ends reception. `beside` starts what
+/// accompanies the run, on threads with the capabilities of the lanes.
 pub fn drive<T>(
     args: &Args,
     prepared: Prepared,
@@ -202,8 +204,8 @@ pub fn drive<T>(
     at_stop: impl FnOnce() + Send,
 ) -> Result<FinishedRun, Failure> {
     privileges::give_up(args, admin)?;
-    // What is kept for the end, this thread keeps alone: all others are started by one that is
-    // without.
+    // Only this thread keeps the capabilities for the end. All others descend from a thread that
+    // has dropped them.
     thread::scope(|scope| {
         let span = prepared.span.clone();
         let run = thread::Builder::new().name("run".into()).spawn_scoped(scope, || {
@@ -221,7 +223,7 @@ pub fn drive<T>(
     })
 }
 
-/// The run itself.
+/// Runs the lanes and collects the results.
 fn go(
     args: &Args,
     prepared: Prepared,
@@ -236,14 +238,14 @@ fn go(
     };
     let mut lanes: Vec<LiveLane> = lanes.into_iter().map(load).collect::<Result<_, DeviceError>>()?;
     if lanes.is_empty() {
-        return Err(Failure::Usage("there is nothing to receive packets by".into()));
+        return Err(Failure::Usage("there is no queue to receive packets from".into()));
     }
     let copied = import(lanes.iter_mut().map(|lane| (&lane.lane.memory, &mut lane.session)))?;
     show_copies(copied, device.info());
     for lane in &mut lanes {
-        warm_up(&mut *lane.session, &program)?;
+        warm_up(&mut lane.session, &program)?;
     }
-    // A filter with maps has one lane.
+    // Filters with maps have a single lane.
     for (number, words) in words {
         lanes[0].session.set_map_words(number, 0, &words)?;
     }
@@ -258,7 +260,7 @@ fn go(
     if let Some(duration) = args.live.duration {
         let stop = interrupt.stop.clone();
         std::thread::spawn(move || {
-            // Where the run ends before, so does this.
+            // Ends with the run if that ends earlier.
             if !stop.wait_for(duration) {
                 stop.cancel();
             }
@@ -271,7 +273,7 @@ fn go(
         std::thread::spawn(move || end_when_idle(idle, &run, &stop));
     }
     let board = Board::default();
-    // Who is shown why packets are aborted while packets flow.
+    // Trap counters are read during the run only if something shows them.
     let is_shown = args.live.stats.is_some() || metrics.is_some();
     let metrics = metrics.map(|door| serve(door, &run, &board)).transpose()?;
     let form = if args.json {
@@ -295,18 +297,17 @@ fn go(
         lanes: held.collect(),
     };
     let server = control.map(|socket| control::Server::start(socket, live_run)).transpose()?;
-    // A filter that takes over may tell of events where this one does not.
+    // A filter loaded by a reload may have events even if this one has none.
     let follows = args.maps.follows() || args.live.control.is_some() || lock(&maps).events().is_some();
     let scribe = is_shown.then(|| (TrapRecorder::new(board), run.clone()));
     let follows = follows || scribe.is_some() && lock(&maps).traps.may_abort();
     let mut onlooker = MapWatchObserver { maps: maps.clone(), follows, scribe };
     let (lanes, error) = run_live(lanes, &stats, &live, &interrupt.stop, at_stop, &mut onlooker);
-    // A queue's packets that nobody takes any more wait until it is given up: all of a lane goes
-    // now but its session, which has the maps.
+    // Drop the lanes now, except for their sessions, which own the maps: packets that nobody takes
+    // out of a queue wait until the queue is closed.
     let mut sessions: Vec<_> = lanes.into_iter().map(|lane| lane.session).collect();
     if let Some(LaneError::Device(_)) = &error {
-        // What was in flight is lost with a device that failed, and so is what it has done to the
-        // maps.
+        // The state of the maps after a device failure is unknown.
         sessions.clear();
     }
     drop(server);
@@ -315,11 +316,11 @@ fn go(
     drop(metrics);
     let mut maps = lock(&maps);
     let told = match sessions.first_mut() {
-        Some(session) => maps.last_events(Some(&mut **session)),
+        Some(session) => maps.last_events(Some(session)),
         None => maps.last_events(None),
     };
-    let saved = sessions.first_mut().map_or(Ok(()), |session| maps.write(&mut **session)).and(told);
-    let traps = sessions.first_mut().map_or(Ok(Vec::new()), |session| maps.traps.read(&mut **session));
+    let saved = sessions.first_mut().map_or(Ok(()), |session| maps.write(session)).and(told);
+    let traps = sessions.first_mut().map_or(Ok(Vec::new()), |session| maps.traps.read(session));
     let (traps, failed) = traps.map_or_else(|error| (Vec::new(), Err(error)), |traps| (traps, Ok(())));
     let summary = run.summary(&reading);
     let besides = ExtraReport::of(&summary, maps.events(), (&maps.traps, traps));
@@ -331,7 +332,7 @@ fn go(
     Ok(FinishedRun { summary, device, error, saved, maps_are_gone, given_up, besides })
 }
 
-/// Packets that a device may still have after a run: those that were under way where it failed.
+/// Number of packets that a device may still hold after it failed.
 pub fn given_up(error: Option<&LaneError>, run: &RunStats) -> u64 {
     match error {
         Some(LaneError::Device(_)) => run.packets_in_flight(),
@@ -339,9 +340,8 @@ pub fn given_up(error: Option<&LaneError>, run: &RunStats) -> u64 {
     }
 }
 
-/// Wants an end once nothing has come for this time and nothing was under way: a lane that waits
-/// for its device receives nothing, whatever is there to be received. Until somebody else wants
-/// one. Says whether it was this.
+/// Stops the run after `idle` without received packets and without batches in flight; a lane that
+/// waits for its device receives nothing, whatever arrives. Returns whether it stopped the run.
 pub fn end_when_idle(idle: Duration, run: &RunStats, stop: &CancelToken) -> bool {
     let received = || run.read().lanes.iter().map(|(_, lane)| lane.received.packets).sum::<u64>();
     let every = (idle / 4).clamp(Duration::from_millis(1), Duration::from_millis(250));
@@ -358,7 +358,7 @@ pub fn end_when_idle(idle: Duration, run: &RunStats, stop: &CancelToken) -> bool
     false
 }
 
-/// Lets others ask for metrics.
+/// Starts the metrics server.
 fn serve(door: MetricsListener, run: &Arc<RunStats>, board: &Board) -> Result<Server, Failure> {
     let (run, board) = (run.clone(), board.clone());
     let traps = move || {
@@ -374,19 +374,19 @@ fn serve(door: MetricsListener, run: &Arc<RunStats>, board: &Board) -> Result<Se
         let server = Server::start(door, move || metrics::render(&run, traps()));
         server.map_err(|error| Failure::Wrong(format!("--metrics: {error}")))
     };
-    // What answers has what the thread has that starts it, which is therefore another.
+    // Start it from a thread without capabilities, since threads inherit those of their creator.
     let server = std::thread::scope(|scope| scope.spawn(start).join());
     let server = server.unwrap_or_else(|_| Err(Failure::Wrong("--metrics: its thread died".into())))?;
     out::note(&format!("metrics: {}", server.address()));
     Ok(server)
 }
 
-/// Has maps follow their files.
+/// Updates maps and trap counters between batches.
 struct MapWatchObserver {
     maps: Arc<Mutex<Maps>>,
-    /// Whether there is anything to be done.
+    /// Whether there is anything to do between batches.
     follows: bool,
-    /// Who tells others where packets are aborted, and what says how many are.
+    /// Publishes trap counters, and the statistics that tell if they changed.
     scribe: Option<(TrapRecorder, Arc<RunStats>)>,
 }
 
@@ -410,32 +410,33 @@ impl Observer for MapWatchObserver {
     }
 }
 
-/// Packets that were aborted up to now.
+/// Number of aborted packets so far.
 fn aborted(run: &RunStats) -> u64 {
-    run.read().lanes.iter().map(|(_, lane)| lane.verdicts[Action::Aborted as usize]).sum()
+    run.read().lanes.iter().map(|(_, lane)| lane.verdicts.aborted).sum()
 }
 
 pub fn lock(maps: &Mutex<Maps>) -> MutexGuard<'_, Maps> {
     maps.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// When batches are closed.
+/// Returns the policy that decides when a batch is closed.
 fn closing(args: &Args) -> BatchPolicy {
     let delay = args.live.max_delay;
     match args.batch {
         Some(BatchSize::Packets(most)) => BatchPolicy::fixed(most as usize, delay.unwrap_or_default()),
         Some(BatchSize::Auto) | None => {
             let auto = BatchPolicy::adaptive();
-            // The frames of those that are filtered are not there to receive into.
+            // Frames of packets in flight are not available for reception.
             let most = args.live.frames.map_or(auto.max_packets, |frames| (frames as usize / 8).max(1));
             BatchPolicy { max_packets: most, delay: delay.unwrap_or(auto.delay), ..auto }
         }
     }
 }
 
-/// Has sessions reach the memory that packets come into. Whether one of them gets copies instead.
-pub fn import<'a>(
-    sessions: impl Iterator<Item = (&'a Option<Arc<packet::Span>>, &'a mut Box<dyn Session>)>,
+/// Gives sessions access to the memory that packets are received into. Returns whether a session
+/// works on copies instead.
+pub fn import<'a, S: Session + ?Sized + 'a>(
+    sessions: impl Iterator<Item = (&'a Option<Arc<packet::Span>>, &'a mut S)>,
 ) -> Result<bool, DeviceError> {
     let mut copied = false;
     for (memory, session) in sessions {
@@ -446,17 +447,15 @@ pub fn import<'a>(
     Ok(copied)
 }
 
-/// Says that packets are copied, where they are. Where they are reached there is nothing to be
-/// said: that is as it should be.
+/// Prints a note if a device works on copies of packets.
 pub fn show_copies(copied: bool, device: &DeviceInfo) {
     if copied {
-        out::note(&format!("{}: gets a copy of what the filter needs of each packet", device.id));
+        out::note(&format!("{}: works on copies of the packet bytes that the filter needs", device.id));
     }
 }
 
-/// Has a session filter a packet that nobody sent: drivers put much off until the first batch (PoCL
-/// compiles then, for a tenth of a second and more), which the first packets would wait for. What
-/// maps have would change, so with maps they do wait.
+/// Filters an artificial packet, because drivers defer work to the first batch (PoCL compiles for
+/// 100 ms and more). Not with maps, which the packet would change.
 pub fn warm_up(session: &mut dyn Session, program: &Program) -> Result<(), DeviceError> {
     if !program.maps().is_empty() {
         return Ok(());
@@ -466,7 +465,8 @@ pub fn warm_up(session: &mut dyn Session, program: &Program) -> Result<(), Devic
 }
 
 impl FinishedRun {
-    /// Prints what came of it, and says how it ended. Frames are those of memory that the run had.
+    /// Prints the results and returns how the run ended. `frames` are those of the run's packet
+    /// memory.
     pub fn report(self, args: &Args, frames: Option<Balance>) -> Result<(), Failure> {
         let FinishedRun { device, summary, error, saved, maps_are_gone, given_up, besides } = self;
         let frames = frames.map(|frames| frames.given_up(given_up));
@@ -474,7 +474,7 @@ impl FinishedRun {
             true => report::json(&summary, frames, &besides),
             false => report::table(&summary, &device.info().name, frames, &besides),
         };
-        // Where they cannot be printed, it is said all the same how it ended.
+        // Even if the results cannot be printed, report how the run ended.
         let printed = if args.takes_stdout() {
             out::note(text.trim_end());
             Ok(())
@@ -486,9 +486,9 @@ impl FinishedRun {
         let accounted = if fault.is_some() { Err(Failure::Silent(WRONG)) } else { Ok(()) };
         let Some(error) = error else { return saved.and(accounted).and(printed) };
         let code = match error {
-            // Whoever wanted an end did not want it to last.
+            // The user asked for the end, which took too long.
             LaneError::Device(DeviceError::Cancelled) => {
-                out::warn("what was under way took too long and was given up; its packets are counted as lost");
+                out::warn("the batches in flight took too long and were abandoned; their packets are counted as lost");
                 INTERRUPTED
             }
             error => {
@@ -497,7 +497,7 @@ impl FinishedRun {
             }
         };
         if maps_are_gone {
-            out::warn("no map is written: nobody knows how far what was under way has changed it");
+            out::warn("no map is written: the batches in flight may have changed only part of them");
         }
         saved.and(accounted).and(Err(Failure::Silent(code)))
     }

@@ -1,8 +1,7 @@
-//! The log of a live run, on standard error.
+//! Log of a live run, on standard error.
 //!
-//! What the program itself has to say is said in plain lines, and the library's events are shown
-//! beside them from warnings on. With `--log` all of it is one log, a line each, for those who read
-//! logs.
+//! By default messages are plain lines, and the library's warnings and errors appear among them.
+//! With `--log` all of it becomes one log, one event per line.
 
 use std::fmt;
 
@@ -22,12 +21,12 @@ use crate::out::live::{self, LogWriter};
 /// Environment variable with the log levels, used if `--log-level` is absent.
 const VARIABLE: &str = "PORTCULLIS_LOG";
 
-/// Shows events from now on.
+/// Installs the subscriber for tracing events.
 pub fn start(args: &LiveArgs) -> Result<(), Failure> {
     let from_variable =
         || std::env::var(VARIABLE).ok().filter(|level| !level.is_empty()).map(|level| (VARIABLE, level));
     let level = args.log_level.clone().map(|level| ("--log-level", level)).or_else(from_variable);
-    // Whoever says how much is shown wants a log.
+    // A log level without a format implies a log.
     let format = args.log.as_deref().or(level.as_ref().map(|_| "text"));
     let targets = match level {
         Some((from, level)) => targets(&level).ok_or_else(|| {
@@ -50,10 +49,9 @@ pub fn start(args: &LiveArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Which events are shown. A word alone is a level, and never a part of the program all of which is
-/// shown.
+/// Parses a log filter. A single word is a level, never a module that is shown in full.
 fn targets(text: &str) -> Option<Targets> {
-    // An empty word counts as one to the library.
+    // `LevelFilter` accepts the empty string.
     let level = |text: &str| text.parse::<LevelFilter>().ok().filter(|_| !text.is_empty());
     let mut targets = Targets::new();
     for part in text.split(',') {
@@ -65,7 +63,7 @@ fn targets(text: &str) -> Option<Targets> {
     Some(targets)
 }
 
-/// As this program's other warnings are.
+/// Formats events like the program's other warnings.
 struct Plain;
 
 impl<S, N> FormatEvent<S, N> for Plain

@@ -1,18 +1,18 @@
-//! Where packets' buffers are.
+//! `--mempool`: memory for DPDK packets.
 
 #[cfg(all(target_os = "linux", feature = "dpdk"))]
 use portcullis::device::DeviceInfo;
 #[cfg(all(target_os = "linux", feature = "dpdk"))]
 use portcullis::gpudev::GpuChoice;
 #[cfg(all(target_os = "linux", feature = "dpdk"))]
-use portcullis::io::dpdk::{self, Options};
+use portcullis::packet_io::dpdk::{self, Options};
 #[cfg(all(target_os = "linux", feature = "dpdk"))]
 use portcullis::program::Program;
 
 #[cfg(all(target_os = "linux", feature = "dpdk"))]
 use crate::failure::Failure;
 
-/// The arguments about DPDK's packets' memory.
+/// Arguments about the memory of DPDK packets.
 #[derive(Debug, clap::Args)]
 pub struct MempoolArgs {
     /// Memory that DPDK receives packets into: of the `host` or of the `gpu`
@@ -31,7 +31,7 @@ pub struct MempoolArgs {
     pub header_split: Option<u16>,
 }
 
-/// The GPU that `--gpu` names.
+/// Parses the argument of `--gpu`.
 #[cfg(all(target_os = "linux", feature = "dpdk"))]
 pub fn gpu(text: Option<&str>) -> Result<Option<GpuChoice>, Failure> {
     let read = |text: &str| text.parse().map_err(|error| Failure::Usage(format!("--gpu {text}: {error}")));
@@ -40,7 +40,8 @@ pub fn gpu(text: Option<&str>) -> Result<Option<GpuChoice>, Failure> {
 
 #[cfg(all(target_os = "linux", feature = "dpdk"))]
 impl MempoolArgs {
-    /// Has a run's packets be there. `device` filters them; `any`: another filter may take over.
+    /// Sets the run's packet memory. `device` filters the packets; with `any`, a reload may load
+    /// another filter.
     pub fn apply(
         &self,
         options: &mut Options,
@@ -61,7 +62,7 @@ impl MempoolArgs {
             if any {
                 return Err(wrong(
                     "--header-split",
-                    "a filter that takes over (--control) may look further; leave either out",
+                    "a filter loaded by a reload (--control) may read more; leave out one of the two",
                 ));
             }
             dpdk::check_split(bytes, program.facts()).map_err(|error| Failure::Wrong(error.to_string()))?;

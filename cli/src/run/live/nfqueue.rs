@@ -1,7 +1,7 @@
-//! Netfilter queues.
+//! `run --nfqueue`: live packets from netfilter queues.
 
-use portcullis::io::live::Lane;
-use portcullis::io::nfqueue::{self, QueueOptions};
+use portcullis::packet_io::live::Lane;
+use portcullis::packet_io::nfqueue::{self, QueueOptions};
 
 use super::CaptureRequirements;
 use super::drive::{self, Prepared};
@@ -10,7 +10,7 @@ use crate::failure::Failure;
 use crate::out;
 use crate::run::{Args, BatchSize};
 
-/// Runs a filter on the packets for which the kernel asks for a verdict.
+/// Runs the filter on the packets that the kernel asks a verdict for.
 pub fn run(args: &Args) -> Result<(), Failure> {
     let queues = &args.live.nfqueue;
     for (index, queue) in queues.iter().enumerate() {
@@ -50,6 +50,6 @@ pub fn run(args: &Args) -> Result<(), Failure> {
             executor: Box::new(executor),
         });
     }
-    // What still comes while it ends gets the fallback verdict.
+    // Packets that still arrive at the end get the fallback verdict.
     drive::drive(args, prepared, lanes, Admin::Always, || (), || ())?.report(args, None)
 }

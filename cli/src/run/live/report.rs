@@ -3,8 +3,8 @@
 use std::fmt;
 
 use portcullis::frontend::xdp::events::EventCounts;
-use portcullis::io::live::Loss;
 use portcullis::packet::Action;
+use portcullis::packet_io::live::Loss;
 use portcullis::pipeline::live::{LaneSummary, Latency, RunSummary, SizingSummary};
 
 use serde::{Deserialize, Serialize};
@@ -13,15 +13,15 @@ use crate::out;
 use crate::run::report::{EventTotals, events_row};
 use crate::run::traps::{self, OutOfFuel, Trapped, Traps};
 
-/// Lanes whose batches the table has; the JSON line has all.
+/// Maximum number of lanes whose batch sizes are in the table; the JSON line has all.
 const SHOWN_LANES: usize = 16;
 
-/// Where the frames of a run's memory were in the end.
+/// Frames of a run's packet memory at the end, by location.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 pub struct Balance {
-    /// In all.
+    /// Total number.
     pub all: usize,
-    /// Frames in no use.
+    /// Frames in free lists.
     pub free: usize,
     /// Frames in the kernel's fill and RX rings.
     pub receiving: usize,
@@ -34,8 +34,7 @@ pub struct Balance {
 }
 
 impl Balance {
-    /// Where a device was given up that had so many packets at most: those of them that it has not
-    /// given back.
+    /// Attributes missing frames to an abandoned device that had at most this many packets.
     pub fn given_up(self, packets: u64) -> Balance {
         let with_device = self.missing.clamp(0, packets.try_into().unwrap_or(isize::MAX));
         Balance { with_device: with_device as usize, missing: self.missing - with_device, ..self }
@@ -44,7 +43,7 @@ impl Balance {
     /// Returns a description of the bug if frames are missing.
     pub fn fault(&self) -> Option<String> {
         let Balance { all, missing, .. } = self;
-        let what = || format!("{missing} of {all} buffers are missing (a fault of this program; please report it)");
+        let what = || format!("{missing} of {all} buffers are missing (a bug, please report it)");
         (*missing != 0).then(what)
     }
 }
@@ -55,37 +54,37 @@ impl fmt::Display for Balance {
         if *missing != 0 {
             return write!(f, "{all}, of which {missing} are missing");
         }
-        write!(f, "{all}, all accounted for ({free} free, {receiving} to receive into, {sending} being sent")?;
+        write!(f, "{all}, all accounted for ({free} free, {receiving} in RX rings, {sending} in TX rings")?;
         if *with_device > 0 {
-            write!(f, ", {with_device} with the device, which was given up")?;
+            write!(f, ", {with_device} with the abandoned device")?;
         }
         f.write_str(")")
     }
 }
 
-/// What only some filters have to say.
+/// Results that only some filters have.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct ExtraReport {
-    /// What the filter told of, if it can.
+    /// Counts of events, if the filter has any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub events: Option<EventTotals>,
-    /// Where a program of XDP was aborted.
+    /// Where an XDP program aborted packets.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub traps: Vec<Trapped>,
-    /// How many packets were out of fuel, if any were.
+    /// How many packets ran out of fuel, if any may have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub out_of_fuel: Option<OutOfFuel>,
 }
 
 impl ExtraReport {
-    /// Of a run with these numbers: its events, and what was read of where packets were aborted.
+    /// Collects them for a run: its events, and the trap counters that were read.
     pub fn of(run: &RunSummary, events: Option<EventCounts>, (traps, read): (&Traps, Vec<Trapped>)) -> ExtraReport {
         let out_of_fuel = traps.out_of_fuel(run.numbers.sum.verdicts(Action::Aborted), &read);
         ExtraReport { events: events.map(EventTotals::from), traps: read, out_of_fuel }
     }
 }
 
-/// One line of JSON, its end included.
+/// Formats the results as one line of JSON, with its line end.
 pub fn json(run: &RunSummary, frames: Option<Balance>, besides: &ExtraReport) -> String {
     #[derive(Serialize)]
     struct Line<'a> {
@@ -99,12 +98,14 @@ pub fn json(run: &RunSummary, frames: Option<Balance>, besides: &ExtraReport) ->
     serde_json::to_string(&Line { run, frames, besides }).expect("numbers and texts, with texts for keys") + "\n"
 }
 
-/// A small table. `device` is the device in words.
+/// Formats the results as a table. `device` describes the device.
 pub fn table(run: &RunSummary, device: &str, frames: Option<Balance>, besides: &ExtraReport) -> String {
     let sum = &run.numbers.sum;
-    let share = |count: u64| match sum.packets {
+    // Not of the packets received: a running lane publishes that count less often than verdicts.
+    let judged = Action::ALL.map(|action| sum.verdicts(action)).iter().sum::<u64>();
+    let share = |count: u64| match judged {
         0 => String::new(),
-        packets => format!("{:.1} %", count as f64 / packets as f64 * 100.0),
+        judged => format!("{:.1} %", count as f64 / judged as f64 * 100.0),
     };
     let row = |name: &str, value: String, remark: String| vec![name.to_owned(), value, remark];
     let mut rows = vec![
@@ -119,23 +120,23 @@ pub fn table(run: &RunSummary, device: &str, frames: Option<Balance>, besides: &
     let losses = Loss::ALL.into_iter().filter(|loss| sum.lost(*loss) > 0);
     rows.extend(losses.map(|loss| row("lost", out::grouped(sum.lost(loss)), loss.text().into())));
     let rare = [
-        ("not received", sum.refused, "too long, or made no sense"),
+        ("not received", sum.refused, "too long, or malformed"),
         ("checksums completed", sum.checksums_completed, ""),
-        ("put together", sum.reassembled, ""),
-        ("past the filter", sum.from_stack, "came from where packets pass to"),
-        ("lost past the filter", sum.from_stack_lost, "made no sense, or had not left at the end"),
-        ("judged by the CPU", sum.fallback_packets, "the device had all the batches that it takes"),
+        ("reassembled", sum.reassembled, ""),
+        ("unfiltered", sum.from_stack, "from the interface of --pass-to"),
+        ("unfiltered, lost", sum.from_stack_lost, "malformed, or not sent by the end"),
+        ("filtered by the CPU", sum.fallback_packets, "the queue of the device was full"),
     ];
     for (name, count, remark) in rare {
         if count > 0 {
             rows.push(row(name, out::grouped(count), remark.into()));
         }
     }
-    // As counts only grow, nobody takes them back: an interface went down, or is too slow for the
-    // time that an end has.
+    // Frames that remain in TX rings at the end: an interface went down, or it is too slow for the
+    // time that the end may take.
     let unsent = frames.map_or(0, |frames| frames.sending as u64);
     if unsent > 0 {
-        let remark = "frames of packets carried out that had not left at the end; an interface may be down";
+        let remark = "frames still in TX rings at the end; an interface may be down";
         rows.push(row("not sent", out::grouped(unsent), remark.into()));
     }
     rows.push(row("batches", out::grouped(sum.batches), format!("{:.1} packets each", sum.batch_mean)));
@@ -151,13 +152,13 @@ pub fn table(run: &RunSummary, device: &str, frames: Option<Balance>, besides: &
     format!("{filter}, on {id} ({device})\n{}{frames}{traps}", out::table(rows, &[1]))
 }
 
-/// What batches are now, of the lanes where they find their size.
+/// Rows with the current batch size of each lane that adapts it.
 fn sizes(lanes: &[LaneSummary]) -> Vec<Vec<String>> {
     let found = || lanes.iter().filter_map(|lane| Some((&lane.lane, lane.sizing?)));
     let row = |(lane, sizing): (&String, SizingSummary)| {
         let SizingSummary { batch, delay_us, .. } = sizing;
         let packets = if batch == 1 { "packet" } else { "packets" };
-        let waits = if delay_us > 0.0 { format!("or those of {delay_us:.1} µs") } else { "none waits".into() };
+        let waits = if delay_us > 0.0 { format!("or after {delay_us:.1} µs") } else { "no delay".into() };
         vec![format!("  at {}", out::printable(lane)), out::grouped(batch as u64), format!("{packets}, {waits}")]
     };
     let mut rows: Vec<_> = found().take(SHOWN_LANES).map(row).collect();
@@ -173,6 +174,19 @@ mod tests {
     use portcullis::pipeline::live::{LanesSummary, Summary};
 
     use super::*;
+
+    /// A running lane publishes how many packets it has received less often than its verdicts.
+    #[test]
+    fn shares_are_of_all_verdicts() {
+        let verdicts = [("drop", 30_u64), ("pass", 90)].map(|(name, count)| (name.to_owned(), count));
+        let sum = Summary { packets: 64, verdicts: verdicts.into_iter().collect(), ..Summary::default() };
+        let numbers = LanesSummary { sum, lanes: Vec::new() };
+        let run = RunSummary { filter: "f.wgsl".into(), device: "cpu".into(), numbers };
+        let table = super::table(&run, "so far", None, &ExtraReport::default());
+        let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
+        let share = |name: &str| rows.iter().find(|row| row[0] == name).map(|row| row[2..].join(" "));
+        assert_eq!((share("drop"), share("pass")), (Some("25.0 %".into()), Some("75.0 %".into())), "{table}");
+    }
 
     #[test]
     fn frames_that_never_left_are_told() {
@@ -198,7 +212,7 @@ mod tests {
         assert_eq!(left(missing(0).given_up(64)), (0, 0, false));
         // More than there are.
         assert_eq!(left(missing(-1).given_up(64)), (0, -1, true));
-        assert!(missing(10).given_up(64).to_string().contains("10 with the device"));
+        assert!(missing(10).given_up(64).to_string().contains("10 with the abandoned device"));
         assert!(missing(10).to_string().contains("of which 10 are missing"));
     }
 
@@ -216,8 +230,7 @@ mod tests {
             sum: Summary::default(),
         };
         let lanes = [lane("eth0:0", Some((1200, 250.0))), lane("eth0:1", Some((1, 0.0))), lane("eth0:2", None)];
-        let want =
-            [["  at eth0:0", "1 200", "packets, or those of 250.0 µs"], ["  at eth0:1", "1", "packet, none waits"]];
+        let want = [["  at eth0:0", "1 200", "packets, or after 250.0 µs"], ["  at eth0:1", "1", "packet, no delay"]];
         assert_eq!(sizes(&lanes), want);
         let many: Vec<_> = (0..64).map(|at| lane(&format!("eth0:{at}"), Some((1, 0.0)))).collect();
         let rows = sizes(&many);

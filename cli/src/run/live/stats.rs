@@ -1,4 +1,4 @@
-//! `--stats`: how a live run is getting on, every so often.
+//! `--stats`: statistics of a live run at regular intervals.
 
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -7,8 +7,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use portcullis::device::CancelToken;
-use portcullis::io::live::Loss;
 use portcullis::packet::Action;
+use portcullis::packet_io::live::Loss;
 use portcullis::pipeline::live::{LanesSummary, RunStats, RunSummary, Summary};
 use serde::Serialize;
 
@@ -16,30 +16,30 @@ use crate::failure::Failure;
 use crate::out;
 use crate::run::traps::{self, Aborted, Board};
 
-/// How it is shown.
+/// Output format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
-    /// A table on standard error, a terminal, which is drawn again and again.
+    /// A table on standard error, a terminal, redrawn in place.
     Table,
-    /// A line on standard error each time.
+    /// A line on standard error for each interval.
     Line,
-    /// A line of JSON each time, on standard output unless that is taken.
+    /// A line of JSON for each interval, on standard output unless that is in use.
     Json {
         /// Whether standard output is in use for captures or JSON.
         stdout_taken: bool,
     },
 }
 
-/// Places where packets are aborted that the table has.
+/// Maximum number of places of aborted packets in the table.
 const SHOWN_TRAPS: usize = 4;
 
-/// Where it comes from.
+/// Where the statistics come from.
 pub struct Source {
     pub run: Arc<RunStats>,
     pub aborted: Board,
 }
 
-/// Shows how a run is getting on, until it is dropped.
+/// The thread that prints statistics; it ends when this is dropped.
 pub struct Stats {
     /// Dropped to end the thread.
     wake: Option<Sender<()>>,
@@ -48,7 +48,7 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// Shows it from now on. Where nobody reads standard output any more, the run is told to stop.
+    /// Starts the thread. If standard output cannot be written, `stop` is cancelled.
     pub fn start(every: Duration, source: Source, form: Form, stop: CancelToken) -> Result<Stats, Failure> {
         let bar = (form == Form::Table).then(bar);
         out::live::redraw(bar.clone());
@@ -61,14 +61,15 @@ impl Stats {
             let mut before = run.read();
             let mut next = Instant::now() + every;
             while woken.recv_timeout(next.saturating_duration_since(Instant::now())) == Err(RecvTimeoutError::Timeout) {
-                // Whoever was kept waiting does not catch up.
+                // Do not catch up on intervals that were missed.
                 next = (next + every).max(Instant::now());
                 let now = run.read();
                 let (interval, total) = (now.since(&before).summary(), run.summary(&now));
                 before = now;
                 match (form, &shown) {
                     (Form::Table, Some(bar)) => {
-                        bar.set_message(table(&interval, &total, &aborted.read(), out::live::height()));
+                        bar.set_message(table(&interval, &total, &aborted.read(), out::live::terminal_size()));
+                        out::return_cursor();
                     }
                     (Form::Json { stdout_taken: false }, _) => {
                         if out::print(json(&interval, &total, &aborted.read())).is_err() {
@@ -91,7 +92,7 @@ impl Drop for Stats {
     fn drop(&mut self) {
         drop(self.wake.take());
         if let Some(thread) = self.thread.take() {
-            // If it died, its last words have been printed.
+            // If the thread panicked, the panic has been reported.
             let _ = thread.join();
         }
         if let Some(bar) = self.bar.take() {
@@ -103,14 +104,14 @@ impl Drop for Stats {
 
 fn bar() -> ProgressBar {
     let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
-    // A template that does not parse would be our mistake; the bar has a look of its own.
+    // If the template did not parse, the bar would keep its default style.
     if let Ok(style) = ProgressStyle::with_template("{msg}") {
         bar.set_style(style);
     }
     bar
 }
 
-/// One line of JSON, its end included.
+/// Formats a line of JSON, with its line end.
 fn json(interval: &LanesSummary, total: &RunSummary, aborted: &Aborted) -> String {
     #[derive(Serialize)]
     struct Line<'a> {
@@ -131,7 +132,7 @@ fn json(interval: &LanesSummary, total: &RunSummary, aborted: &Aborted) -> Strin
     serde_json::to_string(&line).expect("numbers and texts, with texts for keys") + "\n"
 }
 
-/// One line of text about all lanes together.
+/// Formats a line of text about all lanes together.
 fn line(interval: &LanesSummary) -> String {
     let sum = &interval.sum;
     let mut parts = vec![
@@ -147,7 +148,7 @@ fn line(interval: &LanesSummary) -> String {
     parts.join(", ")
 }
 
-/// What did not go where it should have, with names for people.
+/// Counts of packets that were dropped or lost, with names for people.
 fn lost(sum: &Summary) -> impl Iterator<Item = (&'static str, u64)> {
     let losses = Loss::ALL.map(|loss| (loss.text(), sum.lost(loss)));
     [("dropped by the kernel", sum.dropped_by_kernel), ("not received", sum.refused)].into_iter().chain(losses)
@@ -157,9 +158,12 @@ fn a_second(count: u64, sum: &Summary) -> u64 {
     if sum.elapsed_s > 0.0 { (count as f64 / sum.elapsed_s).round() as u64 } else { 0 }
 }
 
-/// A table of at most so many lines: what the last interval brought, and all before it where that
-/// is a count.
-fn table(interval: &LanesSummary, total: &RunSummary, aborted: &Aborted, height: usize) -> String {
+/// Columns of the lanes' table, in the order in which they are dropped if the terminal is narrow.
+const DISPENSABLE: [&str; 7] = ["batch", "p50 µs", "p99.9", "bits out", "bits in", "p99", "packets out"];
+
+/// Formats a table that fits a terminal of `height` lines and `width` columns, with the rates of
+/// the last interval and the counts of the whole run.
+fn table(interval: &LanesSummary, total: &RunSummary, aborted: &Aborted, (height, width): (usize, usize)) -> String {
     let all = &total.numbers.sum;
     let row = |name: &str, count: u64, all: u64| {
         vec![name.to_owned(), out::grouped(a_second(count, &interval.sum)), out::grouped(all)]
@@ -168,7 +172,7 @@ fn table(interval: &LanesSummary, total: &RunSummary, aborted: &Aborted, height:
     let verdicts = Action::ALL.map(|action| (action, interval.sum.verdicts(action)));
     counts.extend(verdicts.map(|(action, count)| row(action.name(), count, all.verdicts(action))));
     let lost = lost(&interval.sum).zip(lost(all)).enumerate();
-    // What the kernel drops is always there to be seen.
+    // The kernel's drops are shown even if there are none.
     let lost = lost.filter(|(at, (_, (_, all)))| *at == 0 || *all > 0);
     counts.extend(lost.map(|(_, ((name, count), (_, all)))| row(name, count, all)));
 
@@ -182,7 +186,7 @@ fn table(interval: &LanesSummary, total: &RunSummary, aborted: &Aborted, height:
     };
     let mut lanes = vec![titles.map(str::to_owned).to_vec()];
     let traps = traps::lines(&aborted.traps, aborted.out_of_fuel, SHOWN_TRAPS);
-    // Two lines are between, and the cursor may need one.
+    // Two empty lines, two headings, and a line for the cursor.
     let room = height.saturating_sub(counts.len() + traps.lines().count() + lanes.len() + 5).max(1);
     let several = interval.lanes.len() > 1;
     lanes.extend(interval.lanes.iter().take(room).map(|lane| numbers(&lane.lane, &lane.sum)));
@@ -193,12 +197,43 @@ fn table(interval: &LanesSummary, total: &RunSummary, aborted: &Aborted, height:
     if several {
         lanes.push(numbers("all", &interval.sum));
     }
-    let right: Vec<usize> = (1..titles.len()).collect();
+    let lanes = fit_columns(lanes, width);
     let seconds = all.elapsed_s as u64;
     let time = format!("{}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60);
     let head = format!("{}, on {}, {time}", out::printable(&total.filter), total.device);
-    let text = format!("{head}\n{}\n{}{traps}", out::table(lanes, &right), out::table(counts, &[1, 2]));
-    text.trim_end().to_owned()
+    let text = format!("{head}\n{lanes}\n{}{traps}", out::table(counts, &[1, 2]));
+    let lines: Vec<&str> = text.trim_end().lines().map(|line| truncate(line, width)).collect();
+    lines.join("\n")
+}
+
+/// Formats the lanes' table, dropping columns until it fits.
+fn fit_columns(mut lanes: Vec<Vec<String>>, width: usize) -> String {
+    let mut dispensable = DISPENSABLE.into_iter();
+    loop {
+        let right: Vec<usize> = (1..lanes[0].len()).collect();
+        let text = out::table(lanes.clone(), &right);
+        if text.lines().all(|line| truncate(line, width) == line) {
+            return text;
+        }
+        let Some(title) = dispensable.next() else { return text };
+        let Some(column) = lanes[0].iter().position(|it| it == title) else { continue };
+        // The row with the number of lanes that are not shown has one cell.
+        for row in lanes.iter_mut().filter(|row| row.len() > column) {
+            row.remove(column);
+        }
+    }
+}
+
+/// The longest beginning of a line that takes at most `width` columns of a terminal.
+fn truncate(line: &str, width: usize) -> &str {
+    // Some characters beyond ASCII take two columns; count all but the sign of microseconds so.
+    let columns = |c: char| if c.is_ascii() || c == 'µ' { 1 } else { 2 };
+    let mut used = 0;
+    let end = line.char_indices().find(|(_, c)| {
+        used += columns(*c);
+        used > width
+    });
+    end.map_or(line, |(end, _)| &line[..end])
 }
 
 #[cfg(test)]
@@ -209,7 +244,7 @@ mod tests {
 
     use super::*;
 
-    /// So many packets in two seconds, of which a part was dropped, and some were lost.
+    /// A summary of two seconds in which the kernel dropped a tenth and six packets were lost.
     fn sum(packets: u64) -> Summary {
         let counts = |pairs: &[(&str, u64)]| -> BTreeMap<String, u64> {
             pairs.iter().map(|(name, count)| (name.to_string(), *count)).collect()
@@ -243,7 +278,7 @@ mod tests {
 
     #[test]
     fn a_table_says_what_each_lane_does_and_what_came_of_it() {
-        let text = table(&lanes(2), &total(2), &Aborted::default(), 40);
+        let text = table(&lanes(2), &total(2), &Aborted::default(), (40, 100));
         assert_eq!(
             text,
             "f.wgsl, on cpu, 1:02:05
@@ -278,12 +313,12 @@ no room to send them in time         3              6"
     fn where_packets_are_aborted_is_below_the_verdicts() {
         let out_of_fuel = Some(traps::OutOfFuel { at_least: 0, at_most: 12 });
         let aborted = Aborted { traps: (1..=7).map(trapped).collect(), out_of_fuel };
-        let text = table(&lanes(64), &total(64), &aborted, 40);
+        let text = table(&lanes(64), &total(64), &aborted, (40, 200));
         assert!(text.lines().count() < 40, "{text}");
         let last: Vec<&str> = text.lines().rev().take(SHOWN_TRAPS + 1).collect();
         assert!(last[4].starts_with("7 aborted at instruction 7 of `parse`: exit, p.c:7: "), "{text}");
         assert!(last[1].starts_with("10 aborted at 4 other places"), "{text}");
-        assert!(last[0].starts_with("12 aborted for want of fuel, or since the filter says so"), "{text}");
+        assert!(last[0].starts_with("12 aborted for lack of fuel or by the filter itself"), "{text}");
         let json: serde_json::Value = serde_json::from_str(&json(&lanes(1), &total(1), &aborted)).unwrap();
         assert_eq!((&json["total"]["traps"][6]["count"], &json["total"]["filter"]), (&7.into(), &"f.wgsl".into()));
         assert_eq!(json["total"]["out_of_fuel"]["at_most"], 12);
@@ -292,7 +327,7 @@ no room to send them in time         3              6"
     #[test]
     fn a_table_fits_where_there_are_many_lanes() {
         for (count, height) in [(1, 24), (2, 24), (64, 24), (64, 80), (64, 5)] {
-            let text = table(&lanes(count), &total(count), &Aborted::default(), height);
+            let text = table(&lanes(count), &total(count), &Aborted::default(), (height, 100));
             assert!(text.lines().count() < height.max(15), "{count} lanes, {height} lines:\n{text}");
             assert_eq!(text.contains("\nall "), count > 1, "{text}");
             let shown = text.lines().filter(|line| line.starts_with("eth0:")).count();
@@ -300,6 +335,39 @@ no room to send them in time         3              6"
                 text.lines().find_map(|line| line.strip_prefix('(')?.strip_suffix(" more)")?.parse::<usize>().ok());
             assert_eq!(shown + more.unwrap_or(0), count, "{text}");
         }
+    }
+
+    /// Lines that wrap would leave parts of the table behind when it is redrawn.
+    #[test]
+    fn a_table_is_as_wide_as_the_terminal_at_most() {
+        let mut busy = lanes(3);
+        for (at, lane) in busy.lanes.iter_mut().enumerate() {
+            lane.lane = format!("enp129s0f{at}np{at}:12");
+            lane.sum.batch_mean = 16_384.0;
+            lane.sum.latency_us = Latency { p50: 99_999.9, p99: 99_999.9, p99_9: 999_999.9, ..Latency::default() };
+        }
+        let aborted = Aborted { traps: (1..=7).map(trapped).collect(), out_of_fuel: None };
+        let mut run = total(3);
+        run.filter = "filters/名前.wgsl".repeat(9);
+        for width in (0..=140).step_by(4) {
+            let text = table(&busy, &run, &aborted, (24, width));
+            // No other character here takes more than one column.
+            let columns = |line: &str| line.chars().map(|c| if "名前".contains(c) { 2 } else { 1 }).sum::<usize>();
+            assert!(text.lines().all(|line| columns(line) <= width), "{width}:\n{text}");
+        }
+        let titles = |width| {
+            let text = table(&busy, &run, &aborted, (24, width));
+            text.lines()
+                .nth(1)
+                .unwrap()
+                .split("  ")
+                .filter(|it| !it.is_empty())
+                .map(|it| it.trim().to_owned())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(titles(140).len(), 9);
+        assert_eq!(titles(80), ["lane", "packets in", "bits in", "packets out", "bits out", "p99"]);
+        assert_eq!(titles(40), ["lane", "packets in"]);
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! Locks for files that do not exist yet or that are replaced while they are locked.
+//! Locks for files that do not exist yet, or that are replaced while they are locked.
 //!
-//! A lock on the file itself would be lost with each replacement and is impossible before the first.
-//! So the lock is on an empty companion, `.NAME.lock` in the same folder, which is removed at the
-//! end. A run that is killed leaves it behind without a lock, and the next run takes it over.
+//! A lock on the file itself would be lost with each replacement, and is impossible before the
+//! first. So the lock is on an empty companion, `.NAME.lock` in the same folder, which is removed
+//! at the end. A killed run leaves it behind without a lock, and the next run takes it over.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions, TryLockError};

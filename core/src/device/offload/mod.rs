@@ -105,17 +105,19 @@ impl<L: Launcher> OffloadSession<L> {
             let reason = format!("the transfer `imported` was requested, but {reason}; use `auto`");
             return Err(DeviceError::Unsupported { device: launcher.id().into(), reason });
         }
-        let work = options.synthetic_work.map_or(0, |work| u64::try_from(work.as_nanos()).unwrap_or(u64::MAX));
-        let clock = if options.record_stages && launcher.enable_device_clock() { Clock::Device } else { Clock::Host };
-        let resident = options.resident.then(|| ResidentBuffers::new(&launcher, effects, program)).transpose()?;
+        let work = options.measure.synthetic_work.map_or(0, |work| u64::try_from(work.as_nanos()).unwrap_or(u64::MAX));
+        let clock =
+            if options.measure.record_stages && launcher.enable_device_clock() { Clock::Device } else { Clock::Host };
+        let resident =
+            options.measure.resident.then(|| ResidentBuffers::new(&launcher, effects, program)).transpose()?;
         Ok(OffloadSession {
             // Resident batches are whole copies in the device's own memory, wherever they come
             // from.
-            transfer: if options.resident { Transfer::Whole } else { options.transfer },
+            transfer: if options.measure.resident { Transfer::Whole } else { options.transfer },
             resident,
-            costs: options.costs,
+            costs: options.measure.costs,
             plan: None,
-            stages: options.record_stages.then(|| Stages { clock, ..Stages::default() }),
+            stages: options.measure.record_stages.then(|| Stages { clock, ..Stages::default() }),
             program: program.clone(),
             depth: options.depth.max(1),
             cancel: options.cancel.clone(),

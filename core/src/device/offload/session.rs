@@ -6,7 +6,8 @@ use super::{Launcher, OffloadSession};
 use crate::device::chunk::{ChunkLimits, PacketLayout};
 use crate::device::transfer_planner::TransferPlan;
 use crate::device::{
-    Completion, DeviceError, Imported, OrderedSession, Session, Stages, SubmitError, check_map_range, map_layout,
+    Completion, DeviceError, Imported, Instrumented, OrderedSession, Session, Stages, SubmitError, check_map_range,
+    map_layout,
 };
 use crate::packet::{Batch, Span};
 
@@ -53,20 +54,22 @@ impl<L: Launcher> Session for OffloadSession<L> {
         if words.is_empty() { Ok(()) } else { self.launcher.write_map(map, at, words) }
     }
 
-    fn stages(&self) -> Option<Stages> {
-        self.stages
-    }
-
-    fn transfer_plan(&self) -> Option<TransferPlan> {
-        self.plan
-    }
-
     fn in_flight(&self) -> usize {
         self.in_flight.len()
     }
 
     fn depth(&self) -> usize {
         self.depth
+    }
+}
+
+impl<L: Launcher> Instrumented for OffloadSession<L> {
+    fn stages(&self) -> Option<Stages> {
+        self.stages
+    }
+
+    fn transfer_plan(&self) -> Option<TransferPlan> {
+        self.plan
     }
 }
 

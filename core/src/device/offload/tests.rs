@@ -7,7 +7,7 @@ use super::*;
 use crate::device::chunk::{ChunkLimits, OVERREAD_BYTES};
 use crate::device::noop::NoopDevice;
 use crate::device::transfer_planner::{BatchMemory, MemoryReach};
-use crate::device::{Device, Dispatch, FlowSession, Imported, Session, WithFallback};
+use crate::device::{Device, Dispatch, FlowSession, Imported, MeasureOptions, Session, WithFallback};
 use crate::diagnostics::Source;
 use crate::interp::InterpDevice;
 use crate::packet::Span;
@@ -335,7 +335,13 @@ fn batches_are_split_and_complete_in_order_with_their_changes() {
 
 #[test]
 fn resident_batches_are_uploaded_once() {
-    let (options, script) = (LoadOptions { resident: true, ..LoadOptions::default() }, Arc::<Mutex<Script>>::default());
+    let (options, script) = (
+        LoadOptions {
+            measure: MeasureOptions { resident: true, ..MeasureOptions::default() },
+            ..LoadOptions::default()
+        },
+        Arc::<Mutex<Script>>::default(),
+    );
     let reads = KernelEffects { accesses_packets: true, size: 1, ..KernelEffects::default() };
     let load = |effects, text: &str| {
         let launcher = Host { script: script.clone(), layout: PacketLayout::Copied, packets: 2, tickets: 0 };
@@ -605,14 +611,13 @@ fn packets_in_device_memory_that_need_a_copy_are_refused() {
 #[test]
 fn unreachable_device_memory_is_refused_with_a_next_step() {
     let batch = || Batch::in_device_memory("cuda:7", vec![Descriptor { offset: 128, length: 60 }]);
-    let load = |device: &dyn Device| {
-        device.load(&program("fn xdp_filter(pkt: u32) -> u32 { return load_u8(pkt, 0u); }"), &LoadOptions::default())
-    };
+    let reads = program("fn xdp_filter(pkt: u32) -> u32 { return load_u8(pkt, 0u); }");
+    let load = |device: &dyn Device| device.load(&reads, &LoadOptions::default());
     let with_fallback = WithFallback::new(Arc::new(InterpDevice::new()), Arc::new(NoopDevice::new()));
     let sessions: [Box<dyn Session>; 6] = [
         load(&InterpDevice::new()).unwrap(),
         load(&NoopDevice::new()).unwrap(),
-        load(&with_fallback).unwrap(),
+        Box::new(with_fallback.load(&reads, &LoadOptions::default()).unwrap()),
         Dispatch::Inline.wrap(session(PacketLayout::InPlace, 2, false, &LoadOptions::default()).0),
         Box::new(session(PacketLayout::InPlace, 2, false, &LoadOptions::default()).0),
         Box::new(flow_session(PacketLayout::InPlace, false).0),

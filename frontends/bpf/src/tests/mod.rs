@@ -30,7 +30,7 @@ fn program(code: &[Code]) -> Vec<Instruction> {
 fn compile_ok(program: &[Instruction]) -> Program {
     let source = Source::new("expression", "");
     // Small enough that endless loops run out of fuel soon.
-    let options = ProgramOptions { fuel: 400, ..ProgramOptions::default() };
+    let options = ProgramOptions::default().with_fuel(400);
     compile_program(&source, program, &options)
         .unwrap_or_else(|errors| panic!("{}\n{}", errors.render(), super::disassemble(program)))
 }

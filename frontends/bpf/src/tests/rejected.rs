@@ -56,7 +56,7 @@ fn errors_without_places_name_the_instruction_number() {
 
 #[test]
 fn an_unknown_parameter_is_attributed_to_its_name() {
-    let options = ProgramOptions { parameters: vec![("port".into(), "1".into())], ..ProgramOptions::default() };
+    let options = ProgramOptions::default().with_parameters(vec![("port".into(), "1".into())]);
     let errors = compile(&Source::new("x.bpf", "1\n6 0 0 0"), &options).unwrap_err();
     assert_eq!(errors.errors[0].parameter.as_deref(), Some("port"));
 }
@@ -109,7 +109,7 @@ fn programs_of_maximum_length_compile_or_fail_quickly() {
 
 #[test]
 fn parameters_are_rejected_with_an_explanation() {
-    let options = ProgramOptions { parameters: vec![("x".into(), "1".into())], ..ProgramOptions::default() };
+    let options = ProgramOptions::default().with_parameters(vec![("x".into(), "1".into())]);
     let rendered =
         compile_program(&Source::new("expression", ""), &program(&[(6, 0, 0, 1)]), &options).unwrap_err().render();
     assert!(

@@ -19,7 +19,7 @@ use portcullis_core::program::{Program, ProgramOptions};
 
 fn compile_text(text: &str, parameters: &[(&str, &str)]) -> Result<Program, Diagnostics> {
     let parameters = parameters.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
-    let options = ProgramOptions { parameters, ..ProgramOptions::default() };
+    let options = ProgramOptions::default().with_parameters(parameters);
     compile(&Source::new("test.cl", text), &options, &mut NoIncludes)
 }
 

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use super::*;
-use portcullis_core::device::{Completion, DeviceError, Imported, Session, SubmitError};
+use portcullis_core::device::{Completion, DeviceError, Imported, Instrumented, Session, SubmitError};
 use portcullis_core::map::layout::Layout;
 use portcullis_core::packet::{Batch, Span};
 
@@ -79,6 +79,8 @@ impl Session for Memory {
         1
     }
 }
+
+impl Instrumented for Memory {}
 
 impl Memory {
     fn of(ring: &EventRing) -> Memory {

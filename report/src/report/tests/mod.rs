@@ -257,7 +257,8 @@ fn a_device_keeps_its_colour() {
     // cuda:0 is the fourth device.
     let colour = super::theme::SERIES[3].rgb();
     let literal = format!("#{:02X}{:02X}{:02X}", colour.0, colour.1, colour.2);
-    let labels: Vec<_> = page.split("<text ").filter(|t| t.contains(">\ncuda:0\n")).collect();
+    let labels = page.split("<text ").filter_map(|t| t.split_once("</text>")).map(|(label, _)| label);
+    let labels: Vec<_> = labels.filter(|label| label.ends_with(">cuda:0")).collect();
     assert!(labels.len() > 10, "{}", labels.len());
     // In the summary's bars it stands on its colour.
     let surface = super::theme::SURFACE.rgb();

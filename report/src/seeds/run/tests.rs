@@ -1,6 +1,6 @@
 use std::collections::HashSet;
 
-use portcullis_core::device::{Completion, DeviceInfo, Session};
+use portcullis_core::device::{Completion, DeviceInfo, Instrumented, Session};
 use portcullis_core::interp::InterpDevice;
 use portcullis_core::packet::{Batch, Verdicts};
 
@@ -67,6 +67,8 @@ impl Session for WrongSession {
         self.0.depth()
     }
 }
+
+impl Instrumented for WrongSession {}
 
 /// Records that a processor looks at by the rule, and wrongly where it is asked to.
 struct CpuRecords {

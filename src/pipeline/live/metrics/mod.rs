@@ -186,7 +186,7 @@ impl Collector for RunCollector {
         let actions = Action::ALL.map(|action| (action.name(), action as usize));
         let verdict = ("verdict", &actions[..]);
         self.encode_labelled_counter(to, ("verdicts", None), "Verdicts of the filter", verdict, |lane, action| {
-            lane.verdicts[action]
+            lane.verdicts.of(Action::ALL[action])
         })?;
         self.encode_traps(to)?;
         let help = "Packets whose verdict was executed";

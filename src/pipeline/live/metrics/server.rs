@@ -3,10 +3,12 @@
 //! One thread polls all connections. Each has a deadline, their number is limited, and a new one
 //! replaces the oldest: so no client can block others or the run.
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::io::{self, ErrorKind, PipeReader, PipeWriter, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -73,6 +75,19 @@ impl FromStr for Address {
             Ok(Address::Port(address))
         } else {
             Err(AddressError::NotLocal(address.ip()))
+        }
+    }
+}
+
+impl TryFrom<&OsStr> for Address {
+    type Error = AddressError;
+
+    /// Parses an address, whose path may have any bytes.
+    fn try_from(text: &OsStr) -> Result<Address, AddressError> {
+        match (text.to_str(), text.as_bytes().strip_prefix(b"unix:")) {
+            (Some(text), _) => text.parse(),
+            (None, Some(path)) => Ok(Address::Unix(OsStr::from_bytes(path).into())),
+            (None, None) => Err(AddressError::Invalid(text.display().to_string())),
         }
     }
 }

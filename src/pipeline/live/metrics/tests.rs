@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use portcullis_core::packet::VerdictCounts;
 use portcullis_io::live::{ExecutedCounts, Losses, ReceivedCounts};
 
 use super::*;
@@ -25,7 +26,7 @@ fn run() -> RunCollector {
             from_stack: 15,
             from_stack_lost: 16,
         },
-        verdicts: [30, 31, 32, 33, 34],
+        verdicts: VerdictCounts { aborted: 30, drop: 31, pass: 32, tx: 33, redirect: 34 },
         batches: 40,
         sizing: Some(Sizing {
             batch: 48,

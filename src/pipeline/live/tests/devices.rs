@@ -4,7 +4,9 @@
 use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
-use portcullis_core::device::{DeviceError, Imported, SubmitError, WithFallback};
+use portcullis_core::device::{
+    DeviceError, FallbackSession, Imported, Instrumented, Session, SubmitError, WithFallback,
+};
 use portcullis_core::packet::Span;
 
 use super::*;
@@ -14,7 +16,7 @@ use crate::devices;
 const PACKETS: u32 = 2000;
 
 /// Runs a lane on this session until its packets end.
-fn run_lane(session: Box<dyn Session>, dispatch: Dispatch) -> LaneResults {
+fn run_lane(session: impl Into<FallbackSession>, dispatch: Dispatch) -> LaneResults {
     let stop = CancelToken::new();
     let script = vec![Step::Packets(PACKETS as usize), Step::Stop(stop.clone())];
     let (receiver, executor) = (ScriptedReceiver::new(script), RecordingExecutor::default());
@@ -59,7 +61,7 @@ fn filtering_devices() -> Vec<Arc<dyn Device>> {
 }
 
 fn options(dispatch: Dispatch) -> LoadOptions {
-    LoadOptions { threads: NonZeroUsize::new(1), dispatch: Some(dispatch), ..LoadOptions::default() }
+    LoadOptions::default().with_threads(NonZeroUsize::new(1)).with_dispatch(dispatch)
 }
 
 #[test]
@@ -93,7 +95,6 @@ struct SlowSession {
     batch_time: Duration,
     ready: VecDeque<Instant>,
     packets: Arc<AtomicU64>,
-    fallback: Option<Box<dyn Session>>,
 }
 
 impl Session for SlowSession {
@@ -123,11 +124,9 @@ impl Session for SlowSession {
     fn depth(&self) -> usize {
         self.session.depth()
     }
-
-    fn fallback(&mut self) -> Option<&mut dyn Session> {
-        self.fallback.as_mut().map(|fallback| &mut **fallback as _)
-    }
 }
+
+impl Instrumented for SlowSession {}
 
 /// Runs a lane on a session that takes `batch_time` per batch. Also returns how many packets that
 /// session filtered itself.
@@ -139,9 +138,13 @@ fn run_on_slow_session(batch_time: Duration, has_fallback: bool) -> (LaneResults
         batch_time,
         ready: VecDeque::new(),
         packets: packets.clone(),
-        fallback: has_fallback.then(|| load(Dispatch::Inline)),
     };
-    let results = run_lane(Box::new(session), Dispatch::Pipelined);
+    let session: Box<dyn Session> = Box::new(session);
+    let session = match has_fallback {
+        true => FallbackSession::new(session, load(Dispatch::Inline)),
+        false => session.into(),
+    };
+    let results = run_lane(session, Dispatch::Pipelined);
     (results, packets.load(Ordering::Relaxed))
 }
 
@@ -166,6 +169,7 @@ fn a_slow_device_with_fallback_loses_no_packets() {
 #[test]
 fn a_failing_fallback_ends_the_lane_with_its_error() {
     struct FailingSession;
+    impl Instrumented for FailingSession {}
     impl Session for FailingSession {
         fn import(&mut self, _: &Arc<Span>) -> Result<Imported, DeviceError> {
             Ok(Imported::Copied)
@@ -188,9 +192,9 @@ fn a_failing_fallback_ends_the_lane_with_its_error() {
         batch_time: Duration::from_millis(20),
         ready: VecDeque::new(),
         packets: Arc::default(),
-        fallback: Some(Box::new(FailingSession)),
     };
-    let results = run_lane(Box::new(session), Dispatch::Pipelined);
+    let session = FallbackSession::new(Box::new(session), Box::new(FailingSession));
+    let results = run_lane(session, Dispatch::Pipelined);
     assert!(matches!(results.error, Some(LaneError::Device(DeviceError::Cancelled))), "{:?}", results.error);
     // Packets that the device had are still executed; those of the fallback are lost.
     assert!(!results.batches[0].is_empty());
@@ -221,6 +225,8 @@ impl Session for PanickingSession {
         1
     }
 }
+
+impl Instrumented for PanickingSession {}
 
 #[test]
 fn a_panicking_lane_ends_the_others_after_executing_their_packets() {

@@ -1,5 +1,5 @@
-//! `--control`: a socket at which others ask a run that goes on for something. The protocol is
-//! `portcullis::control`.
+//! `--control`: a socket on which a live run serves `portcullis ctl`. `portcullis::control` defines
+//! the protocol.
 
 mod server;
 mod service;

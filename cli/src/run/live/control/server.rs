@@ -1,4 +1,4 @@
-//! Who answers at the socket: one thread, one client at a time, one request a client.
+//! Server of the control socket: one thread, one client at a time, one request per connection.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::AsFd;
@@ -14,25 +14,25 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::failure::Failure;
 use crate::run::live::privileges::give_up_admin;
 
-/// How long a client may take for its request.
+/// Time that a client has to send its request.
 const ASKING: Duration = Duration::from_secs(2);
 
-/// And to take its answer.
+/// Time that a client has to read the answer.
 const TAKING: Duration = Duration::from_secs(10);
 
-/// How long to wait where the system has no more files for clients.
+/// Pause after the process ran out of file descriptors.
 const BREATH: Duration = Duration::from_millis(100);
 
-/// The thread, until this is dropped.
+/// The server's thread; it ends when this is dropped.
 pub struct Server {
     thread: Option<JoinHandle<()>>,
-    /// What the thread sees the end of.
+    /// Closed to end the thread.
     wake: Option<UnixStream>,
     _socket: LocalSocket,
 }
 
 impl Server {
-    /// Begins to answer.
+    /// Starts the server.
     pub fn start(socket: LocalSocket, mut service: impl Service + Send + 'static) -> Result<Server, Failure> {
         let cannot = |error: io::Error| Failure::Wrong(format!("--control: {}", reason(&error)));
         let (wake, ended) = UnixStream::pair().map_err(cannot)?;
@@ -40,7 +40,7 @@ impl Server {
         let span = tracing::Span::current();
         let thread = thread::Builder::new().name("control".into()).spawn(move || {
             let _run = span.entered();
-            // Verdicts are not given here.
+            // This thread gives no verdicts and needs no capabilities.
             if let Err(failure) = give_up_admin() {
                 failure.report();
                 return;
@@ -52,7 +52,7 @@ impl Server {
                     WaitOutcome::Ended => return,
                 }
                 match listener.accept() {
-                    // What becomes of a client is its own affair.
+                    // Errors of a connection concern only its client.
                     Ok((client, _)) => drop(attend(client, &ended, &mut service)),
                     Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                     Err(_) => thread::sleep(BREATH),
@@ -67,7 +67,7 @@ impl Drop for Server {
     fn drop(&mut self) {
         drop(self.wake.take());
         if let Some(thread) = self.thread.take() {
-            // Its panic has been printed.
+            // The panic has been reported.
             let _ = thread.join();
         }
     }
@@ -76,11 +76,11 @@ impl Drop for Server {
 enum WaitOutcome {
     Ready,
     TooLong,
-    /// The run ends.
+    /// The run is ending.
     Ended,
 }
 
-/// Waits until a file is ready, for ever where there is no time until which.
+/// Waits until a file is ready, without limit if `until` is `None`.
 fn wait(file: &impl AsFd, flags: PollFlags, ended: &UnixStream, until: Option<Instant>) -> WaitOutcome {
     loop {
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
@@ -98,14 +98,14 @@ fn wait(file: &impl AsFd, flags: PollFlags, ended: &UnixStream, until: Option<In
     }
 }
 
-/// Reads a client's request and answers it.
+/// Reads a client's request and sends the answer.
 fn attend(mut client: UnixStream, ended: &UnixStream, service: &mut dyn Service) -> io::Result<()> {
     client.set_nonblocking(true)?;
     let until = Instant::now() + ASKING;
     let (mut request, mut piece) = (Vec::new(), [0; 4096]);
     let length = loop {
         match client.read(&mut piece) {
-            // A line that nobody ends is one all the same.
+            // The end of the stream ends a line too.
             Ok(0) => break request.len(),
             Ok(count) => {
                 let before = request.len();
@@ -113,7 +113,7 @@ fn attend(mut client: UnixStream, ended: &UnixStream, service: &mut dyn Service)
                 if let Some(end) = piece[..count].iter().position(|byte| *byte == b'\n') {
                     break before + end;
                 }
-                // Longer than any request: the answer says so.
+                // Too long for any request; the answer says so.
                 if request.len() > MAX_REQUEST_BYTES {
                     break request.len();
                 }
@@ -122,7 +122,7 @@ fn attend(mut client: UnixStream, ended: &UnixStream, service: &mut dyn Service)
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 match wait(&client, PollFlags::IN, ended, Some(until)) {
                     WaitOutcome::Ready => {}
-                    // Who has not asked by now keeps others waiting.
+                    // A client that is too slow would keep others waiting.
                     WaitOutcome::TooLong | WaitOutcome::Ended => return Ok(()),
                 }
             }

@@ -1,10 +1,10 @@
-//! What a run does when it is asked.
+//! Requests of the control socket, carried out on the live run.
 
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex};
 
 use portcullis::control::{self, Refusal, Reload, ReloadReport, Service};
-use portcullis::device::{Device, DeviceError, LoadOptions, Session};
+use portcullis::device::{DeviceError, FallbackSession, LoadOptions, Session, WithFallback};
 use portcullis::map::Declaration;
 use portcullis::packet::Span;
 use portcullis::pipeline::live::{LaneCommand, LaneCommands, RunStats};
@@ -20,15 +20,15 @@ use crate::out;
 use crate::run::maps::{MapArgs, Maps};
 use crate::run::takeover::PreparedReload;
 
-/// A run that goes on.
+/// A live run, as the control socket sees it.
 pub struct Live {
     /// Map arguments of the run.
     pub args: MapArgs,
-    /// The filter that is in force.
+    /// The current filter.
     pub program: Arc<Program>,
-    /// Where it runs.
-    pub device: Arc<dyn Device>,
-    /// How filters are loaded there.
+    /// Device that runs the filter.
+    pub device: WithFallback,
+    /// Options for loading filters.
     pub options: LoadOptions,
     /// Statistics of the run.
     pub stats: Arc<RunStats>,
@@ -42,12 +42,12 @@ pub struct Live {
 pub struct LaneStatus {
     /// Commands to the lane.
     pub commands: Arc<LaneCommands>,
-    /// The memory that its packets come into, where it is known.
+    /// Packet memory of the lane, if it is known.
     pub memory: Option<Arc<Span>>,
 }
 
-/// A session that is swapped, and what came of it.
-type SwappedSession<T> = (Result<T, Refusal>, Box<dyn Session>);
+/// The result of a swap, and the session that is no longer needed.
+type SwappedSession<T> = (Result<T, Refusal>, FallbackSession);
 
 impl Service for Live {
     fn stats(&mut self) -> Result<Box<RawValue>, Refusal> {
@@ -59,7 +59,7 @@ impl Service for Live {
         let traps = match has_traps {
             true => {
                 let maps = self.maps.clone();
-                // All else is told of a run that is ending, too.
+                // If the run is ending, answer with everything else.
                 self.ask(move |session| lock(&maps).traps.read(session)).unwrap_or_default()
             }
             false => Vec::new(),
@@ -70,12 +70,12 @@ impl Service for Live {
     }
 
     fn reload(&mut self, filter: &Reload) -> Result<ReloadReport, Refusal> {
-        let name = out::printable(filter.name());
+        let name = out::printable(&filter.name());
         let span = tracing::error_span!(target: "portcullis", "reload", filter = %name);
         let _reload = span.enter();
         let reloaded = self.take_over(filter);
         if let Err(refused) = &reloaded {
-            // Whoever asked is told all of it.
+            // The client gets the complete message.
             let error = out::printable(refused.error.lines().next().unwrap_or_default());
             tracing::info!(target: "portcullis", %error, "{name} is refused");
         }
@@ -107,10 +107,10 @@ impl Service for Live {
 }
 
 impl Live {
-    /// Has another filter take over, or says why it does not.
+    /// Replaces the filter.
     fn take_over(&mut self, filter: &Reload) -> Result<ReloadReport, Refusal> {
-        let args = FilterArgs::of(filter)?;
-        // A pipe might never be opened from its other end.
+        let args = FilterArgs::from_reload(filter)?;
+        // Opening a pipe could block for ever.
         let is_file = args.file().map(|file| file.metadata().map(|it| it.is_file()));
         match is_file {
             Some(Ok(true)) | None => {}
@@ -128,7 +128,7 @@ impl Live {
         let (sessions, copied) = self.load(&program).map_err(device_failed)?;
         let mut sessions = sessions.into_iter();
 
-        // The maps are the first lane's, and only they may be a reason to stay with the old filter.
+        // Only the first lane has maps, and only they can make the swap fail.
         let maps = self.maps.clone();
         let bring = move |old: &mut dyn Session, new: &mut dyn Session| {
             Ok(lock(&maps).take_over(takeover, old, new)?.map_err(refused))
@@ -141,24 +141,24 @@ impl Live {
         let others: Vec<_> = others.map(|(lane, session)| swap(lane, session, |_, _| Ok(Ok(())))).collect();
         others.iter().try_for_each(result)?;
         self.program = program;
-        out::note(&out::printable(&format!("{name} has taken over")));
+        out::note(&out::printable(&format!("{name} has replaced the filter")));
         self.stats.set_filter(name);
         show_copies(copied, self.device.info());
         told.ok_or_else(ending)
     }
 
-    /// A session for each lane, as ready for packets as the first one was, and whether one of them
-    /// gets copies of packets.
-    fn load(&self, program: &Arc<Program>) -> Result<(Vec<Box<dyn Session>>, bool), DeviceError> {
+    /// Loads a session for each lane and warms it up. Also returns whether a session works on
+    /// copies of packets.
+    fn load(&self, program: &Arc<Program>) -> Result<(Vec<FallbackSession>, bool), DeviceError> {
         let sessions = self.lanes.iter().map(|_| self.device.load(program, &self.options));
         let mut sessions = sessions.collect::<Result<Vec<_>, _>>()?;
         let copied = import(self.lanes.iter().map(|lane| &lane.memory).zip(&mut sessions))?;
-        sessions.iter_mut().try_for_each(|session| warm_up(&mut **session, program))?;
+        sessions.iter_mut().try_for_each(|session| warm_up(session, program))?;
         Ok((sessions, copied))
     }
 
-    /// Has something done with the maps between two batches, and waits for it. Filters with maps
-    /// have one lane.
+    /// Runs `work` on the session between two batches and waits for the result. Filters with maps
+    /// have a single lane.
     fn ask<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut dyn Session) -> Result<T, DeviceError> + Send + 'static,
@@ -167,7 +167,7 @@ impl Live {
         let order = LaneCommand::access_maps(move |session| {
             let done = work(session);
             let ends = done.as_ref().err().filter(|error| is_end(error)).cloned();
-            // Who asked may be gone.
+            // The client may have gone.
             let _ = to.send(done);
             ends.map_or(Ok(()), Err)
         });
@@ -176,17 +176,16 @@ impl Live {
     }
 }
 
-/// Has a lane go on with another session, once it has brought over what it needs of the old one.
-/// The one that is of no more use comes back, so that packets need not wait until it is taken
-/// apart.
+/// Replaces a lane's session after transferring what the new one needs. Returns the old one, so
+/// that packets do not wait until it is dropped.
 fn swap<T: Send + 'static>(
     lane: &LaneStatus,
-    mut session: Box<dyn Session>,
+    mut session: FallbackSession,
     bring: impl FnOnce(&mut dyn Session, &mut dyn Session) -> Result<Result<T, Refusal>, DeviceError> + Send + 'static,
 ) -> Receiver<SwappedSession<T>> {
     let (to, from) = sync_channel(1);
     lane.commands.push(LaneCommand::replace_session(move |now| {
-        let brought = bring(&mut **now, &mut *session)?;
+        let brought = bring(now, &mut session)?;
         if brought.is_ok() {
             std::mem::swap(now, &mut session);
         }
@@ -200,7 +199,7 @@ fn result<T>(swapped: &Receiver<SwappedSession<T>>) -> Result<T, Refusal> {
     swapped.recv().map_err(|_| ending())?.0
 }
 
-/// Whether a session is of no more use.
+/// Whether the error ends the session.
 fn is_end(error: &DeviceError) -> bool {
     matches!(error, DeviceError::Failed { .. } | DeviceError::InvalidResult { .. } | DeviceError::Cancelled)
 }
@@ -213,7 +212,7 @@ fn device_failed(error: DeviceError) -> Refusal {
     Refusal::failed(error.to_string())
 }
 
-/// What a command line would have ended with.
+/// Converts a failure to what a command line would have printed.
 fn refused(failure: Failure) -> Refusal {
     match failure {
         Failure::Wrong(text) => Refusal::failed(text),

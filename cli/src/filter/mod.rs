@@ -1,10 +1,14 @@
-//! Reading a filter: the arguments that say which, and what becomes of them.
+//! The arguments that name a filter, and loading it.
 
+mod input;
+
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use clap::ValueEnum;
+use clap::error::ErrorKind;
+use clap::{ArgMatches, Args, FromArgMatches, ValueEnum};
 #[cfg(all(target_os = "linux", feature = "live"))]
 use portcullis::control::{Refusal, Reload};
 use portcullis::diagnostics::{Diagnostics, MAX_SOURCE_BYTES, Source};
@@ -16,29 +20,46 @@ use portcullis::program::{DEFAULT_FUEL, Program, ProgramOptions};
 use portcullis::reason;
 
 use super::failure::Failure;
+use input::{Expression, Input};
+pub use input::{NameParser, unknown};
 
-/// What standard input is called.
+/// The name of standard input in messages.
 const STDIN: &str = "<stdin>";
 
 /// Path that stands for standard input where `-` cannot, as in `/dev/stdin:PROGRAM`; `-:PROGRAM`
 /// would be an option.
 const STDIN_FILE: &str = "/dev/stdin";
 
-/// Fuel, at most.
-const MOST_FUEL: u32 = 1 << 24;
+/// Maximum fuel.
+const MAX_FUEL: u32 = 1 << 24;
 
-/// What to filter with.
-#[derive(Debug, clap::Args)]
+/// A filter, its parameters and its fuel, as named on the command line.
+#[derive(Debug)]
 pub struct FilterArgs {
-    /// Filter file: .wgsl, .cl (OpenCL C), .bpf (`tcpdump -ddd`) or .o (XDP)
+    input: Input,
+    language: Option<Language>,
+    set: Vec<(String, String)>,
+    fuel: u32,
+}
+
+/// The arguments as clap reads them; [`FilterArgs`] knows what they mean.
+#[derive(Debug, clap::Args)]
+#[group(skip)]
+struct Words {
+    /// Filter: a stock filter (`portcullis filters`), a file, or a tcpdump expression
     ///
-    /// Of an object with several XDP programs name one: FILE.o:PROGRAM. `-` reads standard input.
-    #[arg(required_unless_present = "expr", help_heading = "Filter")]
-    filter: Option<PathBuf>,
+    /// Files are .wgsl, .cl (OpenCL C), .bpf (`tcpdump -ddd`) or .o (XDP); of an object with several
+    /// XDP programs name one: FILE.o:PROGRAM. `-` reads standard input. Words that are no file and
+    /// no stock filter are an expression, as with `--expr`.
+    #[arg(required_unless_present = "expr", value_parser = NameParser, hide_possible_values = true, help_heading = "Filter")]
+    filter: Vec<OsString>,
     /// Filter with a tcpdump expression: matches PASS, the rest is dropped
     #[arg(long, value_name = "EXPRESSION", allow_hyphen_values = true, conflicts_with_all = ["filter", "language", "set"], help_heading = "Filter")]
     expr: Option<String>,
-    /// Language of the filter, if the file name does not tell; WGSL for standard input
+    /// Language of the filter, if its name does not tell
+    ///
+    /// The default is WGSL for standard input and for stock filters, which are there in OpenCL C,
+    /// too.
     #[arg(long, value_enum, value_name = "LANGUAGE", help_heading = "Filter", hide_short_help = true)]
     language: Option<Language>,
     /// Set a filter parameter
@@ -50,32 +71,60 @@ pub struct FilterArgs {
     /// Maximum loop iterations per packet; beyond it the packet is ABORTED
     ///
     /// At most 16777216, which bounds how long Ctrl-C waits for a packet.
-    #[arg(long, value_name = "N", default_value_t = DEFAULT_FUEL, value_parser = clap::value_parser!(u32).range(..=i64::from(MOST_FUEL)), help_heading = "Filter", hide_short_help = true)]
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_FUEL, value_parser = clap::value_parser!(u32).range(..=i64::from(MAX_FUEL)), help_heading = "Filter", hide_short_help = true)]
     fuel: u32,
 }
 
-/// What a filter can be written in.
+impl Args for FilterArgs {
+    fn augment_args(command: clap::Command) -> clap::Command {
+        Words::augment_args(command)
+    }
+
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        Words::augment_args_for_update(command)
+    }
+}
+
+impl FromArgMatches for FilterArgs {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<FilterArgs, clap::Error> {
+        let Words { filter, expr, language, set, fuel } = Words::from_arg_matches(matches)?;
+        let usage = |what: String| {
+            // clap would show the usage of `portcullis` alone.
+            let command = std::env::args_os().nth(1).unwrap_or_default();
+            let usage = format!("portcullis {} [OPTIONS] [FILTER]...", command.display());
+            let error = clap::Error::raw(ErrorKind::ValueValidation, what + "\n");
+            error.format(&mut clap::Command::new("portcullis").override_usage(usage))
+        };
+        let input = match expr {
+            Some(text) => Input::Expression(Expression { text, is_bare: false }),
+            None => Input::from_words(&filter, language).map_err(usage)?,
+        };
+        if let (Input::Expression(expression), Some((name, _))) = (&input, set.first()) {
+            return Err(usage(format!("--set {name}: the expression `{}` has no parameters", expression.text)));
+        }
+        Ok(FilterArgs { input, language, set, fuel })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = FilterArgs::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+/// Language of a filter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Language {
+pub enum Language {
     /// The WebGPU shading language
     Wgsl,
     /// OpenCL C 1.2
     OpenclC,
     /// Classic BPF, as `tcpdump -ddd`, `tcpdump -dd` or `bpf_asm` print it
     Bpf,
-    /// An object of clang's for BPF, with programs of XDP
+    /// An ELF object with XDP programs, as clang compiles it for BPF
     Xdp,
 }
 
-/// Input to compile.
-enum Text<'a> {
-    /// A file's text, or standard input's: `-`.
-    File(&'a Path),
-    /// An expression of tcpdump's.
-    Expression(&'a str),
-}
-
-/// What `--set` takes.
+/// Parses the argument of `--set`.
 pub fn parameter(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.trim().is_empty() && !value.trim().is_empty() => {
@@ -86,57 +135,60 @@ pub fn parameter(text: &str) -> Result<(String, String), String> {
 }
 
 impl FilterArgs {
-    /// This is set besides.
-    pub fn with(self, set: &[(String, String)]) -> FilterArgs {
+    /// Replaces the parameters.
+    pub fn with_parameters(self, set: &[(String, String)]) -> FilterArgs {
         FilterArgs { set: set.to_vec(), ..self }
     }
 
-    /// A file, with nothing set.
-    pub fn of_file(filter: &Path) -> FilterArgs {
-        FilterArgs { filter: Some(filter.to_owned()), expr: None, language: None, set: Vec::new(), fuel: DEFAULT_FUEL }
+    fn new(input: Input) -> FilterArgs {
+        FilterArgs { input, language: None, set: Vec::new(), fuel: DEFAULT_FUEL }
     }
 
-    /// An expression of tcpdump's.
-    pub fn of_expression(expression: &str) -> FilterArgs {
-        FilterArgs { filter: None, expr: Some(expression.to_owned()), ..FilterArgs::of_file(Path::new("")) }
+    /// The filter of an option that takes a file or the name of a stock filter.
+    pub fn from_name(name: &OsStr) -> Result<FilterArgs, Failure> {
+        Input::from_name(name, None).map(FilterArgs::new).map_err(Failure::Usage)
     }
 
-    fn text(&self) -> Text<'_> {
-        match (&self.expr, &self.filter) {
-            (Some(expression), _) => Text::Expression(expression),
-            (None, Some(file)) => Text::File(file),
-            // One of them is there: clap sees to it.
-            (None, None) => Text::File(Path::new("")),
+    /// The filter of an option that takes a tcpdump expression.
+    pub fn from_expression(expression: &str) -> FilterArgs {
+        FilterArgs::new(Input::Expression(Expression { text: expression.to_owned(), is_bare: false }))
+    }
+
+    fn path(&self) -> Option<&Path> {
+        match &self.input {
+            Input::File(path) => Some(path),
+            Input::Stock(_) | Input::Expression(_) => None,
         }
     }
 
-    /// The file that the filter is in, without a program's name behind it.
+    /// The file that the filter is read from, without the program's name behind it; `-` is standard
+    /// input.
     pub fn file(&self) -> Option<&Path> {
-        self.filter.as_deref().map(|filter| self.object().map_or(filter, |(file, _)| file))
+        self.path().map(|path| self.object().map_or(path, |(file, _)| file))
     }
 
-    /// The file of an object, and the program of it that is named, if one is; `None` of what is no
-    /// object.
+    /// The object's file and the program named behind it, if the filter is an object.
     fn object(&self) -> Option<(&Path, Option<&str>)> {
-        object(self.filter.as_deref()?, self.language)
+        object(self.path()?, self.language)
     }
 
-    /// Whether the text comes from standard input.
+    /// Whether the filter is read from standard input.
     pub fn is_stdin(&self) -> bool {
         self.file().is_some_and(|file| ["-", STDIN_FILE].map(Path::new).contains(&file))
     }
 
     /// The name to show for the filter.
     pub fn name(&self) -> String {
-        match self.text() {
-            // Which all packets match.
-            Text::Expression(expression) if expression.trim().is_empty() => "''".into(),
-            Text::Expression(expression) => expression.to_owned(),
-            Text::File(_) if self.is_stdin() => match self.object() {
+        match &self.input {
+            // All packets match the empty expression.
+            Input::Expression(expression) if expression.text.trim().is_empty() => "''".into(),
+            Input::Expression(expression) => expression.text.clone(),
+            Input::Stock(stock) => stock.name.into(),
+            Input::File(_) if self.is_stdin() => match self.object() {
                 Some((_, Some(program))) => format!("{STDIN}:{program}"),
                 _ => STDIN.into(),
             },
-            Text::File(file) => file.display().to_string(),
+            Input::File(file) => file.display().to_string(),
         }
     }
 
@@ -146,37 +198,40 @@ impl FilterArgs {
         if self.is_stdin() {
             return Err(Failure::Usage("the run reads the filter itself, and needs a file".into()));
         }
-        let reload = Reload { set: self.set.clone(), fuel: Some(self.fuel), ..Reload::default() };
-        let Text::File(file) = self.text() else { return Ok(Reload { expr: self.expr.clone(), ..reload }) };
-        // Here, since the run may be in another folder.
+        let language = self.language.and_then(|language| Some(language.to_possible_value()?.get_name().to_owned()));
+        let reload = Reload { language, set: self.set.clone(), fuel: Some(self.fuel), ..Reload::default() };
+        let file = match &self.input {
+            Input::Expression(expression) => return Ok(Reload { expr: Some(expression.text.clone()), ..reload }),
+            Input::Stock(stock) => return Ok(Reload { filter: Some(stock.name.into()), ..reload }),
+            Input::File(file) => file,
+        };
+        // Resolved here, since the run may have another working directory.
         let wrong = |what: &str| Failure::Usage(format!("{}: {what}", self.name()));
         let path = std::path::absolute(file).map_err(|error| wrong(&reason(&error)))?;
-        let filter = path.to_str().ok_or_else(|| wrong("the path is no text in UTF-8, and cannot be sent"))?.to_owned();
         self.language()?;
-        let language = self.language.and_then(|language| Some(language.to_possible_value()?.get_name().to_owned()));
-        Ok(Reload { filter: Some(filter), language, ..reload })
+        Ok(Reload { filter: Some(path), ..reload })
     }
 
     /// Converts a reload request back to arguments.
     #[cfg(all(target_os = "linux", feature = "live"))]
-    pub fn of(reload: &Reload) -> Result<FilterArgs, Refusal> {
+    pub fn from_reload(reload: &Reload) -> Result<FilterArgs, Refusal> {
         let Reload { filter, expr, language, set, fuel } = reload;
         let language = language.as_deref().map(|name| <Language as ValueEnum>::from_str(name, false)).transpose();
         let language = language.map_err(|_| Refusal::usage("the language is `wgsl`, `opencl-c`, `bpf` or `xdp`"))?;
         let fuel = fuel.unwrap_or(DEFAULT_FUEL);
-        if fuel > MOST_FUEL {
-            return Err(Refusal::usage(format!("fuel is {MOST_FUEL} at most")));
+        if fuel > MAX_FUEL {
+            return Err(Refusal::usage(format!("fuel is {MAX_FUEL} at most")));
         }
-        Ok(FilterArgs {
-            filter: filter.as_ref().map(PathBuf::from),
-            expr: expr.clone(),
-            language,
-            set: set.clone(),
-            fuel,
-        })
+        let input = match (filter, expr) {
+            (Some(filter), _) => {
+                filter.to_str().and_then(Input::of_stock).unwrap_or_else(|| Input::File(filter.clone()))
+            }
+            (None, expr) => Input::Expression(Expression { text: expr.clone().unwrap_or_default(), is_bare: false }),
+        };
+        Ok(FilterArgs { input, language, set: set.clone(), fuel })
     }
 
-    /// What the text of a file is written in.
+    /// Language of the filter's text, by `--language` or the file's ending.
     fn language(&self) -> Result<Language, Failure> {
         if self.object().is_some() {
             return Ok(Language::Xdp);
@@ -184,7 +239,7 @@ impl FilterArgs {
         let ending = self.file().and_then(Path::extension).map(|ending| ending.to_string_lossy().to_ascii_lowercase());
         match (self.language, ending.as_deref()) {
             (Some(language), _) => Ok(language),
-            (None, _) if self.is_stdin() => Ok(Language::Wgsl),
+            (None, _) if self.is_stdin() || matches!(self.input, Input::Stock(_)) => Ok(Language::Wgsl),
             (None, Some("wgsl")) => Ok(Language::Wgsl),
             (None, Some("cl")) => Ok(Language::OpenclC),
             (None, Some("bpf")) => Ok(Language::Bpf),
@@ -204,15 +259,18 @@ impl FilterArgs {
     /// Reads and compiles the filter; also returns its classic BPF instructions, if it has any.
     pub fn load_with_instructions(&self) -> Result<(Program, Option<Vec<Instruction>>), Failure> {
         let options = self.options();
-        let folder = match self.text() {
-            Text::Expression(text) => {
-                let source = Source::new("--expr", text);
-                let instructions = portcullis::expression::program(&source)?;
-                let program = bpf::compile_program(&source, &instructions, &options)?;
-                return Ok((program, Some(instructions)));
-            }
-            Text::File(file) => file.parent().unwrap_or(Path::new("")),
-        };
+        if let Input::Expression(Expression { text, is_bare }) = &self.input {
+            let source = Source::new(if *is_bare { "expression" } else { "--expr" }, text.as_str());
+            let instructions = portcullis::expression::program(&source).map_err(|mut diagnostics| {
+                if let (true, Some(error)) = (is_bare, diagnostics.errors.first_mut()) {
+                    let why = "there is no file and no stock filter of this name, and so it is taken as an expression";
+                    error.notes.push(why.into());
+                }
+                diagnostics
+            })?;
+            let program = bpf::compile_program(&source, &instructions, &options)?;
+            return Ok((program, Some(instructions)));
+        }
         if matches!(self.language(), Ok(Language::Xdp)) {
             return Ok((self.load_object(&options)?, None));
         }
@@ -221,8 +279,13 @@ impl FilterArgs {
         let compiled = match self.language()? {
             Language::Xdp => unreachable!("objects are no texts"),
             Language::Wgsl => wgsl::compile(&source, &options),
-            Language::OpenclC if self.is_stdin() => opencl_c::compile(&source, &options, &mut NoIncludes),
-            Language::OpenclC => opencl_c::compile(&source, &options, &mut Folder(folder)),
+            Language::OpenclC => match self.path().filter(|_| !self.is_stdin()) {
+                Some(file) => {
+                    let folder = file.parent().unwrap_or(Path::new(""));
+                    opencl_c::compile(&source, &options, &mut Folder(folder))
+                }
+                None => opencl_c::compile(&source, &options, &mut NoIncludes),
+            },
             Language::Bpf => {
                 instructions = bpf::parse(&source).ok();
                 bpf::compile(&source, &options)
@@ -237,18 +300,18 @@ impl FilterArgs {
                 let hint = "standard input is taken for WGSL; of what `tcpdump -ddd` prints say --language bpf";
                 diagnostics.errors.iter_mut().take(1).for_each(|error| error.notes.push(hint.into()));
             }
-            of_arguments(diagnostics)
+            name_options(diagnostics)
         })?;
         Ok((program, instructions))
     }
 
-    /// A program of an object.
+    /// Compiles a program of an object.
     fn load_object(&self, options: &ProgramOptions) -> Result<Program, Failure> {
         let (shown, bytes, program) = self.object_file()?;
         let compiled = xdp::compile(&shown, &bytes, program, options);
         Ok(compiled.map_err(|mut diagnostics| {
             if self.is_stdin() {
-                // A program there is named as an argument names it.
+                // Name programs the way the argument must: /dev/stdin:PROGRAM.
                 let as_named = |text: &mut String| {
                     *text = text.replace(&format!(" {STDIN}:"), &format!(" {STDIN_FILE}:"));
                 };
@@ -257,7 +320,7 @@ impl FilterArgs {
                     error.notes.iter_mut().for_each(as_named);
                 }
             }
-            of_arguments(diagnostics)
+            name_options(diagnostics)
         })?)
     }
 
@@ -267,14 +330,14 @@ impl FilterArgs {
             return Ok(None);
         }
         let (shown, bytes, _) = self.object_file()?;
-        Ok(Some(xdp::inspect(&shown, &bytes, &self.options()).map_err(of_arguments)?))
+        Ok(Some(xdp::inspect(&shown, &bytes, &self.options()).map_err(name_options)?))
     }
 
     fn options(&self) -> ProgramOptions {
-        ProgramOptions { parameters: self.set.clone(), fuel: self.fuel, ..ProgramOptions::default() }
+        ProgramOptions::default().with_parameters(self.set.clone()).with_fuel(self.fuel)
     }
 
-    /// An object's name, what is in the file, and the program that is named.
+    /// Reads an object: its name for messages, its bytes, and the program named.
     fn object_file(&self) -> Result<(String, Vec<u8>, Option<&str>), Failure> {
         let (file, program) = self.object().unwrap_or((Path::new(""), None));
         let shown = if self.is_stdin() { STDIN.into() } else { file.display().to_string() };
@@ -293,9 +356,15 @@ impl FilterArgs {
     }
 
     fn source(&self) -> Result<Source, Failure> {
+        if let Input::Stock(stock) = &self.input {
+            return Ok(match self.language {
+                Some(Language::OpenclC) => Source::new(format!("{}.cl", stock.name), stock.opencl_c),
+                _ => Source::new(format!("{}.wgsl", stock.name), stock.wgsl),
+            });
+        }
         let bytes = match self.file() {
-            Some(file) if !self.is_stdin() => File::open(file).and_then(beginning),
-            _ => beginning(io::stdin().lock()),
+            Some(file) if !self.is_stdin() => File::open(file).and_then(read_limited),
+            _ => read_limited(io::stdin().lock()),
         }
         .map_err(|error| Failure::Wrong(format!("{}: {}", self.name(), reason(&error))))?;
         if is_capture(&bytes) {
@@ -311,8 +380,8 @@ impl FilterArgs {
     }
 }
 
-/// Has errors of parameters tell of the arguments that those are.
-pub fn of_arguments(mut diagnostics: Diagnostics) -> Diagnostics {
+/// Prefixes errors about parameters with the option that set them.
+pub fn name_options(mut diagnostics: Diagnostics) -> Diagnostics {
     for error in &mut diagnostics.errors {
         if let Some(name) = &error.parameter {
             error.message = format!("--set {name}: {}", error.message);
@@ -321,9 +390,9 @@ pub fn of_arguments(mut diagnostics: Diagnostics) -> Diagnostics {
     diagnostics
 }
 
-/// An object's file, and the program of it that is meant, if one is: `FILE.o` or `FILE.o:PROGRAM`,
-/// and where the language is told `FILE` or `FILE:PROGRAM`, unless there is a file of the whole
-/// name. `None` of what is no object.
+/// Splits the name of an object into its file and the program named, if one is: `FILE.o` or
+/// `FILE.o:PROGRAM`; with `--language xdp` also `FILE` or `FILE:PROGRAM`, unless the whole name is a
+/// file's. Returns `None` for other filters.
 fn object(path: &Path, language: Option<Language>) -> Option<(&Path, Option<&str>)> {
     let has_ending = |path: &Path| path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("o"));
     let split = || path.to_str()?.rsplit_once(':').map(|(file, program)| (Path::new(file), Some(program)));
@@ -336,22 +405,22 @@ fn object(path: &Path, language: Option<Language>) -> Option<(&Path, Option<&str
     }
 }
 
-/// Reads at most one byte more than a filter may have: enough to refuse a longer input, which may
+/// Reads up to one byte more than the limit on sources: enough to refuse a longer input, which may
 /// be endless.
-fn beginning(from: impl Read) -> io::Result<Vec<u8>> {
+fn read_limited(from: impl Read) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     from.take(MAX_SOURCE_BYTES as u64 + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
-/// The folder that a filter includes files from.
+/// The folder that an OpenCL C filter may include files from.
 struct Folder<'a>(&'a Path);
 
 impl Includes for Folder<'_> {
     fn read(&mut self, path: &Path) -> Result<Vec<u8>, String> {
         let folder = if self.0.as_os_str().is_empty() { Path::new(".") } else { self.0 };
         let path = folder.join(path);
-        // A pipe might never be opened from its other end.
+        // Opening a pipe could wait for ever.
         let is_file = path.metadata().map_err(|error| reason(&error))?.is_file();
         if !is_file {
             return Err("this is no file".into());
@@ -360,7 +429,7 @@ impl Includes for Folder<'_> {
         if !real(&path)?.starts_with(real(folder)?) {
             return Err("a symbolic link leads out of the filter's folder".into());
         }
-        File::open(&path).and_then(beginning).map_err(|error| reason(&error))
+        File::open(&path).and_then(read_limited).map_err(|error| reason(&error))
     }
 }
 

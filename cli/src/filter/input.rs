@@ -1,0 +1,223 @@
+//! What the words that name a filter mean: a file, a stock filter, or a tcpdump expression.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+
+use clap::builder::{OsStringValueParser, PossibleValue, TypedValueParser};
+use portcullis::spelling::nearest;
+use portcullis::stock::{self, StockFilter};
+
+use super::{Language, STDIN_FILE, object};
+use crate::out;
+
+/// A filter to compile.
+#[derive(Debug, Clone)]
+pub enum Input {
+    /// A file; `-` is standard input.
+    File(PathBuf),
+    /// A filter that ships with the program.
+    Stock(StockFilter),
+    /// A tcpdump expression.
+    Expression(Expression),
+}
+
+/// A tcpdump expression.
+#[derive(Debug, Clone)]
+pub struct Expression {
+    pub text: String,
+    /// Whether it was given without `--expr`, as tcpdump takes it.
+    pub is_bare: bool,
+}
+
+/// Protocols and properties that are a whole expression by themselves, or with an index or a
+/// comparison behind (pcap-filter(7)). Any other single word would be a host's name.
+const PRIMITIVES: [&str; 32] = [
+    "aarp",
+    "ah",
+    "arp",
+    "atalk",
+    "broadcast",
+    "carp",
+    "esp",
+    "ether",
+    "geneve",
+    "icmp",
+    "icmp6",
+    "igmp",
+    "igrp",
+    "inbound",
+    "ip",
+    "ip6",
+    "ipx",
+    "iso",
+    "len",
+    "mpls",
+    "multicast",
+    "netbeui",
+    "outbound",
+    "pim",
+    "pppoed",
+    "pppoes",
+    "rarp",
+    "sctp",
+    "stp",
+    "tcp",
+    "udp",
+    "vlan",
+];
+
+impl Input {
+    /// Finds out what a filter's name is: a file if there is one or its ending is a filter's, else
+    /// a stock filter. The error says what is wrong, and which name may be meant.
+    pub fn from_name(name: &OsStr, language: Option<Language>) -> Result<Input, String> {
+        if let Some(input) = Input::known(name, language)? {
+            return Ok(input);
+        }
+        match name.to_str() {
+            Some(text) if !text.contains(['/', '.', ':']) && !Path::new(name).exists() => {
+                Err(unknown(text, Some(" and no such file")))
+            }
+            _ => Ok(Input::File(name.into())),
+        }
+    }
+
+    /// Finds out what the words of a command line are. What is neither a file nor a stock filter is
+    /// a tcpdump expression if it can be one.
+    pub fn from_words(words: &[OsString], language: Option<Language>) -> Result<Input, String> {
+        let [name, more @ ..] = words else { return Ok(Input::File(PathBuf::new())) };
+        let text = words.iter().map(|word| word.to_str()).collect::<Option<Vec<_>>>().map(|words| words.join(" "));
+        let expression = text.filter(|text| language.is_none() && is_expression(text));
+        if more.is_empty() {
+            return match (Input::known(name, language)?, expression) {
+                (Some(input), _) => Ok(input),
+                (None, Some(text)) => Ok(Input::Expression(Expression { text, is_bare: true })),
+                (None, None) => Input::from_name(name, language),
+            };
+        }
+        // A file that happens to be called `udp` does not matter to `udp port 53`.
+        let is_filter =
+            has_ending_of_filters(name, language) || name.to_str().is_some_and(|it| stock::find(it).is_some());
+        match expression.filter(|_| !is_filter) {
+            Some(text) => Ok(Input::Expression(Expression { text, is_bare: true })),
+            None => {
+                let shown = |word: &OsStr| out::printable(&word.to_string_lossy());
+                Err(format!("unexpected argument `{}`: the filter is {}", shown(&more[0]), shown(name)))
+            }
+        }
+    }
+
+    /// A stock filter by its name, whatever files there are.
+    pub fn of_stock(name: &str) -> Option<Input> {
+        stock::find(name).map(Input::Stock)
+    }
+
+    fn known(name: &OsStr, language: Option<Language>) -> Result<Option<Input>, String> {
+        let is_file = |path: &Path| path.metadata().is_ok_and(|it| !it.is_dir());
+        if has_ending_of_filters(name, language) || is_file(Path::new(name)) {
+            return Ok(Some(Input::File(name.into())));
+        }
+        match (name.to_str().and_then(stock::find), language) {
+            (Some(stock), None | Some(Language::Wgsl | Language::OpenclC)) => Ok(Some(Input::Stock(stock))),
+            (Some(stock), Some(_)) => Err(format!("the stock filter `{}` is written in wgsl and opencl-c", stock.name)),
+            (None, Some(Language::Bpf | Language::Xdp)) => Ok(Some(Input::File(name.into()))),
+            (None, _) => Ok(None),
+        }
+    }
+}
+
+/// Whether a name can only be a file's, or standard input's.
+fn has_ending_of_filters(name: &OsStr, language: Option<Language>) -> bool {
+    let path = Path::new(name);
+    let has_ending = |ending: &&str| path.extension().is_some_and(|it| it.eq_ignore_ascii_case(ending));
+    name == "-"
+        || name == STDIN_FILE
+        || ["wgsl", "cl", "bpf"].iter().any(|ending| has_ending(&ending))
+        || object(path, language.filter(|it| *it != Language::Xdp)).is_some()
+}
+
+/// Whether a text may be a tcpdump expression: several words, or one that libpcap does not look up
+/// as a host's name.
+fn is_expression(text: &str) -> bool {
+    let first = text.trim_start_matches(['!', '(', ' ']);
+    let (word, rest) = first.split_at(first.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(first.len()));
+    let is_name = rest.starts_with(['.', '/', '_', '-', ':']);
+    !text.contains(char::is_control) && (text.trim().contains(' ') || (PRIMITIVES.contains(&word) && !is_name))
+}
+
+/// The error for a name that is no stock filter's, with the nearest one. `also` says what else
+/// there is none of.
+pub fn unknown(name: &str, also: Option<&str>) -> String {
+    let near = nearest(name, stock::filters().map(|filter| filter.name));
+    let hint = near.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
+    let (name, also) = (out::printable(name), also.unwrap_or_default());
+    format!("there is no stock filter `{name}` (`portcullis filters` lists them){also}{hint}")
+}
+
+/// Takes a filter's name, and lets shells complete the names of stock filters.
+#[derive(Debug, Clone, Copy)]
+pub struct NameParser;
+
+impl TypedValueParser for NameParser {
+    type Value = OsString;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        argument: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> Result<OsString, clap::Error> {
+        OsStringValueParser::new().parse_ref(command, argument, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(stock::filters().map(|filter| PossibleValue::new(filter.name))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn expressions_are_told_from_names() {
+        for text in
+            ["udp port 53", "tcp", "!arp", "not arp", "(ip6 or arp)", "ip[8]&0xff=0xc0", "len>100", "tcp[13]!=0"]
+        {
+            assert!(is_expression(text), "{text}");
+        }
+        for text in ["http_only", "tcp_filter", "udp.txt", "ip/filter", "filter", "", " ", "tcp\u{1b}[2J", "host"] {
+            assert!(!is_expression(text), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn words_are_a_file_a_stock_filter_or_an_expression() {
+        let read = |words: &[&str], language| {
+            let words: Vec<OsString> = words.iter().map(OsString::from).collect();
+            match Input::from_words(&words, language) {
+                Ok(Input::File(file)) => format!("file {}", file.display()),
+                Ok(Input::Stock(stock)) => format!("stock {}", stock.name),
+                Ok(Input::Expression(Expression { text, is_bare: true })) => format!("expression {text}"),
+                Ok(Input::Expression(_)) => unreachable!("--expr was not given"),
+                Err(error) => error,
+            }
+        };
+        for (words, meant) in [
+            (&["-"][..], "file -"),
+            (&["a.wgsl"], "file a.wgsl"),
+            (&["a.o:drop"], "file a.o:drop"),
+            (&["http_only"], "stock http_only"),
+            (&["udp", "port", "53"], "expression udp port 53"),
+            (&["udp port 53"], "expression udp port 53"),
+            (&["tcp"], "expression tcp"),
+            (&["a/b"], "file a/b"),
+            (&["http_only", "tcp"], "unexpected argument `tcp`: the filter is http_only"),
+            (&["a.wgsl", "b"], "unexpected argument `b`: the filter is a.wgsl"),
+        ] {
+            assert_eq!(read(words, None), meant);
+        }
+        assert!(read(&["http_onyl"], None).contains("did you mean `http_only`?"));
+        assert_eq!(read(&["http_only"], Some(Language::OpenclC)), "stock http_only");
+        assert!(read(&["http_only"], Some(Language::Bpf)).contains("wgsl and opencl-c"));
+    }
+}
