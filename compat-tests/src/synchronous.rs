@@ -126,4 +126,4 @@ impl<E: Execute> Session for SynchronousSession<E> {
     }
 }
 
-impl<E: Execute> Instrumented for InTurn<E> {}
+impl<E: Execute> Instrumented for SynchronousSession<E> {}

@@ -40,7 +40,8 @@ struct Filter {
     name: String,
     unit: Unit,
     interpreter: Interpreter,
-    /// Interprets packets with [`TRAILING_BYTES`] bytes appended, which the filter should not depend on.
+    /// Interprets packets with [`TRAILING_BYTES`] bytes appended, on which the filter should not
+    /// depend.
     followed: Interpreter,
 }
 
