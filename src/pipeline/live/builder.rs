@@ -117,11 +117,9 @@ impl LivePipeline {
         let is_cpu = matches!(device.info().kind, DeviceKind::Cpu | DeviceKind::Reference);
         let dispatch = self.options.as_ref().map(|options| options.dispatch);
         // A lane's batches are small, and its thread works on nothing else.
-        let load_options = LoadOptions {
-            threads: NonZeroUsize::new(1),
-            dispatch: dispatch.or(is_cpu.then_some(Dispatch::Inline)),
-            ..LoadOptions::default()
-        };
+        let load_options = LoadOptions::default()
+            .with_threads(NonZeroUsize::new(1))
+            .with_dispatch(dispatch.or(is_cpu.then_some(Dispatch::Inline)));
         let dispatch = Dispatch::select(device.info(), &load_options)?;
         let options = self.options.unwrap_or_else(|| LiveOptions::new(BatchPolicy::adaptive(), dispatch));
         let mut lanes = Vec::new();
