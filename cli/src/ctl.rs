@@ -128,8 +128,8 @@ mod client {
                     let summary: RunSummary = serde_json::from_str(stats.get())
                         .map_err(|error| Failure::Wrong(format!("cannot decode the statistics of the run: {error}")))?;
                     // Instances of other releases may not send these.
-                    let besides: ExtraReport = serde_json::from_str(stats.get()).unwrap_or_default();
-                    out::print(report::table(&summary, "so far", None, &besides))
+                    let extra: ExtraReport = serde_json::from_str(stats.get()).unwrap_or_default();
+                    out::print(report::table(&summary, "so far", None, &extra))
                 }
             },
             Answer::Refused(Refusal { error, is_rendered, is_usage }) => {

@@ -150,7 +150,7 @@ fn split_at_equals(text: &OsStr) -> Option<(&str, &Path)> {
 impl MapArgs {
     /// Whether any map may have entries before the first packet.
     #[cfg(all(target_os = "linux", feature = "live"))]
-    pub fn begins_with_something(&self) -> bool {
+    pub fn has_initial_entries(&self) -> bool {
         let from_files = !self.map.is_empty() || !self.watch_map.is_empty() || !self.pinned().is_empty();
         self.state.is_some() || from_files || self.kernel_routes.is_some()
     }
@@ -165,7 +165,7 @@ impl MapArgs {
 
     /// Returns the arguments without those that apply only to the start of a run.
     #[cfg(all(target_os = "linux", feature = "live"))]
-    pub fn behind_the_beginning(&self) -> MapArgs {
+    pub fn without_initial_entries(&self) -> MapArgs {
         MapArgs { map: Vec::new(), from_pin: Vec::new(), ..self.clone() }
     }
 
@@ -191,7 +191,7 @@ impl MapArgs {
         for (given, file) in state.chain(files) {
             let wrong = |what: String| Err(Failure::Usage(format!("{given}: {what}")));
             if let Some(Err(what)) = file.map(|file| find_map(program.maps(), &file.map)) {
-                return wrong(what);
+                return wrong(what.to_string());
             }
             match file {
                 None if !program.maps().iter().any(Declaration::is_persistent) => {

@@ -200,7 +200,7 @@ impl Traps {
 
 /// Approximate maximum age of the counts shown during a run.
 #[cfg(all(target_os = "linux", feature = "live"))]
-const LATEST: Duration = Duration::from_millis(100);
+const MAX_AGE: Duration = Duration::from_millis(100);
 
 /// Counts of aborted packets, shared with the threads that show them.
 #[cfg(all(target_os = "linux", feature = "live"))]
@@ -243,7 +243,7 @@ impl TrapRecorder {
         aborted: impl FnOnce() -> u64,
         session: &mut dyn Session,
     ) -> Result<(), DeviceError> {
-        if !traps.may_abort() || self.last.elapsed() < LATEST {
+        if !traps.may_abort() || self.last.elapsed() < MAX_AGE {
             return Ok(());
         }
         self.last = Instant::now();

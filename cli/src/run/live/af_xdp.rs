@@ -68,7 +68,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     // XDP programs redirect by the kernel's interface numbers.
     options.by_interface = portcullis::frontend::xdp::ObjectInfo::of(&prepared.program).is_some();
     if options.by_interface {
-        known_by_interface(&mut options, args.maps.kernel_routes.is_some())?;
+        add_interface_targets(&mut options, args.maps.kernel_routes.is_some())?;
     }
     let _run = prepared.span.clone().entered();
     let needs = CaptureRequirements::of(&prepared.program, live.control.is_some());
@@ -87,7 +87,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 /// Makes the interfaces of the run, and those of `--redirect`, targets by their kernel numbers too.
 /// An explicit `--redirect` for a number takes precedence, unless routes are the kernel's, which
 /// contain its numbers.
-fn known_by_interface(options: &mut Options, has_routes: bool) -> Result<(), Failure> {
+fn add_interface_targets(options: &mut Options, has_routes: bool) -> Result<(), Failure> {
     let ports = options.ports.iter().map(|port| &port.interface);
     let names: Vec<String> = ports.chain(options.redirect.iter().map(|(_, interface)| interface)).cloned().collect();
     for name in names {

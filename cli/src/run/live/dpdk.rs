@@ -31,13 +31,13 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     };
     let mut prepared = Prepared::new(args)?;
     super::refuse_copies("--dpdk", &prepared.program)?;
-    prepared.idle_exit = live.idle_exit.or(over(&options.ports));
+    prepared.idle_exit = live.idle_exit.or(default_idle_exit(&options.ports));
     let _run = prepared.span.clone().entered();
     let needs = CaptureRequirements::of(&prepared.program, live.control.is_some());
     (options.room, options.metadata, options.rewrites) = (needs.room, needs.metadata, needs.rewrites());
     live.mempool.apply(&mut options, &prepared.program, prepared.device(), live.control.is_some())?;
     options.one_lane = super::one_lane(args, &prepared.program)?;
-    tell_of_damage(&options);
+    warn_about_truncated_captures(&options);
     let mut run = dpdk::open(&options).map_err(failure)?;
     announce(&run, &options);
     let names: Vec<String> = run.info.iter().filter_map(|port| port.interface.clone()).collect();
@@ -50,7 +50,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 }
 
 /// Warns about captures that will not be read to their ends.
-pub fn tell_of_damage(options: &Options) {
+pub fn warn_about_truncated_captures(options: &Options) {
     dpdk::find_damaged_captures(options)
         .iter()
         .for_each(|find_damaged_captures| out::warn(&find_damaged_captures.to_string()));
@@ -109,7 +109,7 @@ pub fn is_capture(port: &PortSpec) -> bool {
 }
 
 /// Default of `--idle-exit`: a limit only if all ports are captures.
-pub fn over(ports: &[PortSpec]) -> Option<Duration> {
+pub fn default_idle_exit(ports: &[PortSpec]) -> Option<Duration> {
     ports.iter().all(is_capture).then_some(OVER)
 }
 

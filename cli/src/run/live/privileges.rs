@@ -48,7 +48,7 @@ pub fn give_up(args: &Args, admin: Admin) -> Result<(), Failure> {
     }
     keep(kept).map_err(failed)?;
     if !all.is_empty() {
-        out::note(&told(kept, admin));
+        out::note(&describe(kept, admin));
     }
     Ok(())
 }
@@ -64,7 +64,7 @@ fn keep(kept: CapabilitySet) -> rustix::io::Result<()> {
 }
 
 /// Describes the capabilities that were kept, and their purpose.
-fn told(kept: CapabilitySet, admin: Admin) -> String {
+fn describe(kept: CapabilitySet, admin: Admin) -> String {
     let network = match admin {
         Admin::AtEnd => "to remove the interfaces it has created",
         Admin::No | Admin::Always => "for verdicts",

@@ -35,7 +35,7 @@ pub struct Balance {
 
 impl Balance {
     /// Attributes missing frames to an abandoned device that had at most this many packets.
-    pub fn given_up(self, packets: u64) -> Balance {
+    pub fn attribute_to_device(self, packets: u64) -> Balance {
         let with_device = self.missing.clamp(0, packets.try_into().unwrap_or(isize::MAX));
         Balance { with_device: with_device as usize, missing: self.missing - with_device, ..self }
     }
@@ -85,7 +85,7 @@ impl ExtraReport {
 }
 
 /// Formats the results as one line of JSON, with its line end.
-pub fn json(run: &RunSummary, frames: Option<Balance>, besides: &ExtraReport) -> String {
+pub fn json(run: &RunSummary, frames: Option<Balance>, extra: &ExtraReport) -> String {
     #[derive(Serialize)]
     struct Line<'a> {
         #[serde(flatten)]
@@ -93,13 +93,13 @@ pub fn json(run: &RunSummary, frames: Option<Balance>, besides: &ExtraReport) ->
         #[serde(skip_serializing_if = "Option::is_none")]
         frames: Option<Balance>,
         #[serde(flatten)]
-        besides: &'a ExtraReport,
+        extra: &'a ExtraReport,
     }
-    serde_json::to_string(&Line { run, frames, besides }).expect("numbers and texts, with texts for keys") + "\n"
+    serde_json::to_string(&Line { run, frames, extra }).expect("numbers and texts, with texts for keys") + "\n"
 }
 
 /// Formats the results as a table. `device` describes the device.
-pub fn table(run: &RunSummary, device: &str, frames: Option<Balance>, besides: &ExtraReport) -> String {
+pub fn table(run: &RunSummary, device: &str, frames: Option<Balance>, extra: &ExtraReport) -> String {
     let sum = &run.numbers.sum;
     // Not of the packets received: a running lane publishes that count less often than verdicts.
     let judged = Action::ALL.map(|action| sum.verdicts(action)).iter().sum::<u64>();
@@ -141,14 +141,14 @@ pub fn table(run: &RunSummary, device: &str, frames: Option<Balance>, besides: &
     }
     rows.push(row("batches", out::grouped(sum.batches), format!("{:.1} packets each", sum.batch_mean)));
     rows.extend(sizes(&run.numbers.lanes));
-    rows.extend(besides.events.map(|told| events_row(told.into())));
+    rows.extend(extra.events.map(|told| events_row(told.into())));
     let Latency { p50, p99, p99_9, max, .. } = sum.latency_us;
     let latency = format!("p50 {p50:.1}, p99 {p99:.1}, p99.9 {p99_9:.1}, max {max:.1} µs");
     rows.push(row("latency", String::new(), latency));
     rows.push(row("time", format!("{:.3} s", sum.elapsed_s), String::new()));
     let (filter, id) = (out::printable(&run.filter), &run.device);
     let frames = frames.map_or_else(String::new, |frames| format!("frames: {frames}\n"));
-    let traps = traps::lines(&besides.traps, besides.out_of_fuel, traps::SHOWN);
+    let traps = traps::lines(&extra.traps, extra.out_of_fuel, traps::SHOWN);
     format!("{filter}, on {id} ({device})\n{}{frames}{traps}", out::table(rows, &[1]))
 }
 
@@ -207,12 +207,12 @@ mod tests {
         let missing = |missing| Balance { all: 100, free: 90, missing, ..Balance::default() };
         let left = |of: Balance| (of.with_device, of.missing, of.fault().is_some());
         assert_eq!(left(missing(10)), (0, 10, true));
-        assert_eq!(left(missing(10).given_up(64)), (10, 0, false));
-        assert_eq!(left(missing(10).given_up(7)), (7, 3, true));
-        assert_eq!(left(missing(0).given_up(64)), (0, 0, false));
+        assert_eq!(left(missing(10).attribute_to_device(64)), (10, 0, false));
+        assert_eq!(left(missing(10).attribute_to_device(7)), (7, 3, true));
+        assert_eq!(left(missing(0).attribute_to_device(64)), (0, 0, false));
         // More than there are.
-        assert_eq!(left(missing(-1).given_up(64)), (0, -1, true));
-        assert!(missing(10).given_up(64).to_string().contains("10 with the abandoned device"));
+        assert_eq!(left(missing(-1).attribute_to_device(64)), (0, -1, true));
+        assert!(missing(10).attribute_to_device(64).to_string().contains("10 with the abandoned device"));
         assert!(missing(10).to_string().contains("of which 10 are missing"));
     }
 
