@@ -116,11 +116,11 @@ impl DeviceLimit {
 /// Whether a device accesses packets in host memory without a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InPlaceReads {
-    /// The device works on copies.
+    /// Never: the device works on copies.
     Never,
-    /// The device reads in place under a condition, which the text states.
+    /// By some dispatch methods, or if the memory allows it, as this text says.
     Sometimes(&'static str),
-    /// The device always reads in place.
+    /// By every dispatch method.
     Always,
 }
 
@@ -255,7 +255,7 @@ pub struct LoadOptions {
     /// device, and [`Device::load`] if it has to wait for a GPU. Work that the device has begun is
     /// abandoned: dropping the session does not wait for it.
     pub cancel: CancelToken,
-    /// Options for measuring; the default unless a benchmark changes them.
+    /// Measurement, for benchmarks; the default measures nothing.
     pub measure: MeasureOptions,
 }
 
