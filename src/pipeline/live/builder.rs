@@ -53,8 +53,8 @@ impl LaneRequirements {
 #[cfg_attr(feature = "nfqueue", doc = "```no_run")]
 #[cfg_attr(not(feature = "nfqueue"), doc = "```ignore")]
 /// use portcullis::device::CancelToken;
-/// use portcullis::io::live::Lane;
-/// use portcullis::io::nfqueue::{self, QueueOptions};
+/// use portcullis::packet_io::live::Lane;
+/// use portcullis::packet_io::nfqueue::{self, QueueOptions};
 /// use portcullis::pipeline::live::{LaneRequirements, LivePipeline};
 /// use portcullis::{Device, Filter};
 ///

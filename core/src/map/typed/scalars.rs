@@ -227,7 +227,7 @@ pub enum ParseValueError {
     NotHexadecimal {
         /// Name of the type.
         ty: String,
-        /// Its size in bytes.
+        /// Size of the type in bytes.
         size: u32,
         /// An example, as the rest of the message; may be empty.
         example: String,
