@@ -10,8 +10,8 @@ use portcullis_io::{SinkError, SourceError};
 
 use crate::pipeline::PipelineError;
 
-/// Any error that [`Filter`](crate::Filter), [`Run`](crate::Run), [`Device`](crate::Device)
-/// and [`Pipeline`](crate::Pipeline) return. Its `Display` is the message that the command line prints.
+/// Any error that [`Filter`](crate::Filter), [`Run`](crate::Run), [`Device`](crate::Device) and
+/// [`Pipeline`](crate::Pipeline) return. Its `Display` is the message that the command line prints.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -60,6 +60,10 @@ pub enum Error {
     /// A run over a capture ended early: its source, the device or an output failed.
     #[error(transparent)]
     Pipeline(#[from] PipelineError),
+    /// A live run ended early: a lane, or the device, failed.
+    #[cfg(all(target_os = "linux", feature = "live"))]
+    #[error(transparent)]
+    Live(#[from] crate::pipeline::live::LaneError),
 }
 
 impl From<SourceError> for Error {

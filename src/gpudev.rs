@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 #[cfg(feature = "cuda")]
 pub use cuda::CudaDriver;
-use portcullis_core::device::DeviceInfo;
+use portcullis_core::device::{DeviceError, DeviceInfo};
 use portcullis_io::dpdk::Mempool;
 use portcullis_io::dpdk::gpudev::{GpuProperties, GpuSpec, SoftwareGpu};
 
@@ -28,10 +28,45 @@ pub enum GpuChoice {
     Enumerated(i16),
 }
 
-impl FromStr for GpuChoice {
-    type Err = String;
+/// Error of parsing a [`GpuChoice`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "expected `software` (an emulated GPU in host memory), `cuda:N`, or the number of a GPU that DPDK's own driver has found"
+)]
+pub struct UnknownGpu;
 
-    fn from_str(text: &str) -> Result<GpuChoice, String> {
+/// Why a GPU cannot provide memory for packets.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum GpuError {
+    /// The device that filters packets is no GPU that could receive them.
+    #[error(
+        "cannot choose a GPU to receive packets for {device}; name one, for example `--gpu cuda:0` or `--gpu software`"
+    )]
+    Undetermined {
+        /// The device's id.
+        device: String,
+    },
+    /// CUDA is not part of this build.
+    #[error("this program was built without CUDA; build it with `--features cuda`")]
+    NotBuilt,
+    /// The device cannot be opened.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// The GPU that was chosen fails.
+    #[error("--gpu {choice}: {error}")]
+    Chosen {
+        /// The choice.
+        choice: GpuChoice,
+        /// Why it fails.
+        error: Box<GpuError>,
+    },
+}
+
+impl FromStr for GpuChoice {
+    type Err = UnknownGpu;
+
+    fn from_str(text: &str) -> Result<GpuChoice, UnknownGpu> {
         let number = |digits: &str| digits.bytes().all(|digit| digit.is_ascii_digit()).then(|| digits.parse().ok());
         let choice = match (text, text.strip_prefix("cuda:")) {
             ("software", _) => Some(GpuChoice::Software),
@@ -39,9 +74,7 @@ impl FromStr for GpuChoice {
             (_, Some(digits)) => number(digits).flatten().map(|number: u16| GpuChoice::Cuda(number.into())),
             _ => number(text).flatten().and_then(|number: u16| i16::try_from(number).ok()).map(GpuChoice::Enumerated),
         };
-        choice.ok_or_else(|| {
-            "expected `software` (an emulated GPU in host memory), `cuda:N`, or the number of a GPU that DPDK's own driver has found".into()
-        })
+        choice.ok_or(UnknownGpu)
     }
 }
 
@@ -60,22 +93,17 @@ impl GpuChoice {
     ///
     /// # Errors
     /// If the device is not a CUDA device, with advice.
-    pub fn for_device(device: &DeviceInfo) -> Result<GpuChoice, String> {
+    pub fn for_device(device: &DeviceInfo) -> Result<GpuChoice, GpuError> {
         let number = device.id.strip_prefix("cuda:").and_then(|number| number.parse().ok());
-        number.map(GpuChoice::Cuda).ok_or_else(|| {
-            format!(
-                "cannot choose a GPU to receive packets for {}; name one, for example `--gpu cuda:0` or `--gpu software`",
-                device.id
-            )
-        })
+        number.map(GpuChoice::Cuda).ok_or_else(|| GpuError::Undetermined { device: device.id.clone() })
     }
 
     /// Packet buffers for DPDK in GPU memory, or in host memory registered with the GPU.
     ///
     /// # Errors
     /// As [`GpuChoice::spec`], with the option's name.
-    pub fn mempool(self, in_gpu: bool) -> Result<Mempool, String> {
-        let spec = self.spec().map_err(|error| format!("--gpu {self}: {error}"))?;
+    pub fn mempool(self, in_gpu: bool) -> Result<Mempool, GpuError> {
+        let spec = self.spec().map_err(|error| GpuError::Chosen { choice: self, error: Box::new(error) })?;
         Ok(if in_gpu { Mempool::Gpu(spec) } else { Mempool::Pinned(spec) })
     }
 
@@ -83,15 +111,13 @@ impl GpuChoice {
     ///
     /// # Errors
     /// If there is no such CUDA device, with advice.
-    pub fn spec(self) -> Result<GpuSpec, String> {
+    pub fn spec(self) -> Result<GpuSpec, GpuError> {
         Ok(match self {
             GpuChoice::Software => GpuSpec::Driver(Arc::new(SoftwareGpu::new(SOFTWARE_GPU_BYTES))),
             #[cfg(feature = "cuda")]
-            GpuChoice::Cuda(number) => GpuSpec::Driver(Arc::new(CudaDriver::open(number).map_err(|e| e.to_string())?)),
+            GpuChoice::Cuda(number) => GpuSpec::Driver(Arc::new(CudaDriver::open(number)?)),
             #[cfg(not(feature = "cuda"))]
-            GpuChoice::Cuda(_) => {
-                return Err("this program was built without CUDA; build it with `--features cuda`".into());
-            }
+            GpuChoice::Cuda(_) => return Err(GpuError::NotBuilt),
             GpuChoice::Enumerated(number) => GpuSpec::Found { number, properties },
         })
     }
@@ -253,7 +279,7 @@ mod tests {
         }
         assert_eq!("cuda".parse(), Ok(GpuChoice::Cuda(0)));
         for text in ["", "cuda:", "cuda:-1", "cuda:x", "-1", "70000", "33000", "gpu", "cpu"] {
-            assert!(text.parse::<GpuChoice>().unwrap_err().contains("cuda:N"), "{text}");
+            assert!(text.parse::<GpuChoice>().unwrap_err().to_string().contains("cuda:N"), "{text}");
         }
     }
 }

@@ -1,7 +1,32 @@
-//! XDP-style packet filters, written once in WGSL, that run on CPUs and GPUs with the same
-//! verdicts.
+//! Runs one packet filter on CPUs and GPUs with the same verdicts. A filter is written in WGSL or
+//! OpenCL C, or is an XDP object or a tcpdump expression; its verdicts are those of
+//! XDP: DROP, PASS, TX and REDIRECT.
 //!
-//! The main design decisions:
+//! ```
+//! use portcullis::{Device, Filter, Verdict};
+//!
+//! let filter = Filter::wgsl("fn xdp_filter(pkt: u32) -> u32 {
+//!     return select(XDP_DROP, XDP_PASS, load_be16(pkt, 12u) == ETH_P_IP);
+//! }");
+//! let mut run = filter.load(&Device::open("interp")?)?; // or Device::auto()
+//! let mut ipv4 = [0; 60];
+//! ipv4[12] = 8;
+//! let filtered = run.filter(&[[0; 60], ipv4])?;
+//! let verdicts: Vec<Verdict> = filtered.iter().map(|(_, verdict)| verdict).collect();
+//! assert_eq!(verdicts, [Verdict::Drop, Verdict::Pass]);
+//! # Ok::<(), portcullis::Error>(())
+//! ```
+//!
+//! # Three levels
+//!
+//! 1. [`Filter`], [`Device`], [`Run`]: packets in memory, as above (`examples/filter_a_vec.rs`,
+//!    `examples/maps.rs`).
+//! 2. [`Pipeline`]: a capture filtered into captures by verdict (`examples/capture.rs`), and
+//!    `pipeline::live::LivePipeline`: live packets.
+//! 3. [`Session`](device::Session): batches in flight, for whoever builds an engine
+//!    (`examples/two_in_flight.rs`). Memory, order and errors are the caller's business.
+//!
+//! # Design
 //!
 //! - **One semantics.** A filter is one function, `fn xdp_filter(pkt: u32) -> u32`, called once for
 //!   each packet. `docs/reference/semantics.md` specifies it; the reference interpreter
@@ -19,26 +44,6 @@
 //! - **A missing device is reported with advice.** [`devices`] probes only the requested backends
 //!   and says what to install for those that are missing.
 //!
-//! # Filtering a few packets
-//!
-//! ```
-//! use std::sync::Arc;
-//!
-//! use portcullis::device::{Device, LoadOptions};
-//! use portcullis::diagnostics::Source;
-//! use portcullis::frontend::wgsl;
-//! use portcullis::packet::Batch;
-//! use portcullis::program::ProgramOptions;
-//!
-//! let text = "fn xdp_filter(pkt: u32) -> u32 { return XDP_PASS; }";
-//! let program = wgsl::compile(&Source::new("all.wgsl", text), &ProgramOptions::default())?;
-//! let device = portcullis::devices::open("noop")?;
-//! let mut session = device.load(&Arc::new(program), &LoadOptions::default())?;
-//! let done = session.run(Batch::from_packets(&[[0u8; 60], [1u8; 60]])?)?;
-//! assert_eq!(done.verdicts.counts().pass, 2);
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! ```
-//!
 //! # Features
 //!
 //! - `cpu` (default): the Cranelift JIT for the host CPU;
@@ -50,9 +55,9 @@
 //! - `map-files` (default): map contents from and to CSV and JSON files (`map_file`), route tables
 //!   for XDP objects (`routes`), and the control socket's protocol (`control`);
 //! - `pcap-expr`: tcpdump expressions as filters ([`expression`]). Needs libpcap;
-//! - `af-xdp`, `nfqueue`, `dpdk`: live packets on Linux. `af-xdp` needs a C compiler, clang, m4,
-//!   pkg-config and the headers of libelf and zlib, `dpdk` a C compiler, libclang, pkg-config and
-//!   DPDK 22.11 or newer.
+//! - `af-xdp`, `nfqueue`, `dpdk`: live packets on Linux. To be built, `af-xdp` needs a C compiler,
+//!   clang, m4, pkg-config and the headers of libelf and zlib, `dpdk` a C compiler, libclang,
+//!   pkg-config and DPDK 22.11 or newer.
 //!
 //! Without any feature, the interpreter and the no-op device remain.
 

@@ -92,7 +92,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     Err(Failure::Usage(if cfg!(target_os = "linux") {
         "this program was built without live packets; build it with `--features af-xdp`, `--features nfqueue` or `--features dpdk`".into()
     } else {
-        "live traffic, and with it --control, needs Linux".into()
+        "live traffic and `portcullis ctl` are supported on Linux only".into()
     }))
 }
 
@@ -126,10 +126,10 @@ mod client {
                 Command::Stats { json: true } => out::print(format!("{}\n", stats.get())),
                 _ => {
                     let summary: RunSummary = serde_json::from_str(stats.get())
-                        .map_err(|error| Failure::Wrong(format!("the run's numbers make no sense here: {error}")))?;
+                        .map_err(|error| Failure::Wrong(format!("cannot decode the statistics of the run: {error}")))?;
                     // Instances of other releases may not send these.
-                    let besides: ExtraReport = serde_json::from_str(stats.get()).unwrap_or_default();
-                    out::print(report::table(&summary, "so far", None, &besides))
+                    let extra: ExtraReport = serde_json::from_str(stats.get()).unwrap_or_default();
+                    out::print(report::table(&summary, "so far", None, &extra))
                 }
             },
             Answer::Refused(Refusal { error, is_rendered, is_usage }) => {
@@ -171,18 +171,18 @@ mod client {
                 wrong("the run has not answered for a minute; it may be stopped")
             }
             ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => {
-                wrong("the run hung up without an answer: it has ended, or is ending")
+                wrong("the run closed the connection without an answer: it has ended or is ending")
             }
             _ => wrong(&reason(&error)),
         };
         let mut stream = UnixStream::connect(path).map_err(|error| match error.kind() {
-            ErrorKind::NotFound => wrong("there is no socket; name the one that the run was started with"),
+            ErrorKind::NotFound => wrong(&format!("{error}; give the path that the run was started with")),
             ErrorKind::PermissionDenied => {
-                wrong("Permission denied (os error 13): only the user who started the run and root may use the socket")
+                wrong(&format!("{error}; only root and the user who started the run may use it"))
             }
             ErrorKind::ConnectionRefused => {
                 let is_socket = path.metadata().is_ok_and(|it| it.file_type().is_socket());
-                wrong(if is_socket { "nobody listens there: the run has ended" } else { "this is no socket" })
+                wrong(&format!("{error}; {}", if is_socket { "the run has ended" } else { "it is not a socket" }))
             }
             _ => wrong(&reason(&error)),
         })?;
@@ -203,11 +203,11 @@ mod client {
 
     /// Describes a reload and what became of the maps.
     fn describe_reload(reloaded: &ReloadReport) -> String {
-        let mut text = format!("{} has taken over\n", reloaded.filter);
+        let mut text = format!("{} has replaced the filter\n", reloaded.filter);
         for (names, what) in [
             (&reloaded.carried, "maps carried over"),
-            (&reloaded.empty, "maps that begin empty"),
-            (&reloaded.gone, "maps of the old filter that are gone"),
+            (&reloaded.empty, "maps that start empty"),
+            (&reloaded.gone, "maps of the old filter that were dropped"),
         ] {
             if !names.is_empty() {
                 text += &format!("{what}: {}\n", names.join(", "));

@@ -27,7 +27,7 @@ pub fn print(text: impl AsRef<[u8]>) -> Result<(), Failure> {
 ///
 /// # Errors
 /// The file or standard output cannot be written.
-pub fn deliver(file: Option<&Path>, json: String, text: String) -> Result<(), Failure> {
+pub fn write_report(file: Option<&Path>, json: String, text: String) -> Result<(), Failure> {
     match file {
         Some(file) if file == Path::new("-") => {
             note(text.trim_end());

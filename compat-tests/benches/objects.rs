@@ -14,7 +14,7 @@ mod support;
 
 #[cfg(not(target_os = "linux"))]
 fn main() {
-    println!("Programs of XDP are held to the Linux kernel, and this is another system.");
+    println!("This bench compares with the Linux kernel, which this system is not.");
 }
 
 #[cfg(target_os = "linux")]
@@ -46,7 +46,7 @@ mod linux {
     const COMMAND: &str = "cargo bench -p portcullis-compat-tests --bench objects";
 
     /// Upper bound on the time to compile a program of 2,500 instructions, in seconds.
-    const MOST_FOR_CPU: f64 = 0.1;
+    const MAX_COMPILE_SECONDS: f64 = 0.1;
     const MOST_FOR_WGPU: f64 = 5.0;
 
     /// Initial contents of a map: its name, and its entries in the kernel's layout.
@@ -135,18 +135,18 @@ mod linux {
 
     fn session(program: &Arc<Program>, presets: &[Preset]) -> Box<dyn Session> {
         let options = LoadOptions::default().with_threads(NonZeroUsize::new(1));
-        let mut session = Cpu::new().load(program, &options).expect("the CPU takes it");
+        let mut session = Cpu::new().load(program, &options).expect("the CPU accepts the program");
         for (map, entries) in presets {
-            let of = &portcullis_xdp::ObjectInfo::of(program).expect("it is of an object").maps;
+            let of = &portcullis_xdp::ObjectInfo::of(program).expect("compiled from an object").maps;
             let is_it = |it: &Option<xdp::MapDefinition>| it.as_ref().is_some_and(|it| it.name == *map);
             let number = of.iter().position(is_it).expect("the program has that map");
             let declared = &program.maps()[number];
-            let mut table = MapTable::new(declared, session.map_words(number).expect("it is there"));
+            let mut table = MapTable::new(declared, session.map_words(number).expect("the map can be read"));
             for (key, value) in entries {
-                table.set(&objects::key(declared, key), &objects::words(value)).expect("there is room");
+                table.set(&objects::key(declared, key), &objects::words(value)).expect("the map is large enough");
             }
             let (at, words) = table.changes();
-            session.set_map_words(number, at, words).expect("they lie in the map");
+            session.set_map_words(number, at, words).expect("the words are inside the map");
         }
         session
     }
@@ -184,8 +184,8 @@ mod linux {
         /// Measures the time that `packets` packets take, less the cost of feeding and calling.
         fn run(&self, packets: u32) -> Sample {
             let timed = |behind: &KernelProgram| {
-                self.feeder.call("behind", 0, behind).expect("the map has room for it");
-                time(|| self.feeder.run_times(&[0; LENGTH], packets).expect("it runs"))
+                self.feeder.call("behind", 0, behind).expect("the map is large enough");
+                time(|| self.feeder.run_times(&[0; LENGTH], packets).expect("the program runs"))
             };
             let (empty, whole) = (timed(&self.nothing), timed(&self.program));
             Sample {
@@ -211,7 +211,10 @@ mod linux {
         }
 
         fn run(&mut self) {
-            let done = self.session.run(self.batch.take().expect("it came back")).expect("the CPU does not fail");
+            let done = self
+                .session
+                .run(self.batch.take().expect("the last run returned the batch"))
+                .expect("the CPU does not fail");
             black_box(&done.verdicts);
             self.batch = Some(done.batch);
         }
@@ -225,7 +228,7 @@ mod linux {
             let bytes = compiled(case.name, "v3");
             let fed = match Fed::new(&case, &bytes, &frames) {
                 Ok(fed) => fed,
-                Err(reason) => return println!("The kernel takes no program from us, and is not timed: {reason}"),
+                Err(reason) => return println!("The kernel is not timed: {reason}"),
             };
             let program = program(case.name, &bytes);
             // Once with as many packets as flows, and once with few enough to stay in the CPU's
@@ -347,10 +350,10 @@ mod linux {
         let program = program("gateway", &bytes);
         let options = LoadOptions::default().with_threads(NonZeroUsize::new(1));
         let compiling = show("code for the CPU", &mut || {
-            drop(black_box(Cpu::new().load(&program, &options).expect("the CPU takes it")))
+            drop(black_box(Cpu::new().load(&program, &options).expect("the CPU accepts the program")))
         });
         let ratio = |name: &str, most: f64, took: f64| [(name.to_owned(), most / took)];
-        let cpu = ratio("gateway", MOST_FOR_CPU, translating + compiling);
+        let cpu = ratio("gateway", MAX_COMPILE_SECONDS, translating + compiling);
         record_bar("an XDP object of 2,500 instructions, to code for the CPU", "100 ms", 1.0, COMMAND, &cpu);
         let device = match portcullis::devices::open("wgpu:0") {
             Ok(device) => device,

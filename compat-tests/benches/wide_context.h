@@ -1,5 +1,6 @@
-/* For virtual machines that have the packet's ends in a context of their own, as addresses of 64 bits, where the kernel's
- * verifier makes such of the 32 bits of `struct xdp_md`. Included before a program, which stays as it is. */
+/* For virtual machines whose context has the packet's ends as 64-bit addresses; the kernel's
+ * verifier widens the 32-bit fields of `struct xdp_md` itself. Included before a program, which
+ * stays unchanged. */
 #include <linux/bpf.h>
 
 struct wide_context {

@@ -1,5 +1,6 @@
-// Takes the hosts out of IPv4 addresses and keeps their networks: the last two bytes of an address give way to a hash
-// of it, an Ethernet address to a number with the bit of local ones, and the payload's first bytes to a mix of both.
+// Anonymises the host part of IPv4 addresses and keeps the network: a hash replaces the last two
+// bytes of an address, a number with the local bit set replaces an Ethernet address, and a mix of
+// both the payload's first bytes.
 
 #define ETH_HLEN 14
 

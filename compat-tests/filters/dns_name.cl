@@ -1,4 +1,4 @@
-// Drops DNS queries over IPv4 for names at or below one domain, whatever the case of its letters.
+// Drops DNS queries over IPv4 for names at or below one domain, ignoring case.
 
 #include <portcullis.h>
 
@@ -26,7 +26,7 @@ struct dnshdr {
     ushort id, flags, qdcount, ancount, nscount, arcount;
 };
 
-// "example.com", as it is on the wire.
+// "example.com" in wire format.
 __constant char domain[] = "\007example\003com";
 
 // Whether the name that begins here ends with the domain.
@@ -39,7 +39,7 @@ bool matches(ptr name, ptr end)
             same = name + i < end && TOLOWER(name[i]) == domain[i];
         if (same)
             return true;
-        // The end of the name, or a compressed one, which queries have none of.
+        // The end of the name, or a compressed name, which queries do not have.
         if (name >= end || *name == 0 || *name > 63)
             return false;
         name += *name + 1;

@@ -1,5 +1,5 @@
-// Takes IPv4 out of a tunnel over IPv4, GRE (RFC 2784, RFC 2890) or IPv4 in IPv4: the Ethernet header moves up to the
-// inner packet, whose TTL is the lower of both.
+// Decapsulates IPv4 from GRE (RFC 2784, RFC 2890) or IPv4 in IPv4: moves the Ethernet header up to
+// the inner packet and sets its TTL to the lower of both.
 
 #define GRE_CSUM 0x8000
 #define GRE_KEY 0x2000
@@ -19,7 +19,7 @@ struct iphdr {
     uchar saddr[4], daddr[4];
 };
 
-// The length of the GRE header; 0 where it is none that is known.
+// Length of the GRE header, or 0 if it is not supported.
 static uint gre_length(const __global uchar *gre)
 {
     uint flags = load_be16(gre, 0), length = 4;
@@ -56,7 +56,7 @@ uint xdp_filter(__global uchar *pkt, uint len)
 
     uchar ttl = inner->ttl;
     if (outer->ttl < ttl) {
-        // TTL and protocol are one word of the checksum.
+        // TTL and protocol share one word of the checksum.
         ushort before = load_be16(inner, 8);
         inner->ttl = outer->ttl;
         inner->check = htons(csum_replace16(ntohs(inner->check), before, load_be16(inner, 8)));

@@ -1,5 +1,6 @@
-// Walks IPv6's extension headers to the transport header. Drops packets with a routing header of type 0 (RFC 5095),
-// fragments but the first, and chains of more than MAX_HEADERS; counts the headers into the flow label's low byte.
+// Walks IPv6's extension headers to the transport header. Drops packets with a routing header of
+// type 0 (RFC 5095), fragments other than the first, and chains of more than MAX_HEADERS; writes
+// the number of headers to the flow label's low byte.
 
 #include <portcullis.h>
 

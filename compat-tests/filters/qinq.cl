@@ -1,5 +1,5 @@
-// Provider bridging (IEEE 802.1ad): rewrites the outer tag's VLAN by a table, takes off the inner tag where there are
-// two, and drops priority-tagged frames and VLAN 4095.
+// Provider bridging (IEEE 802.1ad): rewrites the outer tag's VLAN by a table, removes the inner tag
+// if there are two, and drops priority-tagged frames and VLAN 4095.
 
 #define VLAN_VID_MASK 0x0fff
 #define VLAN_PRIO_SHIFT 13
@@ -62,7 +62,7 @@ uint xdp_filter(__global uchar *pkt, uint len)
         vlan->h_vlan_TCI = htons(tci);
     }
     if (is_tag(vlan->h_vlan_encapsulated_proto) && len >= sizeof(*vlan) + 4) {
-        // Addresses and outer tag move over the inner one.
+        // Moves the addresses and the outer tag over the inner one.
         struct head head = *(__global struct head *)pkt;
         *(__global struct head *)(pkt + 4) = head;
         if (!adjust_head(pkt, 4))

@@ -1,4 +1,5 @@
-// Drops TCP segments whose flags make no sense, and clamps the MSS that a SYN offers, its checksum mended.
+// Drops TCP segments with invalid combinations of flags, clamps the MSS that a SYN offers, and
+// updates the checksum.
 
 #ifndef MSS
 #define MSS 1360
@@ -59,7 +60,7 @@ static void clamp_mss(__global struct tcphdr *tcp, uint length)
 
             if (clamped != mss) {
                 store_be16(options, i + 2, clamped);
-                // An option at an odd offset is summed with its bytes the other way round.
+                // An option at an odd offset is summed with its bytes swapped.
                 ushort before = i & 1 ? rotate(mss, (ushort)8) : mss, after = i & 1 ? rotate(clamped, (ushort)8) : clamped;
                 tcp->check = htons(csum_replace16(ntohs(tcp->check), before, after));
             }

@@ -1,8 +1,8 @@
-//! Random OpenCL C: vectors with swizzles, integer built-in functions, conversions by name. Every
-//! expression is made with its type, because OpenCL C converts no vector by itself, and calls of
-//! built-in functions with arguments of different types are ambiguous. Nothing in them is
-//! undefined: signed numbers are added and multiplied as unsigned ones, divisors are positive,
-//! lower bounds below upper ones.
+//! Random OpenCL C filters: vectors with swizzles, integer built-in functions, conversions by name.
+//! Every expression is generated for a type, because OpenCL C converts no vector implicitly, and
+//! calls of built-in functions with arguments of different types are ambiguous. Nothing is
+//! undefined: signed numbers are added and multiplied as unsigned ones, divisors are positive, and
+//! lower bounds are at most the upper ones.
 
 use std::fmt::Write as _;
 
@@ -14,10 +14,10 @@ use crate::witness::Unit;
 
 const ELEMENTS: [&str; 8] = ["char", "uchar", "short", "ushort", "int", "uint", "long", "ulong"];
 
-/// Where vectors are kept at the end: each as many bytes as four components take.
+/// Offset at which the final values of vectors are stored, each with the size of four components.
 const RESULTS: usize = 64;
 
-/// A number, or a vector of 2 to 4.
+/// A scalar, or a vector of 2 to 4 components.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Type {
     element: usize,
@@ -54,7 +54,7 @@ impl Type {
     }
 }
 
-/// A random filter; with `builtins` it calls OpenCL C's functions.
+/// Generates a random filter; with `builtins` it calls OpenCL C's built-in functions.
 pub fn program(seed: u64, builtins: bool) -> Unit {
     let mut writer = Writer { random: Pcg64::seed_from_u64(seed), builtins, variables: Vec::new() };
     let text = writer.filter();
@@ -96,7 +96,7 @@ impl Writer {
         for number in 0..self.random.random_range(3..7) {
             let ty = self.any_type();
             let at = 32 * self.below(2);
-            // Of three components some compilers read four.
+            // Some compilers read four components of a vector of three.
             let value = match ty.size {
                 3 => format!("(*(__global {}4 *)(pkt + {at})).xyz", ELEMENTS[ty.element]),
                 _ => format!("*(__global {} *)(pkt + {at})", ty.name()),
@@ -163,7 +163,8 @@ impl Writer {
         }
     }
 
-    /// Some of a vector's components and how many, as a name: each once, unless `repeated`.
+    /// Returns a swizzle of a vector with `of` components, and its length: each component at most
+    /// once, unless `repeated`.
     fn components(&mut self, of: usize, repeated: bool) -> (String, usize) {
         if of == 4 && self.random.random_bool(0.2) {
             return (self.pick(&["lo", "hi", "even", "odd"]).into(), 2);
@@ -182,7 +183,7 @@ impl Writer {
         (if numbered { format!("s{letters}") } else { letters }, size)
     }
 
-    /// A variable of the type, or made to be.
+    /// Returns a variable of the type, or one converted to it.
     fn leaf(&mut self, ty: Type) -> String {
         let same: Vec<String> =
             self.variables.iter().filter(|(_, other)| *other == ty).map(|(name, _)| name.clone()).collect();
@@ -212,13 +213,13 @@ impl Writer {
         let literal = match (bits, ty.is_signed()) {
             (64, true) => format!("(long)0x{value:x}ul"),
             (64, false) => format!("0x{value:x}ul"),
-            // Hexadecimal numbers are unsigned where they have to be.
+            // Hexadecimal literals are cast if they must be unsigned.
             _ => format!("({})0x{value:x}", ELEMENTS[ty.element]),
         };
         if ty.size == 1 { format!("({literal})") } else { format!("(({})({literal}))", ty.name()) }
     }
 
-    /// An expression of this very type.
+    /// Generates an expression of exactly this type.
     fn value(&mut self, ty: Type, depth: usize) -> String {
         if depth == 0 {
             return self.leaf(ty);
@@ -230,7 +231,7 @@ impl Writer {
         };
         match self.below(if self.builtins { 26 } else { 13 }) {
             0 | 1 => {
-                // Numbers are promoted first; of unsigned ones nothing overflows.
+                // Scalars are promoted first; unsigned arithmetic does not overflow.
                 let unsigned = ty.unsigned();
                 let (a, b) = (next(self, unsigned), next(self, unsigned));
                 let op = self.pick(&["+", "-", "*"]);
@@ -245,7 +246,7 @@ impl Writer {
                 format!("(({name})({a} {op} {b}))")
             }
             3 => {
-                // The count is taken modulo the width, which of promoted numbers is another.
+                // The count is taken modulo the width, which promotion changes for scalars.
                 let (a, b) = (next(self, ty.unsigned()), next(self, ty.unsigned()));
                 let op = self.pick(&["<<", ">>"]);
                 let mask = 8 * ty.bytes() - 1;
@@ -273,11 +274,11 @@ impl Writer {
                     1 => format!("{} > {}", next(self, Type { element: of, size: 1 }), self.below(100)),
                     _ => format!("{} != {}", next(self, ty), next(self, ty)),
                 };
-                // Of numbers the result is a promoted one.
+                // A conditional of scalars has the promoted type.
                 format!("(({name})(({condition}) ? {a} : {b}))")
             }
             9 | 10 if ty.size > 1 => {
-                // Parts of a vector, or all of it.
+                // Components of a vector, or all of it.
                 let mut parts = Vec::new();
                 let mut left = ty.size;
                 while left > 0 {
@@ -336,7 +337,7 @@ impl Writer {
                 format!("(({name}){}({}))", self.pick(&["any", "all"]), next(self, of))
             }
             22 if ty.bytes() == 4 => {
-                // Of more than 24 bits nothing is said.
+                // Results beyond 24 bits are implementation-defined.
                 let mask = if ty.is_signed() { "(0x7ff)" } else { "(0xfffu)" };
                 let (a, b) = (
                     format!("({} & ({name}){mask})", next(self, ty)),

@@ -100,3 +100,18 @@ fn find_captures(folder: &Path, files: &mut Vec<PathBuf>) -> std::io::Result<()>
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::synth::sample;
+
+    #[test]
+    fn the_committed_sample_is_up_to_date() {
+        let folder = tempfile::tempdir().unwrap();
+        let generated = folder.path().join("mixed.pcap");
+        sample::write(&sample::sample(), &generated).unwrap();
+        let committed = std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/../samples/mixed.pcap")).unwrap();
+        let is_same = committed == std::fs::read(&generated).unwrap();
+        assert!(is_same, "samples/mixed.pcap is out of date: run `cargo xtask samples` and commit it");
+    }
+}

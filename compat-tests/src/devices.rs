@@ -215,7 +215,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn some_have_all_between_them() {
+    fn covers_use_every_feature() {
         let uses =
             ["a", "a b", "c", "c b a", "", "d", "d a"].map(|it| it.split_whitespace().map(str::to_owned).collect());
         assert_eq!(cover(&uses), BTreeSet::from([3, 5]));
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_have_every_case_between_them_and_none_is_large() {
+    fn shares_together_have_every_case_and_none_is_too_large() {
         for (count, most) in [(150, 30), (30, 8), (7, 8), (31, 30), (1, 1), (0, 5)] {
             let (_, step) = spread(count, most, 0);
             let mut seen = vec![0; count];

@@ -1,5 +1,5 @@
-//! f32: outside the promise of identical results, but it runs everywhere, and what comes out is
-//! near what the reference has.
+//! Floating-point expressions (f32). Devices may differ, but every device must run them and be
+//! close to the reference.
 
 use std::sync::Arc;
 
@@ -87,8 +87,8 @@ const EXPRESSIONS: &[&str] = &[
     "array<f32, 3>(a, b, c)[u32(a * 3.0)]",
 ];
 
-/// As far as WGSL lets the least exact of them be off: sine and cosine, 2^-11.
-const NEAR: f32 = 1e-3;
+/// Tolerance: the largest error that WGSL allows is that of sine and cosine, 2^-11.
+const TOLERANCE: f32 = 1e-3;
 
 fn program(part: &[&str]) -> Arc<Program> {
     let mut text = String::from("fn xdp_filter(pkt: u32) -> u32 {\n");
@@ -104,18 +104,18 @@ fn program(part: &[&str]) -> Arc<Program> {
     Arc::new(program.unwrap_or_else(|errors| panic!("{}\n{}", errors.render(), source.text)))
 }
 
-/// Results of a filter.
+/// Number of results per filter.
 const RESULTS: usize = 24;
 
-/// Filters that have all of it between them, each with its expressions.
+/// Returns filters that together cover all expressions, each with its own.
 pub fn cases() -> Vec<(Arc<Program>, &'static [&'static str])> {
     EXPRESSIONS.chunks(RESULTS).map(|part| (program(part), part)).collect()
 }
 
-/// Runs them on a device.
+/// Runs the filters on a device.
 ///
 /// # Panics
-/// At the first result that is too far off.
+/// At the first result outside the tolerance.
 pub fn check(device: &Arc<dyn Device>, cases: &[(Arc<Program>, &[&str])]) {
     let packets: Vec<Vec<u8>> = (0..64u16)
         .map(|i| {
@@ -126,7 +126,7 @@ pub fn check(device: &Arc<dyn Device>, cases: &[(Arc<Program>, &[&str])]) {
         })
         .collect();
     for (program, part) in cases {
-        assert!(program.facts().uses_float, "what is outside the promise is known to be");
+        assert!(program.facts().uses_float, "the facts know about floating point");
         let reference = Interpreter::new(program).unwrap_or_else(|e| panic!("{e}"));
         let session = device.load(program, &LoadOptions::default());
         let mut session = session.unwrap_or_else(|e| panic!("{e}\n{}", program.source().text));
@@ -140,8 +140,8 @@ pub fn check(device: &Arc<dyn Device>, cases: &[(Arc<Program>, &[&str])]) {
             for (i, expression) in part.iter().enumerate() {
                 let (got, want) = (number(done.batch.packet(index), i), number(&want.packet, i));
                 assert!(
-                    (got - want).abs() <= NEAR * want.abs().max(1.0),
-                    "{expression}: {got}, not {want}, for {:02x?}",
+                    (got - want).abs() <= TOLERANCE * want.abs().max(1.0),
+                    "{expression}: got {got}, expected {want}, for {:02x?}",
                     &packet[..6]
                 );
             }

@@ -45,7 +45,7 @@ pub enum What {
         want: (Verdict, Vec<u8>),
     },
     /// The device wrote to the byte at this offset of the arena, which belongs to no packet.
-    Trespass(usize),
+    StrayWrite(usize),
 }
 
 impl fmt::Display for Mismatch {
@@ -53,7 +53,7 @@ impl fmt::Display for Mismatch {
         let Mismatch { device, name, filter, what } = self;
         match what {
             What::Reference(error) => writeln!(f, "the reference cannot run {name}: {error}")?,
-            What::Trespass(at) => writeln!(f, "{device} writes beside the packets with {name}, at byte {at}")?,
+            What::StrayWrite(at) => writeln!(f, "{device} writes outside the packets with {name}, at byte {at}")?,
             What::Device(error) => writeln!(f, "{device} cannot run {name}: {error}")?,
             What::Packet { batch, index, packet, got, want } => {
                 writeln!(f, "{device} differs on {name}, packet {index} of a batch of {batch}")?;
@@ -132,7 +132,7 @@ impl Case {
             if program.facts().changes_length { &[ResizeRoom::Both] } else { &[ResizeRoom::None, ResizeRoom::Both] };
         for (&size, &room) in batches.iter().flat_map(|size| rooms.iter().map(move |room| (size, room))) {
             let size = size.max(1);
-            let (batches, watched) = layouts::batches(packets, size, room);
+            let (batches, guarded) = layouts::batches(packets, size, room);
             for ((part, outcomes), batch) in packets.chunks(size).zip(outcomes.chunks(size)).zip(batches) {
                 let done = session.run(batch).map_err(|e| mismatch(What::Device(e)))?;
                 for (index, (packet, want)) in part.iter().zip(outcomes).enumerate() {
@@ -148,8 +148,8 @@ impl Case {
                     }
                 }
             }
-            if let Some(at) = watched.trespass() {
-                return Err(mismatch(What::Trespass(at)));
+            if let Some(at) = guarded.stray_write() {
+                return Err(mismatch(What::StrayWrite(at)));
             }
         }
         Ok(())
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_bytes_are_found_behind_a_right_verdict() {
+    fn wrong_bytes_are_detected_if_the_verdict_is_right() {
         let program = program("fn xdp_filter(pkt: u32) -> u32 { store_u8(pkt, 1u, 7u); return XDP_PASS; }");
         let mismatch = compare(&program, &NoopDevice::new(), &[vec![1], vec![1, 2]], &[8]).unwrap_err();
         assert!(matches!(mismatch.what, What::Packet { index: 1, .. }), "{mismatch}");

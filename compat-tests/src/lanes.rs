@@ -15,7 +15,7 @@ use portcullis_core::program::Program;
 use portcullis_cpu::vector::LaneProgram;
 use portcullis_cpu::vector::interp::{Outcome, Packet};
 
-use crate::in_turn::{Execute, InTurn};
+use crate::synchronous::{Execute, SynchronousSession};
 
 const ID: &str = "lanes";
 
@@ -58,7 +58,7 @@ impl Device for Lanes {
     fn load(&self, program: &Arc<Program>, options: &LoadOptions) -> Result<Box<dyn Session>, DeviceError> {
         let traced =
             LaneProgram::trace(program).map_err(|reason| DeviceError::Unsupported { device: ID.into(), reason })?;
-        Ok(Box::new(InTurn::new(ID, program, options, Interpreted { traced, unspecified: 1 })))
+        Ok(Box::new(SynchronousSession::new(ID, program, options, Interpreted { traced, unspecified: 1 })))
     }
 }
 

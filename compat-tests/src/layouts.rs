@@ -1,7 +1,7 @@
 //! Packets in memory, laid out as the conformance suite does.
 
 use portcullis_conformance::corpora::Packet;
-use portcullis_conformance::layout::Watched;
+use portcullis_conformance::layout::GuardedArena;
 use portcullis_core::packet::{Batch, Metadata, ResizeRoom};
 
 /// Returns distinct metadata for packet `i`.
@@ -13,7 +13,7 @@ pub fn metadata(i: u32) -> Metadata {
 ///
 /// # Panics
 /// If the memory cannot be allocated.
-pub fn batches<P: AsRef<[u8]>>(packets: &[P], size: usize, room: ResizeRoom) -> (Vec<Batch>, Watched) {
+pub fn batches<P: AsRef<[u8]>>(packets: &[P], size: usize, room: ResizeRoom) -> (Vec<Batch>, GuardedArena) {
     batches_with(packets, size, room, metadata)
 }
 
@@ -26,8 +26,8 @@ pub fn batches_with<P: AsRef<[u8]>>(
     size: usize,
     room: ResizeRoom,
     metadata: impl Fn(u32) -> Metadata,
-) -> (Vec<Batch>, Watched) {
+) -> (Vec<Batch>, GuardedArena) {
     let packet = |(i, bytes): (u32, &P)| Packet { bytes: bytes.as_ref().to_vec(), metadata: metadata(i) };
     let packets: Vec<Packet> = (0..).zip(packets).map(packet).collect();
-    Watched::lay_out(&packets, size.max(1), room).unwrap_or_else(|e| panic!("{e}"))
+    GuardedArena::lay_out(&packets, size.max(1), room).unwrap_or_else(|e| panic!("{e}"))
 }

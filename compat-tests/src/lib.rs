@@ -14,16 +14,16 @@
 //! - [`expressions`]: filter expressions, with tcpdump as reference;
 //! - [`instructions`]: eBPF programs and a model of their semantics;
 //! - [`lanes`]: an executor of the CPU's vector form that does not use its code generator;
-//! - [`aarch64`]: AArch64 code under an emulator; [`in_turn`]: a session for such devices;
-//! - [`oracle`]: which packets may be reordered, and the recorded results of the kernel;
+//! - [`aarch64`]: AArch64 code under an emulator; [`synchronous`]: a session for such devices;
+//! - [`oracle`]: which programs allow packets to be reordered, and the features that they use;
 //! - [`witness`]: other compilers of the same sources;
 //! - [`host`]: the C writer's output, compiled for this machine, as a device;
 //! - [`oclgrind`]: that output under Oclgrind, which detects races and accesses out of bounds;
 //! - [`nvidia`]: NVIDIA's compilers, which need no GPU;
 //! - [`interleavings`]: model checking of map operations, over every interleaving of a few packets;
-//! - [`texts`]: compiles filters from source; [`harness`]: one filter on one device, packet by
-//!   packet;
-//!   [`with_maps`]: likewise over several batches; [`shrink`]: test-case reduction.
+//! - [`texts`]: compiles filters from source; [`shrink`]: test-case reduction;
+//! - [`harness`]: compares one filter on one device packet by packet; [`with_maps`]: likewise over
+//!   several batches.
 
 pub mod aarch64;
 pub mod c_programs;
@@ -37,7 +37,6 @@ pub mod floating_point;
 pub mod generator;
 pub mod harness;
 pub mod host;
-pub mod in_turn;
 pub mod instructions;
 pub mod interleavings;
 #[cfg(target_os = "linux")]
@@ -55,6 +54,7 @@ pub mod oracle;
 pub mod shrink;
 pub mod stateful;
 pub mod stock;
+pub mod synchronous;
 pub mod texts;
 pub mod traffic;
 pub mod with_maps;

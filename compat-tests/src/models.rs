@@ -1,12 +1,12 @@
-//! What each stock filter must do with a packet, in plain Rust, written from the filters'
-//! descriptions (`shaders/README.md`) and not from their text. Slow and obvious: a header is a
-//! slice that is there as a whole or not at all.
+//! Models of the stock filters in plain Rust, written from the filters' descriptions
+//! (`shaders/README.md`) and not from their source. They are slow and simple: a header is a slice
+//! that is complete or absent.
 
 use portcullis_core::packet::Verdict;
 
 use crate::stateful::ip::{ip, own_words};
 
-/// What a filter leaves behind.
+/// Result of a filter for one packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
     /// The verdict.
@@ -15,10 +15,10 @@ pub struct Outcome {
     pub bytes: Vec<u8>,
 }
 
-/// What the stock filter `name` makes of a packet, with its parameters as they stand in its file.
+/// Returns the result of the stock filter `name` for a packet, with the parameters' default values.
 ///
 /// # Panics
-/// When there is no model of that name.
+/// If there is no model of that name.
 pub fn outcome(name: &str, packet: &[u8]) -> Outcome {
     let only = |verdict| Outcome { verdict, bytes: packet.to_vec() };
     match name {
@@ -36,18 +36,18 @@ pub fn outcome(name: &str, packet: &[u8]) -> Outcome {
     }
 }
 
-/// An IPv4 packet: what the rules speak of.
+/// The fields of an IPv4 packet that the rules use.
 struct Ipv4<'a> {
     protocol: u8,
     source: [u8; 4],
     destination: [u8; 4],
-    /// Later than the first fragment.
+    /// Set for fragments other than the first.
     later_fragment: bool,
     /// Bytes after the header and its options; empty if the options are truncated.
     payload: &'a [u8],
 }
 
-/// What the EtherType at `at` announces and the bytes behind it.
+/// Returns the EtherType at `at` and the bytes after it.
 fn ethertype(packet: &[u8], at: usize) -> Option<(u16, &[u8])> {
     let &[high, low] = packet.get(at..at + 2)? else { return None };
     Some((u16::from_be_bytes([high, low]), &packet[at + 2..]))
@@ -69,7 +69,7 @@ fn ipv4(bytes: &[u8]) -> Option<Ipv4<'_>> {
     })
 }
 
-/// The IPv4 packet right in the Ethernet frame.
+/// Returns the IPv4 packet of an untagged Ethernet frame.
 fn plain_ipv4(packet: &[u8]) -> Option<Ipv4<'_>> {
     match ethertype(packet, 12)? {
         (0x0800, rest) => ipv4(rest),
@@ -134,7 +134,7 @@ fn http_only(packet: &[u8]) -> Verdict {
     }
 }
 
-/// TCP's destination port, over IPv4 or IPv6, behind one VLAN tag or none.
+/// Returns TCP's destination port, over IPv4 or IPv6, with at most one VLAN tag.
 fn tcp_port_anywhere(packet: &[u8]) -> Option<u16> {
     let (kind, rest) = match ethertype(packet, 12)? {
         (0x8100 | 0x88a8, _) => ethertype(packet, 16)?,
@@ -150,7 +150,7 @@ fn tcp_port_anywhere(packet: &[u8]) -> Option<u16> {
     }
 }
 
-/// TCP's header and what follows it in an IPv6 packet with at most 8 extension headers.
+/// Returns TCP's header and payload of an IPv6 packet with at most 8 extension headers.
 fn ipv6_tcp(bytes: &[u8]) -> Option<&[u8]> {
     let fixed = bytes.get(..40)?;
     if fixed[0] / 16 != 6 {
@@ -191,7 +191,7 @@ fn hash_lb(packet: &[u8]) -> Verdict {
     Verdict::Redirect(fnv1a(&bytes) % 8)
 }
 
-/// FNV-1a of 32 bits.
+/// The 32-bit FNV-1a hash.
 fn fnv1a(bytes: &[u8]) -> u32 {
     bytes.iter().fold(2_166_136_261, |hash, &byte| (hash ^ u32::from(byte)).wrapping_mul(16_777_619))
 }
@@ -233,7 +233,7 @@ fn dscp_mark(packet: &[u8], dscp: u8) -> Vec<u8> {
     bytes
 }
 
-/// A sum of 16-bit words with its carries brought back in (RFC 1071).
+/// Folds the carries of a sum of 16-bit words (RFC 1071).
 fn ones_complement(mut sum: u64) -> u16 {
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
@@ -253,12 +253,12 @@ fn sampler(packet: &[u8], rate: u32, seed: u32) -> Verdict {
     let mut words = [own_words(ip.source), own_words(ip.destination)].concat();
     words.push(u32::from(ip.identification) << 16 | u32::from(ip.protocol));
     words.extend([0, 4].map(|at| ip.u32_at(at).unwrap_or(0)));
-    // A word of MurmurHash's is four bytes, lowest first.
+    // MurmurHash3 reads words in little-endian order.
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     if murmur3(&bytes, seed).is_multiple_of(rate) { Verdict::Pass } else { Verdict::Drop }
 }
 
-/// MurmurHash3 of 32 bits, of whole words.
+/// The 32-bit MurmurHash3 of whole words.
 fn murmur3(bytes: &[u8], seed: u32) -> u32 {
     let mut hash = seed;
     for block in bytes.as_chunks().0 {
@@ -276,7 +276,7 @@ fn murmur3(bytes: &[u8], seed: u32) -> u32 {
 mod tests {
     use super::*;
 
-    /// Ethernet, IPv4 with `options` words of options, TCP to a port.
+    /// Returns a packet: Ethernet, IPv4 with `options` words of options, TCP to a port.
     fn tcp4(options: usize, source: [u8; 4], port: u16) -> Vec<u8> {
         let mut packet = vec![0; 12];
         packet.extend([0x08, 0x00, 0x45 + options as u8, 0]);
@@ -298,7 +298,7 @@ mod tests {
         assert_eq!(fnv1a(b"foobar"), 0xbf9c_f968);
     }
 
-    /// Test vectors of the reference implementation, as other implementations are held to them.
+    /// Test vectors of the reference implementation.
     #[test]
     fn murmur_agrees_with_its_test_vectors() {
         assert_eq!(murmur3(b"", 0), 0);
@@ -310,10 +310,9 @@ mod tests {
         assert_eq!(murmur3(b"aaaa", 0x9747_b28c), 0x5a97_808a);
     }
 
-    /// One in `rate` is picked, whatever is the same on the packets' way; what routers change does
-    /// not count.
+    /// One packet in `rate` is sampled, by the bytes that routers do not change.
     #[test]
-    fn the_sample_is_one_in_so_many_and_stays_the_same_on_the_way() {
+    fn samples_have_the_right_rate_and_survive_routing() {
         let mut picked = 0;
         for i in 0..20_000_u32 {
             let mut packet = tcp4(0, [10, (i >> 8) as u8, i as u8, 4], 80);
@@ -348,13 +347,13 @@ mod tests {
     /// The checksum of the example in RFC 1624, section 4: 0xdd2f becomes 0 when 0x5555 becomes
     /// 0x3285.
     #[test]
-    fn the_checksum_is_mended_as_rfc_1624_says() {
+    fn the_checksum_is_updated_as_rfc_1624_specifies() {
         assert_eq!(0xffff - ones_complement((0xffff - 0xdd2f) + (0xffff - 0x5555) + 0x3285), 0);
     }
 
-    /// A header whose sum is right has a right sum after the mark.
+    /// A header with a correct checksum has a correct one after marking.
     #[test]
-    fn a_marked_header_still_sums_up() {
+    fn a_marked_header_has_a_valid_checksum() {
         let mut packet = tcp4(0, [192, 168, 0, 199], 80);
         let sum = |p: &[u8]| ones_complement(p[14..34].chunks(2).map(|w| u64::from(w[0]) << 8 | u64::from(w[1])).sum());
         packet[15] = 0b11;
@@ -367,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn eight_extension_headers_are_looked_past_and_nine_are_not() {
+    fn eight_extension_headers_are_skipped_and_nine_are_not() {
         for (count, verdict) in [(0, Verdict::Pass), (8, Verdict::Pass), (9, Verdict::Drop)] {
             let mut packet = vec![0; 12];
             packet.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 0, if count == 0 { 6 } else { 60 }, 64]);

@@ -36,7 +36,7 @@ pub fn assemble(ptxas: &Path, ptx: &[u8], arch: u32) -> Result<Usage, String> {
     let output = command.arg("kernel.ptx").current_dir(folder.path()).stdin(Stdio::null()).output().map_err(text)?;
     let said = String::from_utf8_lossy(&output.stderr) + String::from_utf8_lossy(&output.stdout);
     match output.status.success() {
-        true => usage(&said).ok_or_else(|| format!("ptxas says nothing of registers:\n{said}")),
+        true => usage(&said).ok_or_else(|| format!("ptxas does not report registers:\n{said}")),
         false => Err(format!("ptxas ends with {}:\n{said}", output.status)),
     }
 }
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ptxas_is_understood() {
+    fn the_output_of_ptxas_is_parsed() {
         // Output of ptxas 12.9.
         let said = "ptxas info    : 40 bytes gmem, 80 bytes cmem[4]
 ptxas info    : Compiling entry function 'xdp_kernel' for 'sm_75'

@@ -106,7 +106,7 @@ pub fn presets(source: &str) -> Vec<(String, Vec<u8>, Vec<u8>)> {
     let text = std::fs::read(folder().join("presets.json")).expect("the file of presets");
     let all: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
     for of in all.as_object().expect("sources").keys() {
-        assert!(folder().join(of).with_extension("c").exists(), "presets.json: there is no source `{of}`");
+        assert!(folder().join(of).with_extension("c").exists(), "presets.json: no source `{of}`");
     }
     let bytes = |entry: &serde_json::Value, member: &str| -> Vec<u8> {
         let digits = entry[member].as_str().expect("bytes in hexadecimal");

@@ -103,7 +103,7 @@ fn run(kernel: &Kernel, races: bool, memory: &mut Memory, base: usize, count: us
     // clang prints the number of warnings even if `-w` suppresses them.
     let is_report = |line: &str| !line.trim().is_empty() && !line.ends_with(" generated.");
     if !output.status.success() || said.lines().any(is_report) {
-        return Err(format!("Oclgrind ends with {} and says:\n{said}\n{}", output.status, kernel.source));
+        return Err(format!("Oclgrind ended with {}:\n{said}\n{}", output.status, kernel.source));
     }
     take(kernel, memory, &String::from_utf8_lossy(&output.stdout))
 }

@@ -30,7 +30,6 @@ pub fn only_adds(program: &Program) -> bool {
 
 /// Returns the program's statements, which are in a function of their own if the filter counts
 /// traps.
-/// own.
 fn body(program: &Program) -> &Block {
     let functions = &program.module().functions;
     let own = functions.iter().find(|(_, function)| function.name.as_deref() == Some("xdp_program"));

@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_does_not_matter_goes() {
+    fn irrelevant_statements_are_removed() {
         let text = "fn a() {\n    if x {\n        keep;\n        go;\n    } else {\n        go;\n    }\n}\nfn b() {\n    go;\n}";
         // Braces must balance, as for a compiler, and the marked line must stay.
         let valid = |text: &str| text.matches('{').count() == text.matches('}').count();
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fail_in_part_stays_whole() {
+    fn statements_that_are_needed_stay() {
         let text = "a;\nb;\nc;";
         assert_eq!(shrink(text, |smaller| smaller == text), text);
     }

@@ -35,7 +35,7 @@ mod tests {
     }
 
     #[test]
-    fn every_filter_file_is_listed_and_has_a_row() {
+    fn every_filter_file_is_embedded_and_documented() {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../shaders");
         let readme = std::fs::read_to_string(format!("{folder}/README.md")).unwrap();
         for entry in std::fs::read_dir(folder).unwrap() {

@@ -1,5 +1,5 @@
-//! The CPU's code for Arm's 64-bit processors, under an emulator ([`aarch64`]): one packet at a
-//! time and four, it does what the reference says.
+//! Runs the CPU backend's AArch64 code under an emulator ([`aarch64`]) and compares both scalar and
+//! vector styles with the reference interpreter.
 
 use std::sync::Arc;
 
@@ -16,10 +16,10 @@ use portcullis_cpu::{Cpu, Style};
 
 const STYLES: [Style; 4] = [Style::BranchFree, Style::Branching, Style::SpeculativeVector, Style::Vector];
 
-/// What `PORTCULLIS_REQUIRE` calls it.
+/// Name of the emulator in `PORTCULLIS_REQUIRE`.
 const TOOL: &str = "qemu-aarch64";
 
-/// Runs a suite with code of each style.
+/// Runs a suite once per code style.
 fn on_each_style(suite: &str, mut run: impl FnMut(Style, &Arc<dyn Device>)) {
     for style in STYLES {
         let Some(device) = Aarch64::find(style) else {
@@ -31,7 +31,7 @@ fn on_each_style(suite: &str, mut run: impl FnMut(Style, &Arc<dyn Device>)) {
     }
 }
 
-/// Name and program of every stock filter.
+/// Returns the name and program of every stock filter.
 fn stock_filters() -> impl Iterator<Item = (&'static str, Arc<Program>)> {
     stock::FILTERS.iter().chain(stock::STATEFUL_WGSL).map(|&(name, text)| (name, texts::in_wgsl(name, text)))
 }
@@ -40,19 +40,20 @@ fn packets(most: usize) -> Vec<Vec<u8>> {
     traffic(&Spec::default()).into_iter().map(|packet| packet.bytes).take(most).collect()
 }
 
-/// How many batches there is time for: each brings the filter's maps to the emulator, and back.
+/// Returns the number of batches to run: fewer for large maps, because every batch copies the maps
+/// to the emulator and back.
 fn batches(program: &Program) -> usize {
     let bytes: usize = program.maps().iter().map(|map| 4 * Layout::of(map).words()).sum();
     ((64 << 20) / bytes.max(1)).clamp(2, 60)
 }
 
 #[test]
-fn stock_filters_mean_the_same() {
+fn stock_filters_agree_with_the_interpreter() {
     let hostile = corpora::hostile();
     on_each_style("stock filters", |style, device| {
         for (name, program) in stock_filters() {
             if !program.maps().is_empty() {
-                // Packets of flows, and those that come one by one, make no groups.
+                // Vector code needs several packets at a time, and these packets run one by one.
                 if !style.is_vector() {
                     let (maps, most) = if program.has_flows() { (Maps::Flows, 15) } else { (Maps::OneByOne, 1) };
                     with_maps::check(device, &program, maps, &packets(most * batches(&program)));
@@ -65,10 +66,10 @@ fn stock_filters_mean_the_same() {
     });
 }
 
-/// In batches it is not said which packet of a group comes first, but the code for one processor
-/// has them as that for another has.
+/// The order of the packets of a group is unspecified, but the code of both processors must choose
+/// the same one.
 #[test]
-fn groups_leave_in_maps_what_they_leave_there_elsewhere() {
+fn packet_groups_leave_the_same_maps_on_both_processors() {
     let packets = packets(400);
     on_each_style("groups and maps", |style, device| {
         if !style.is_vector() {
@@ -97,18 +98,18 @@ fn groups_leave_in_maps_what_they_leave_there_elsewhere() {
 }
 
 #[test]
-fn operators_mean_the_same() {
+fn operators_agree_with_the_interpreter() {
     let cases = operators::cases(&operators::TYPES);
     on_each_style("operators", |_, device| operators::check(device, &cases));
 }
 
-/// So little that some filters run out of it.
+/// Fuel limit, low enough for some filters to exhaust it.
 const FUEL: u32 = 300;
 
 const FILTERS: u64 = 40;
 
 #[test]
-fn random_filters_mean_the_same() {
+fn random_filters_agree_with_the_interpreter() {
     on_each_style("random filters", |style, device| {
         let mut refused = 0;
         for seed in 0..FILTERS {

@@ -1,4 +1,4 @@
-//! How batches travel, on every device there is.
+//! Batch layouts, submission and cancellation on every device.
 
 use std::sync::Arc;
 
@@ -25,7 +25,8 @@ fn run_batch(device: &Arc<dyn Device>, program: &Arc<Program>, batch: Batch) -> 
     (done.verdicts.iter().collect(), done.batch.packets().map(<[u8]>::to_vec).collect())
 }
 
-/// `count` packets of `length` bytes, `stride` apart from `start` on, written by `fill`.
+/// Returns a batch of `count` packets of `length` bytes, the first at offset `start` and the others
+/// each `stride` bytes further. `fill` writes their bytes.
 fn strided(count: usize, length: usize, start: usize, stride: usize, mut fill: impl FnMut(usize, &mut [u8])) -> Batch {
     let mut arena = Arena::new(start + count * stride + length).unwrap();
     let mut descriptors = Vec::with_capacity(count);
@@ -58,8 +59,8 @@ fn numbers(count: usize, length: usize, start: usize, stride: usize) -> Batch {
 }
 
 #[test]
-fn no_packet_at_all() {
-    on_each("no packet at all", |device| {
+fn empty_batches_complete() {
+    on_each("empty batches", |device| {
         for text in [NUMBER, COUNT] {
             let (verdicts, after) = run_batch(device, &program(text), Batch::from_packets::<[u8; 0]>(&[]).unwrap());
             assert!(verdicts.is_empty() && after.is_empty());
@@ -67,10 +68,10 @@ fn no_packet_at_all() {
     });
 }
 
-/// Packets of a ring lie in any order, with others' between them: those a device may neither read
-/// nor write.
+/// Frames of a ring: packets lie in any order, between frames that the device must neither read nor
+/// write.
 #[test]
-fn packets_in_frames() {
+fn packets_may_lie_in_frames_in_any_order() {
     const MOVES: &str = "
         fn xdp_filter(pkt: u32) -> u32 {
             adjust_head(pkt, i32(load_u8(pkt, 3u) & 7u) - 4);
@@ -105,7 +106,7 @@ fn packets_in_frames() {
                 assert_eq!(after[0], 0xaa);
                 let kept = &before[cut..];
                 let at = after.len() - kept.len();
-                // The first byte is the filter's.
+                // The filter has overwritten the first byte.
                 assert_eq!(after[at.max(1)..], kept[usize::from(at == 0)..]);
             }
         }
@@ -113,16 +114,16 @@ fn packets_in_frames() {
 }
 
 #[test]
-fn packets_without_bytes() {
-    on_each("packets without bytes", |device| {
-        let carved = |room| {
+fn empty_packets_get_verdicts() {
+    on_each("empty packets", |device| {
+        let empty_packets = |room| {
             let at = |offset| Descriptor { offset, length: 0 };
-            let mut carver = BatchCutter::new(Arena::new(4096).unwrap(), None);
-            carver.cut_batch(vec![at(200), at(456), at(1000)], vec![], room).unwrap()
+            let mut cutter = BatchCutter::new(Arena::new(4096).unwrap(), None);
+            cutter.cut_batch(vec![at(200), at(456), at(1000)], vec![], room).unwrap()
         };
         for text in [NUMBER, COUNT] {
             for room in [ResizeRoom::None, ResizeRoom::Both] {
-                let (verdicts, after) = run_batch(device, &program(text), carved(room));
+                let (verdicts, after) = run_batch(device, &program(text), empty_packets(room));
                 assert_eq!(verdicts.len(), 3);
                 assert_eq!(after, vec![vec![0u8; 0]; 3]);
             }
@@ -131,8 +132,8 @@ fn packets_without_bytes() {
 }
 
 #[test]
-fn a_hundred_thousand_packets() {
-    on_each("a hundred thousand packets", |device| {
+fn large_batches_are_filtered_completely() {
+    on_each("large batches", |device| {
         for (length, stride) in [(4, 4), (60, 64), (61, 2112)] {
             let batch = numbers(many(device, 100_000), length, 12, stride);
             let (verdicts, _) = run_batch(device, &program(NUMBER), batch);
@@ -142,8 +143,8 @@ fn a_hundred_thousand_packets() {
 }
 
 #[test]
-fn packets_at_odd_addresses() {
-    on_each("packets at odd addresses", |device| {
+fn packets_may_start_at_any_alignment() {
+    on_each("packets at any alignment", |device| {
         for start in [1, 2, 3, 4097, 8191] {
             let (verdicts, _) = run_batch(device, &program(NUMBER), numbers(1000, 61, start, 68));
             assert!(verdicts.iter().enumerate().all(|(i, &v)| v == Verdict::Redirect(i as u32)), "{start}");
@@ -151,10 +152,10 @@ fn packets_at_odd_addresses() {
     });
 }
 
-/// By every dispatch method that the device has.
+/// Tests each dispatch method of the device.
 #[test]
-fn batches_come_back_in_order() {
-    on_each("batches come back in order", |device| {
+fn batches_complete_in_order_of_submission() {
+    on_each("order of completion", |device| {
         for (&dispatch, text) in device.info().dispatch.iter().flat_map(|d| [(d, NUMBER), (d, COUNT)]) {
             let options = LoadOptions::default().with_depth(4).with_dispatch(dispatch);
             let session = device.load(&program(text), &options);
@@ -194,15 +195,15 @@ fn batches_come_back_in_order() {
 }
 
 #[test]
-fn a_dispatch_method_that_a_device_lacks_is_refused_by_name() {
-    on_each("dispatch methods that are not there", |device| {
+fn unsupported_dispatch_methods_are_refused_by_name() {
+    on_each("unsupported dispatch methods", |device| {
         for dispatch in Dispatch::ALL {
             let options = LoadOptions::default().with_dispatch(dispatch);
             let loaded = device.load(&program(NUMBER), &options);
             if device.info().dispatch.contains(&dispatch) {
                 assert!(loaded.is_ok(), "{dispatch}");
             } else {
-                let error = loaded.err().expect("it is not there").to_string();
+                let error = loaded.err().expect("the device lacks the method").to_string();
                 assert!(error.contains(dispatch.name()) && error.contains(device.info().dispatch[0].name()), "{error}");
             }
         }
@@ -210,21 +211,21 @@ fn a_dispatch_method_that_a_device_lacks_is_refused_by_name() {
 }
 
 #[test]
-fn many_spans_and_several_batches_of_one() {
-    on_each("many spans and several batches of one", |device| {
+fn many_arenas_and_several_batches_of_one() {
+    on_each("many arenas and several batches of one", |device| {
         let mut session = load(device, &program(NUMBER));
         for round in 0..many(device, 100).max(3) as u32 {
-            // Large enough to be imported without being announced.
+            // Large enough for the device to import the arena without being told in advance.
             let mut arena = Arena::new(300 << 10).unwrap();
             for i in 0..2000u32 {
                 arena[i as usize * 128..][..4].copy_from_slice(&(i + round).to_be_bytes());
             }
-            let mut carver = BatchCutter::new(arena, None);
+            let mut cutter = BatchCutter::new(arena, None);
             for part in 0..2u32 {
                 let descriptors = (0..1000).map(|i| Descriptor { offset: (part * 1000 + i) * 128, length: 60 });
-                session.submit(carver.cut_batch(descriptors.collect(), vec![], ResizeRoom::None).unwrap()).unwrap();
+                session.submit(cutter.cut_batch(descriptors.collect(), vec![], ResizeRoom::None).unwrap()).unwrap();
             }
-            drop(carver);
+            drop(cutter);
             for part in 0..2u32 {
                 let done = session.complete().unwrap().unwrap();
                 let expected = |i: usize| Verdict::Redirect(part * 1000 + i as u32 + round);
@@ -235,16 +236,16 @@ fn many_spans_and_several_batches_of_one() {
 }
 
 #[test]
-fn what_the_source_writes_between_batches_is_seen() {
-    on_each("what the source writes between batches is seen", |device| {
+fn writes_to_a_reused_arena_are_seen() {
+    on_each("writes to a reused arena", |device| {
         let mut session = load(device, &program(NUMBER));
         let (home, arenas) = std::sync::mpsc::channel();
         let mut arena = Arena::new(1 << 20).unwrap();
         for round in 0..20u32 {
             arena[..4].copy_from_slice(&round.to_be_bytes());
-            let mut carver = BatchCutter::new(arena, Some(home.clone()));
-            let batch = carver.cut_batch(vec![Descriptor { offset: 0, length: 4 }], vec![], ResizeRoom::None).unwrap();
-            drop(carver);
+            let mut cutter = BatchCutter::new(arena, Some(home.clone()));
+            let batch = cutter.cut_batch(vec![Descriptor { offset: 0, length: 4 }], vec![], ResizeRoom::None).unwrap();
+            drop(cutter);
             let done = session.run(batch).unwrap();
             assert_eq!(done.verdicts.get(0), Verdict::Redirect(round));
             drop(done);
@@ -254,15 +255,15 @@ fn what_the_source_writes_between_batches_is_seen() {
 }
 
 #[test]
-fn a_filter_that_moves_ends_wants_room() {
+fn filters_that_resize_packets_need_room() {
     let text = "fn xdp_filter(pkt: u32) -> u32 { if adjust_head(pkt, 4) { return XDP_PASS; } return XDP_DROP; }";
-    on_each("a filter that moves ends wants room", |device| {
+    on_each("filters that resize packets need room", |device| {
         let refused = load(device, &program(text)).submit(numbers(10, 60, 0, 64)).unwrap_err();
         assert!(matches!(refused.error, DeviceError::Refused(_)), "{}", refused.error);
     });
 }
 
-/// Burns all of its fuel on every packet.
+/// Exhausts its fuel on every packet.
 const BURN: &str = "
     fn xdp_filter(pkt: u32) -> u32 {
         var x = load_le32(pkt, 0u);
@@ -271,8 +272,8 @@ const BURN: &str = "
     }";
 
 #[test]
-fn cancelling_ends_a_batch_that_would_take_long() {
-    on_each("cancelling ends a batch that would take long", |device| {
+fn cancelling_ends_a_long_batch() {
+    on_each("cancelling a long batch", |device| {
         let cancel = CancelToken::new();
         let options = LoadOptions::default().with_cancel(cancel.clone());
         let mut session = device.load(&program(BURN), &options).unwrap();
@@ -284,14 +285,14 @@ fn cancelling_ends_a_batch_that_would_take_long() {
 }
 
 #[test]
-fn batches_cut_into_launches_are_whole() {
+fn batches_split_into_launches_are_complete() {
     let text = "
         fn xdp_filter(pkt: u32) -> u32 {
             var n = load_be32(pkt, 0u);
             loop { if n < 1000u { break; } n = n - 1000u; }
             return redirect(n);
         }";
-    on_each("batches cut into launches are whole", |device| {
+    on_each("batches split into launches", |device| {
         let (verdicts, _) = run_batch(device, &program(text), numbers(many(device, 50_000), 60, 0, 64));
         assert!(verdicts.iter().enumerate().all(|(i, &v)| v == Verdict::Redirect(i as u32 % 1000)));
     });
@@ -299,11 +300,11 @@ fn batches_cut_into_launches_are_whole() {
 
 #[test]
 fn cancelling_ends_a_load() {
-    on_each("cancelling ends a load", |device| {
+    on_each("cancelling a load", |device| {
         let cancel = CancelToken::new();
         cancel.cancel();
         let options = LoadOptions::default().with_cancel(cancel);
-        // Either is right: it may be done before the token is looked at.
+        // Both outcomes are correct: the load may finish before it checks the token.
         match device.load(&program(NUMBER), &options) {
             Ok(mut session) => assert_eq!(session.run(numbers(1, 4, 0, 4)).unwrap_err(), DeviceError::Cancelled),
             Err(error) => assert_eq!(error, DeviceError::Cancelled),
@@ -312,8 +313,8 @@ fn cancelling_ends_a_load() {
 }
 
 #[test]
-fn sessions_are_apart_and_can_move_to_other_threads() {
-    on_each("sessions are apart and can move to other threads", |device| {
+fn sessions_are_independent_and_can_move_to_other_threads() {
+    on_each("independent sessions on other threads", |device| {
         let threads: Vec<_> = [NUMBER, COUNT, NUMBER]
             .into_iter()
             .map(|text| {
@@ -328,8 +329,8 @@ fn sessions_are_apart_and_can_move_to_other_threads() {
 }
 
 #[test]
-fn stores_change_the_packet_s_bytes_and_no_others() {
-    // Sizes and offsets at every place in a word; the packets lie 4 bytes apart at most.
+fn stores_change_only_the_packets_bytes() {
+    // Covers every size at every offset within a word; packets start at most 4 bytes apart.
     let text = "
         fn xdp_filter(pkt: u32) -> u32 {
             store_u8(pkt, 0u, 0x1a1u);
@@ -342,7 +343,7 @@ fn stores_change_the_packet_s_bytes_and_no_others() {
             return XDP_PASS;
         }";
     let new = [0xa1, 0xb1, 0xb2, 0xc2, 0xc1, 0xd1, 0xd2, 0xd3, 0xd4, 0xe4, 0xe3, 0xe2, 0xe1];
-    on_each("stores change the packet s bytes and no others", |device| {
+    on_each("stores", |device| {
         for start in 0..4usize {
             let batch = strided(50, 17, start, 20, |_, packet| packet.fill(0x55));
             let (_, after) = run_batch(device, &program(text), batch);
@@ -355,7 +356,7 @@ fn stores_change_the_packet_s_bytes_and_no_others() {
 }
 
 #[test]
-fn metadata_comes_with_the_packet() {
+fn metadata_reaches_the_filter() {
     let text = "
         fn xdp_filter(pkt: u32) -> u32 {
             store_le32(pkt, 0u, pkt_wire_len(pkt));
@@ -370,25 +371,25 @@ fn metadata_comes_with_the_packet() {
     let metadata: Vec<_> =
         (0..300u32).map(|i| Metadata::new(i + 1000, i % 7, 0x0123_4567_89ab_cdef + u64::from(i))).collect();
     let words = |packet: &[u8]| packet.chunks(4).map(|w| u32::from_le_bytes(w.try_into().unwrap())).collect::<Vec<_>>();
-    on_each("metadata comes with the packet", |device| {
-        let mut carver = BatchCutter::new(Arena::new(8000).unwrap(), None);
-        let batch = carver.cut_batch(descriptors.clone(), metadata.clone(), ResizeRoom::None).unwrap();
+    on_each("metadata", |device| {
+        let mut cutter = BatchCutter::new(Arena::new(8000).unwrap(), None);
+        let batch = cutter.cut_batch(descriptors.clone(), metadata.clone(), ResizeRoom::None).unwrap();
         let (_, after) = run_batch(device, &program(text), batch);
         for (i, packet) in after.iter().enumerate() {
             let time = 0x0123_4567_89ab_cdef_u64 + i as u64;
             let ms = (time / 1_000_000) as u32;
             assert_eq!(words(packet), [i as u32 + 1000, i as u32 % 7, time as u32, (time >> 32) as u32, ms, 24]);
         }
-        // Without metadata the wire length is the captured one.
+        // Without metadata, the wire length is the captured length.
         let (_, after) = run_batch(device, &program(text), strided(3, 24, 0, 24, |_, _| ()));
         assert_eq!(words(&after[2]), [24, 0, 0, 0, 0, 24]);
     });
 }
 
 #[test]
-fn packets_far_apart_are_packed() {
-    // Far less than half of the memory between the first packet and the last is packets. The batch
-    // is too small to be imported unasked, and two of the filters write anyway.
+fn packets_far_apart_are_gathered() {
+    // Packets make up far less than half of the memory between the first and the last. The batch is
+    // too small to be imported unless requested, and two of the filters write to packets.
     let read = "fn xdp_filter(pkt: u32) -> u32 { return redirect(load_be32(pkt, 0u) + load_u8(pkt, 40u)); }";
     let write = "fn xdp_filter(pkt: u32) -> u32 { store_be16(pkt, 11u, load_be16(pkt, 2u)); return XDP_PASS; }";
     let packets = || {
@@ -398,7 +399,7 @@ fn packets_far_apart_are_packed() {
             packet[57..].copy_from_slice(&[0; 4]);
         })
     };
-    on_each("packets far apart are packed", |device| {
+    on_each("packets far apart are gathered", |device| {
         let (verdicts, after) = run_batch(device, &program(read), packets());
         assert!(verdicts.iter().enumerate().all(|(i, &v)| v == Verdict::Redirect(i as u32 + 0x77)));
         assert!(after.iter().map(Vec::as_slice).eq(packets().packets()));

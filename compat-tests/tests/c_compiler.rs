@@ -1,6 +1,6 @@
-//! OpenCL C means here what it means to others: random programs through the front end and the
-//! interpreter, and through the system's C compiler (`CC`, or `cc`), clang, and the compilers of
-//! OpenCL devices, give the same bytes. And every device gives them as well.
+//! Differential test of the OpenCL C front end: random programs give the same bytes through the
+//! front end and the interpreter as through the system's C compiler (`CC`, or `cc`), clang and the
+//! compilers of OpenCL devices. Every device must give those bytes too.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -21,36 +21,36 @@ use portcullis_core::program::Program;
 use rand::SeedableRng;
 use rand_pcg::Pcg64;
 
-/// How many programs, where somebody wants more (or fewer) than [`PROGRAMS`].
+/// Environment variable with the number of programs, [`PROGRAMS`] by default.
 const COUNT: &str = "PORTCULLIS_RANDOM_PROGRAMS";
 
-/// The first seed, for looking at one failure.
+/// Environment variable with the first seed, to reproduce a failure.
 const SEED: &str = "PORTCULLIS_RANDOM_SEED";
 
-/// Programs a run.
+/// Programs per run.
 const PROGRAMS: u64 = 200;
 
 /// Number of programs that each OpenCL device's compiler compiles.
 const BY_DEVICES: u64 = 50;
 
-/// Number of programs that every device runs, which takes longer.
+/// Number of programs that every device runs; fewer, because that takes longer.
 const ON_DEVICES: u64 = 15;
 
-/// Number of them that a device with a slow compiler runs.
+/// Number of these programs that a device with a slow compiler runs.
 const SHARE: usize = 10;
 
 /// Number of programs with maps that every device runs.
 const WITH_MAPS: u64 = 24;
 
-/// Number of them that a device with a slow compiler runs.
+/// Number of these programs that a device with a slow compiler runs.
 const SHARE_WITH_MAPS: usize = 4;
 
-/// Packets for each.
+/// Packets per program.
 const PACKETS: usize = 40;
 
 fn seeds(count: u64) -> std::ops::Range<u64> {
     let number = |name, otherwise| match std::env::var(name) {
-        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")),
+        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name}={text} is not a number")),
         Err(_) => otherwise,
     };
     let first = number(SEED, 0);
@@ -66,9 +66,12 @@ fn compile(text: &str) -> Arc<Program> {
     texts::in_opencl_c("program.cl", text)
 }
 
-/// Notes how a suite went, whose programs had the first of `seeds`; answers that are not ours fail
-/// it.
-fn judge(
+/// Compares the answers of another compiler with the interpreter's, and records the outcome of the
+/// suite. `seeds` are those of the programs.
+///
+/// # Panics
+/// If an answer differs, or the compiler fails.
+fn compare_answers(
     suite: &str,
     name: &str,
     seeds: impl IntoIterator<Item = u64>,
@@ -96,23 +99,29 @@ fn judge(
             answers.insert(got.packet);
         }
     }
-    // Programs that all did nothing would prove little.
-    assert!(answers.len() > packets.len() * programs.len() / 2, "{} different answers", answers.len());
+    // Programs without effect would prove little.
+    assert!(answers.len() > packets.len() * programs.len() / 2, "only {} distinct answers", answers.len());
     devices::record(suite, name, "passed", &format!("{} programs", programs.len()));
 }
 
-fn natively(suite: &str, compiler: Option<String>, language: As, count: u64, program: fn(u64) -> Unit) {
+fn compare_with_native_compiler(
+    suite: &str,
+    compiler: Option<String>,
+    language: As,
+    count: u64,
+    program: fn(u64) -> Unit,
+) {
     let Some(compiler) = compiler else {
         return devices::record(suite, "clang", "skipped", "no clang on this machine");
     };
     let (seeds, packets) = (seeds(count), packets(1));
     let programs: Vec<Unit> = seeds.clone().map(program).collect();
     let theirs = native::answers(&compiler, language, &programs, &packets);
-    judge(suite, &native::version(&compiler).unwrap_or(compiler), seeds, &programs, &packets, theirs);
+    compare_answers(suite, &native::version(&compiler).unwrap_or(compiler), seeds, &programs, &packets, theirs);
 }
 
 #[test]
-fn every_device_gives_what_the_interpreter_gives() {
+fn devices_agree_with_the_interpreter() {
     let packets = packets(2);
     let case = |program: Unit| harness::Case::new(compile(&program.text), packets.clone());
     let programs: Vec<(u64, harness::Case)> = seeds(ON_DEVICES)
@@ -131,7 +140,7 @@ fn every_device_gives_what_the_interpreter_gives() {
     });
 }
 
-/// Programs with maps, by turns packet by packet and in flows.
+/// Returns programs with maps, alternating between packets one by one and packets in flows.
 fn programs_with_maps() -> Vec<(u64, Maps, Arc<Program>)> {
     let one = |seed| {
         let maps = if seed % 2 == 0 { Maps::OneByOne } else { Maps::Flows };
@@ -141,7 +150,7 @@ fn programs_with_maps() -> Vec<(u64, Maps, Arc<Program>)> {
 }
 
 #[test]
-fn maps_are_what_the_interpreter_has() {
+fn maps_agree_with_the_interpreter() {
     let packets = packets(4);
     let programs = programs_with_maps();
     devices::on_each("random C programs with maps", |device| {
@@ -154,24 +163,26 @@ fn maps_are_what_the_interpreter_has() {
 }
 
 #[test]
-fn c_is_what_the_c_compiler_takes_it_for() {
+fn the_c_compiler_agrees_with_the_interpreter() {
     let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".into());
-    natively("C against the C compiler", Some(compiler), As::C, PROGRAMS, c_programs::program);
+    compare_with_native_compiler("C against the C compiler", Some(compiler), As::C, PROGRAMS, c_programs::program);
 }
 
 #[test]
-fn c_is_what_clang_takes_it_for() {
-    natively("C against clang", clang(), As::C, PROGRAMS, c_programs::program);
-    natively("C as OpenCL C against clang", clang(), As::OpenClC, PROGRAMS, c_programs::program);
+fn clang_agrees_with_the_interpreter() {
+    compare_with_native_compiler("C against clang", clang(), As::C, PROGRAMS, c_programs::program);
+    compare_with_native_compiler("C as OpenCL C against clang", clang(), As::OpenClC, PROGRAMS, c_programs::program);
 }
 
 #[test]
-fn vectors_are_what_clang_takes_them_for() {
-    natively("vectors against clang", clang(), As::OpenClC, PROGRAMS, |seed| cl_programs::program(seed, false));
+fn clang_agrees_about_vectors() {
+    compare_with_native_compiler("vectors against clang", clang(), As::OpenClC, PROGRAMS, |seed| {
+        cl_programs::program(seed, false)
+    });
 }
 
 #[test]
-fn vectors_and_built_in_functions_are_what_opencl_devices_take_them_for() {
+fn opencl_compilers_agree_about_vectors_and_built_in_functions() {
     let suite = "OpenCL C against devices' compilers";
     let found = match opencl::devices() {
         Ok(devices) => devices,
@@ -182,18 +193,19 @@ fn vectors_and_built_in_functions_are_what_opencl_devices_take_them_for() {
         packets.iter().map(|bytes| opencl::Packet { bytes, metadata: Metadata::default(), fill: 0 }).collect();
     for device in found {
         let programs = seeds(BY_DEVICES).map(|seed| (seed, cl_programs::program(seed, true)));
-        let is_judge = |program: &Unit| !wrong_about(&device).is_some_and(|name| program.text.contains(name));
-        let (seeds, programs): (Vec<u64>, Vec<Unit>) = programs.filter(|(_, program)| is_judge(program)).unzip();
+        let is_reliable =
+            |program: &Unit| !miscompiled_function(&device).is_some_and(|name| program.text.contains(name));
+        let (seeds, programs): (Vec<u64>, Vec<Unit>) = programs.filter(|(_, program)| is_reliable(program)).unzip();
         let theirs = opencl::answers(&device, &programs, &laid_out);
-        judge(suite, &device.info().id, seeds, &programs, &packets, theirs);
+        compare_answers(suite, &device.info().id, seeds, &programs, &packets, theirs);
     }
 }
 
-/// A built-in function that a device's compiler gets wrong, so that programs that call it prove
-/// nothing.
+/// Returns the name of a built-in function that a device's compiler gets wrong; programs that call
+/// it are left out.
 ///
 /// Intel's (2026.22.10) `mad_sat` of `uint` wraps: 0xffffffde, 0xffff8000, 0xffff8000 give
 /// 0x00108000, where "a * b + c saturated" (the OpenCL C specification, 6.12.3) is 0xffffffff.
-fn wrong_about(device: &OpenClDevice) -> Option<&'static str> {
+fn miscompiled_function(device: &OpenClDevice) -> Option<&'static str> {
     device.info().driver.starts_with("Intel(R) OpenCL").then_some("mad_sat(")
 }

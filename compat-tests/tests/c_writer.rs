@@ -1,6 +1,6 @@
-//! The C writer's source, compiled for this machine under sanitizers, against the reference
-//! interpreter: every stock filter and every probe, every operator, and random filters. A machine
-//! without a compiler for a language skips it, and says so.
+//! Compares the C writer's source, compiled for this machine with sanitizers, with the reference
+//! interpreter: every stock filter, probe and operator, and random filters. Prints that a language
+//! is skipped if its compiler is missing.
 
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use portcullis_wgsl as wgsl;
 use rand::SeedableRng;
 use rand_pcg::Pcg64;
 
-/// So little that some filters run out of it.
+/// Fuel limit, low enough for some filters to exhaust it.
 const FUEL: u32 = 300;
 
 fn random(seed: u64) -> Arc<Program> {
@@ -28,7 +28,7 @@ fn random(seed: u64) -> Arc<Program> {
     Arc::new(wgsl::compile(&source, &options).unwrap_or_else(|e| panic!("{}\n{}", e.render(), source.text)))
 }
 
-/// The device, or `None` where there is no compiler for it.
+/// Returns the device, or `None` if there is no compiler for its language.
 fn device(suite: &str, options: &Options, programs: &[Arc<Program>]) -> Option<Arc<dyn Device>> {
     match Host::new(options, programs) {
         Ok(host) => Some(Arc::new(host)),
@@ -61,7 +61,7 @@ fn stock_and_probes(options: &Options) {
     passed(suite, &device);
 }
 
-/// Texts that are hard to say in C, and a condition of many parts.
+/// Tests source that is difficult to express in C, and a condition with many terms.
 fn hard_cases(options: &Options) {
     let suite = "hard cases in C";
     let any: Vec<String> = (0..200).map(|i| format!("load_u8(pkt, {i}u) == {}u", i ^ 0x55)).collect();
@@ -98,8 +98,8 @@ fn hard_cases(options: &Options) {
     passed(suite, &device);
 }
 
-/// What OpenCL C has and WGSL has not: cases that fall through, pointers to vectors within what is
-/// in others.
+/// Features of OpenCL C that WGSL lacks: cases that fall through, and pointers to vectors inside
+/// other values.
 const HARD_C: &str = "
 struct lane { uint4 v[2]; uchar2 pair; };
 void turn(uint4 *p, uint by) { p->z += by; (*p).s1 ^= p->x; p->even = p->odd; p[1].w = by; }
@@ -132,7 +132,7 @@ uint xdp_filter(__global uchar *pkt, uint len) {
 }
 ";
 
-/// Filters in OpenCL C by what the C writer makes of them.
+/// Runs random OpenCL C filters through the C writer.
 fn opencl_c(options: &Options, seeds: std::ops::Range<u64>) {
     let suite = "OpenCL C in C";
     let compile = |text: &str| {
@@ -154,9 +154,9 @@ fn opencl_c(options: &Options, seeds: std::ops::Range<u64>) {
     passed(suite, &device);
 }
 
-/// Each store alone, at each alignment: at a place that compilers know, and up to the packet's last
-/// byte. What is beside it is watched; what it leaves is loaded with what was there before, in
-/// another width.
+/// Tests each store by itself, at each alignment, at an offset known at compile time and up to the
+/// packet's last byte. Guard bytes around the packet detect writes outside it; loads of another
+/// width read the stored bytes together with their neighbours.
 fn single_stores(options: &Options) {
     let suite = "stores in C";
     let stores = [("store_be16", 2), ("store_le16", 2), ("store_be32", 4), ("store_le32", 4)];
@@ -177,7 +177,7 @@ fn single_stores(options: &Options) {
     let cases = stores.iter().flat_map(|&(store, size)| places(size).map(move |at| (store, at)));
     let programs: Vec<_> = cases.map(compile).collect();
     let Some(device) = device(suite, options, &programs) else { return };
-    // Each length at each distance from a word, where the device leaves packets there.
+    // The device keeps packets where they are: cover each length at each offset within a word.
     let packets: Vec<Vec<u8>> = (0..48u8).map(|i| (0..i / 4).map(|byte| i.wrapping_mul(29) ^ byte).collect()).collect();
     for program in &programs {
         if let Err(mismatch) = harness::compare(program, &*device, &packets, &[packets.len()]) {
@@ -222,7 +222,7 @@ fn cuda_stock_filters_and_probes() {
 }
 
 #[test]
-fn cuda_stock_filters_and_probes_by_words() {
+fn cuda_stock_filters_and_probes_with_word_access() {
     stock_and_probes(&cuda(PacketAccess::Words));
     stock_and_probes(&Options { group_size: Some(64), grid_stride: true, ..cuda(PacketAccess::AlignedWords) });
 }
@@ -233,7 +233,7 @@ fn cuda_random_filters() {
 }
 
 #[test]
-fn cuda_random_filters_by_words() {
+fn cuda_random_filters_with_word_access() {
     random_filters(&cuda(PacketAccess::Words), 200..250);
     random_filters(&Options { grid_stride: true, ..cuda(PacketAccess::AlignedWords) }, 250..300);
 }
@@ -244,20 +244,20 @@ fn cuda_operators() {
 }
 
 #[test]
-fn single_stores_in_both() {
+fn single_stores_in_both_languages() {
     single_stores(&cuda(PacketAccess::Words));
     single_stores(&cuda(PacketAccess::AlignedWords));
     single_stores(&Options { packet_access: PacketAccess::Words, ..Options::new(Language::OpenCl) });
 }
 
 #[test]
-fn hard_cases_in_both() {
+fn hard_cases_in_both_languages() {
     hard_cases(&cuda(PacketAccess::Bytes));
     hard_cases(&Options::new(Language::OpenCl));
 }
 
 #[test]
-fn opencl_c_in_both() {
+fn opencl_c_filters_in_both_languages() {
     opencl_c(&cuda(PacketAccess::Words), 0..40);
     opencl_c(&Options::new(Language::OpenCl), 40..50);
 }
@@ -273,14 +273,14 @@ fn opencl_random_filters() {
 }
 
 #[test]
-fn opencl_side_by_side() {
-    let side_by_side = Options { packet_access: PacketAccess::Vectorizable, ..Options::new(Language::OpenCl) };
-    stock_and_probes(&side_by_side);
-    random_filters(&side_by_side, 340..400);
+fn opencl_vectorizable_source() {
+    let vectorizable = Options { packet_access: PacketAccess::Vectorizable, ..Options::new(Language::OpenCl) };
+    stock_and_probes(&vectorizable);
+    random_filters(&vectorizable, 340..400);
 }
 
-/// A constant that goes into a vector of truth values: it was a byte of which clang knew one bit,
-/// and the process ended.
+/// Regression test: a constant stored in a vector of booleans was a byte of which clang assumed a
+/// single bit, which ended the process.
 #[test]
 fn opencl_constants_in_vectors() {
     random_filters(&Options::new(Language::OpenCl), 399..400);
@@ -291,9 +291,9 @@ fn opencl_operators() {
     every_operator(&Options { packet_access: PacketAccess::Words, ..Options::new(Language::OpenCl) });
 }
 
-/// clang takes it for a device whose address spaces are apart.
+/// Compiles for a target with distinct address spaces, which clang then checks.
 #[test]
-fn opencl_c_is_what_clang_takes_it_for() {
+fn clang_accepts_the_opencl_c_source() {
     let suite = "OpenCL C, syntax";
     let Some(clang) = host::clang() else {
         return devices::record(suite, "c-writer:opencl", "skipped", "no clang on this machine");

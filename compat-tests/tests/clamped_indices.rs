@@ -1,6 +1,6 @@
-//! Devices check no index of a filter (docs/reference/passes.md, "Indices"): one out of range would
-//! be a read or a write anywhere. So every index of a lowered module is shown to be in range here,
-//! by rules of this file's own that know nothing of how the pass finds its work.
+//! Checks that every dynamic index of a lowered module is in range. Devices do not check a filter's
+//! indices (docs/reference/passes.md, "Indices"), so an index out of range could read or write
+//! anywhere. The rules here are independent of the pass that clamps indices.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -15,12 +15,12 @@ use portcullis_wgsl as wgsl;
 
 const ALONE: Lowering = Lowering { clamp_indices: true, ..Lowering::NONE };
 
-/// What the wgpu backend asks for.
+/// The passes of the wgpu backend.
 const ALL: Lowering = Lowering::SPIRV;
 
 const RANDOM_FILTERS: u64 = 300;
 
-/// What the other filters leave out.
+/// Dynamic indices into matrices, which no other filter here has.
 const MATRICES: &str = "
     var<private> kept: mat2x3<f32>;
     fn xdp_filter(pkt: u32) -> u32 {
@@ -30,21 +30,21 @@ const MATRICES: &str = "
         return u32(value[i].x + value[1][i] + kept[i].y);
     }";
 
-/// A call: who is called, with which expressions of the caller.
+/// A call: the callee and the caller's argument expressions.
 type Call = (Handle<Function>, Vec<Handle<Expression>>);
 
 struct Checker<'a> {
     lowered: &'a Lowered,
-    /// The calls that each function makes.
+    /// Calls made by each function.
     calls: HashMap<Handle<Function>, Vec<Call>>,
-    /// The call that a `CallResult` is of.
+    /// The call that each `CallResult` expression belongs to.
     results: HashMap<(Handle<Function>, Handle<Expression>), Call>,
 }
 
-/// What a walk has found.
+/// Result of checking a module.
 #[derive(Default)]
 struct AccessCounts {
-    /// Kinds of thing that a dynamic index goes into, each as `array in Private`.
+    /// Kinds of indexed values, such as `array in Private`.
     kinds: BTreeSet<String>,
     indices: usize,
     unproven: Vec<String>,
@@ -81,9 +81,9 @@ impl<'a> Checker<'a> {
         self.lowered.info[function][expression].ty.inner_with(&self.lowered.module.types)
     }
 
-    /// A number that the unsigned value of `expression` is never above, where there is one to be
-    /// seen.
-    fn at_most(&self, function: Handle<Function>, expression: Handle<Expression>) -> Option<u64> {
+    /// Returns an upper bound of the unsigned value of `expression`, or `None` if none can be
+    /// proved.
+    fn upper_bound(&self, function: Handle<Function>, expression: Handle<Expression>) -> Option<u64> {
         let module = &self.lowered.module;
         let unsigned =
             |e| self.type_of(function, e).scalar().is_some_and(|scalar| scalar.kind == ScalarKind::Uint).then_some(e);
@@ -93,25 +93,23 @@ impl<'a> Checker<'a> {
                 Expression::Literal(literal) => number(literal),
                 _ => None,
             },
-            // Of signed numbers the least may be a negative one, which is large when taken as
-            // unsigned.
+            // A signed minimum may be negative, which is large when taken as unsigned.
             Expression::Math { fun: MathFunction::Min, arg, arg1: Some(arg1), .. } => {
-                [arg, arg1].into_iter().filter_map(|e| self.at_most(function, unsigned(e)?)).min()
+                [arg, arg1].into_iter().filter_map(|e| self.upper_bound(function, unsigned(e)?)).min()
             }
             Expression::As { expr, kind: ScalarKind::Uint, convert } => {
                 let fits = |most: &u64| convert != Some(4) || *most <= u32::MAX.into();
-                self.at_most(function, unsigned(expr)?).filter(fits)
+                self.upper_bound(function, unsigned(expr)?).filter(fits)
             }
-            // The greatest that any caller gives; a function that nobody calls may be given
-            // anything.
+            // The maximum over all callers; a function without callers may get any argument.
             Expression::FunctionArgument(index) => {
                 let calls = self.calls.iter().flat_map(|(caller, calls)| calls.iter().map(move |call| (*caller, call)));
                 let given = calls.filter(|(_, (callee, _))| *callee == function);
                 let each: Option<Vec<u64>> =
-                    given.map(|(caller, (_, arguments))| self.at_most(caller, arguments[index as usize])).collect();
+                    given.map(|(caller, (_, arguments))| self.upper_bound(caller, arguments[index as usize])).collect();
                 each?.into_iter().max()
             }
-            // The low word of the lesser of two pairs that stand for 64-bit integers.
+            // The low word of the minimum of two word pairs that stand for 64-bit integers.
             Expression::AccessIndex { base, index: 0 } => {
                 let (callee, arguments) = self.results.get(&(function, base))?;
                 if module.functions[*callee].name.as_deref() != Some("pc_u64_min") {
@@ -123,7 +121,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// The low word of a constant pair whose high word is zero.
+    /// Returns the low word of a constant pair whose high word is zero.
     fn low_word(&self, function: Handle<Function>, pair: Handle<Expression>) -> Option<u64> {
         let module = &self.lowered.module;
         let Expression::Constant(constant) = module.functions[function].expressions[pair] else { return None };
@@ -157,7 +155,7 @@ impl<'a> Checker<'a> {
                     Some(space) => format!("{kind} in {space:?}"),
                     None => format!("{kind} as a value"),
                 });
-                let most = self.at_most(handle, index);
+                let most = self.upper_bound(handle, index);
                 if length.is_none_or(|length| most.is_none_or(|most| most >= length.into())) {
                     let name = function.name.as_deref().unwrap_or("a nameless function");
                     found.unproven.push(format!(
@@ -171,14 +169,14 @@ impl<'a> Checker<'a> {
     }
 }
 
-/// What an index goes into: its kind, where it lies if it is memory, how many elements it has.
+/// Returns the kind of an indexed value, its address space if it is in memory, and its length.
 fn shape(lowered: &Lowered, base: &TypeInner) -> (&'static str, Option<AddressSpace>, Option<u32>) {
     let of = |inner: &TypeInner| match *inner {
         TypeInner::Array { size: ArraySize::Constant(length), .. } => ("array", Some(length.get())),
         TypeInner::Array { .. } => ("array", None),
         TypeInner::Vector { size, .. } => ("vector", Some(size as u32)),
         TypeInner::Matrix { columns, .. } => ("matrix", Some(columns as u32)),
-        ref other => panic!("an index into {other:?}"),
+        ref other => panic!("unexpected index into {other:?}"),
     };
     match *base {
         TypeInner::Pointer { base, space } => {
@@ -207,10 +205,12 @@ fn compile(name: &str, text: &str, options: &ProgramOptions) -> Program {
     wgsl::compile(&Source::new(name, text), options).unwrap_or_else(|e| panic!("{}\n{text}", e.render()))
 }
 
-/// Stock filters, probes, the inputs of the golden lowerings, random filters.
+/// Returns stock filters, probes, inputs of the golden tests and random filters.
 fn programs() -> Vec<Program> {
-    let mut programs: Vec<Program> =
-        filters::cases().iter().map(|case| (*case.compile().expect("the library's own")).clone()).collect();
+    let mut programs: Vec<Program> = filters::cases()
+        .iter()
+        .map(|case| (*case.compile().expect("stock filters and probes compile")).clone())
+        .collect();
     programs.push(compile("matrices", MATRICES, &ProgramOptions::default()));
     let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/golden");
     for entry in std::fs::read_dir(golden).expect("the golden lowerings") {
@@ -255,8 +255,8 @@ fn no_dynamic_index_is_left_unbounded() {
     }
 }
 
-/// The rules can say no: to an index that nothing bounds, one bounded an element too late, or as a
-/// signed number, or by some callers only.
+/// The check can fail: for an index without a bound, with a bound one too large, with a signed
+/// bound, or with a bound in some callers only.
 #[test]
 fn an_unclamped_index_is_found() {
     let unproven = |body: &str| {
@@ -270,7 +270,8 @@ fn an_unclamped_index_is_found() {
             }}"
         );
         let program = compile("x.wgsl", &text, &ProgramOptions::default());
-        let lowered = lower(&program, Lowering { clamp_indices: false, ..ALL }).expect("passes run on their own");
+        let lowered =
+            lower(&program, Lowering { clamp_indices: false, ..ALL }).expect("lowering succeeds without clamping");
         Checker::new(&lowered).run().unproven.len()
     };
     for (body, count) in [

@@ -1,19 +1,19 @@
-//! `&&`, `||` and `!` in every combination and place: a code generator may follow them from branch
-//! to branch, evaluate all of them, or anything between. The filters are random, the packets are
-//! all there are: one for each assignment of the conditions' values.
+//! Short-circuit evaluation: random combinations of `&&`, `||` and `!` in every statement that
+//! takes a condition. A code generator may branch on each operand, evaluate all of them, or mix
+//! both. One packet for each assignment of the operands covers all cases.
 
 use portcullis_compat_tests::{devices, harness, texts};
 use portcullis_core::device::LoadOptions;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
-/// Bytes that are looked at; each is 0 or 1.
+/// Number of bytes that conditions test; each is 0 or 1.
 const BYTES: u32 = 6;
 const FILTERS: u64 = 30;
 /// Number of cases that a device with a slow compiler runs.
 const SHARE: usize = 8;
 
-/// A condition on bytes of the packet.
+/// A boolean expression over bytes of the packet.
 enum Condition {
     Byte(u32),
     Not(Box<Condition>),
@@ -51,8 +51,7 @@ impl Condition {
     }
 }
 
-/// A filter that redirects to a number whose bits say how its conditions came out, and what that
-/// number is.
+/// Returns a filter that redirects to a port with one bit per condition, and a model of that port.
 fn filter(seed: u64) -> (String, impl Fn(&[u8]) -> u32) {
     let mut rng = Pcg64Mcg::seed_from_u64(seed);
     let conditions: Vec<Condition> = (0..7).map(|_| Condition::random(&mut rng, 4)).collect();
@@ -94,13 +93,13 @@ fn xdp_filter(pkt: u32) -> u32 {{
     (text, model)
 }
 
-/// One for every assignment.
+/// Returns one packet for each assignment.
 fn packets() -> Vec<Vec<u8>> {
     (0..1u32 << BYTES).map(|bits| (0..BYTES).map(|at| (bits >> at & 1) as u8).collect()).collect()
 }
 
 #[test]
-fn conditions_come_out_alike() {
+fn conditions_agree_with_the_model() {
     let packets = packets();
     let case = |(text, model): (String, _)| {
         let case = harness::Case::new(texts::in_wgsl("conditions.wgsl", &text), packets.clone());
@@ -110,9 +109,9 @@ fn conditions_come_out_alike() {
     devices::on_each("conditions", |device| {
         for (text, model, case) in devices::share(device, &filters, SHARE) {
             case.compare(&**device, &[packets.len()]).unwrap_or_else(|m| panic!("{m}"));
-            // The reference is on trial too.
+            // Compare with the model too, since the interpreter itself may be wrong.
             let mut session = device.load(case.program(), &LoadOptions::default()).unwrap_or_else(|e| panic!("{e}"));
-            let batch = portcullis_core::packet::Batch::from_packets(&packets).expect("they fit");
+            let batch = portcullis_core::packet::Batch::from_packets(&packets).expect("the packets fit into one batch");
             let done = session.run(batch).unwrap_or_else(|e| panic!("{e}"));
             for (packet, verdict) in packets.iter().zip(done.verdicts.iter()) {
                 assert_eq!(verdict.to_return() >> 8, model(packet), "{packet:?}\n{text}");

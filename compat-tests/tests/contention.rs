@@ -1,5 +1,5 @@
-//! Maps under contention, on every device: whatever packets of a batch do at once with the same
-//! keys, it comes out as if they had come in some order.
+//! Linearisability of map operations under contention, on every device: the results of packets that
+//! access the same keys concurrently must equal those of some sequential order.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
@@ -16,7 +16,7 @@ use portcullis_core::program::Program;
 
 use What::{Count, Find, Insert, Remove};
 
-/// Keys of so many words that are the same but for the last.
+/// Returns a key of `words` words that differs from the others in its last word alone.
 fn key(number: u32, words: u32) -> Vec<u32> {
     (1..words).map(|i| i.wrapping_mul(0x1234_5678)).chain([number.wrapping_mul(0x9e37_79b1)]).collect()
 }
@@ -25,29 +25,29 @@ fn program(kind: MapKind, words: u32, entries: u32) -> Arc<Program> {
     texts::in_wgsl("contention.wgsl", &filter(kind, words, entries))
 }
 
-/// What has happened to a key.
+/// Counts of the results of operations on one key.
 #[derive(Debug, Default)]
 struct KeyHistory {
     found: u32,
     missed: u32,
     made: u32,
-    was_there: u32,
+    existed: u32,
     full: u32,
     removed: u32,
-    had_nothing_to_remove: u32,
-    /// Values that the additions of one returned.
+    not_removed: u32,
+    /// Values returned by additions of one.
     counted: Vec<u32>,
 }
 
 impl KeyHistory {
-    fn note(&mut self, what: What, result: u32, value: u32) {
+    fn record(&mut self, what: What, result: u32, value: u32) {
         let to = match (what, result) {
             (Find, 0) => &mut self.missed,
             (Find, _) => &mut self.found,
-            (Remove, 0) => &mut self.had_nothing_to_remove,
+            (Remove, 0) => &mut self.not_removed,
             (Remove, _) => &mut self.removed,
             (Insert | Count(_), 0) => &mut self.full,
-            (Insert | Count(_), 1) => &mut self.was_there,
+            (Insert | Count(_), 1) => &mut self.existed,
             (Insert | Count(_), _) => &mut self.made,
         };
         *to += 1;
@@ -56,36 +56,39 @@ impl KeyHistory {
         }
     }
 
-    /// Whether some order of single calls gives that, of a key that was not there and ends with
-    /// this value. An order there is where makings and removals take turns, and who has found the
-    /// key, or has not, has a time to do so.
+    /// Asserts that some sequential order of the operations gives these results, for a key that was
+    /// absent at first and ends with the value `after`. Such an order exists if insertions and
+    /// removals alternate and every lookup, successful or not, has a place between them.
     fn check(mut self, after: Option<u32>) {
         assert_eq!(self.made, self.removed + u32::from(after.is_some()), "{self:?}, {after:?}");
-        assert!(self.made > 0 || self.found + self.was_there == 0, "found, and never made: {self:?}");
+        assert!(self.made > 0 || self.found + self.existed == 0, "found but never inserted: {self:?}");
         self.counted.sort_unstable();
-        if self.removed + self.had_nothing_to_remove == 0 {
-            assert!(self.counted.iter().copied().eq(0..self.counted.len() as u32), "an update is lost: {self:?}");
+        if self.removed + self.not_removed == 0 {
+            assert!(self.counted.iter().copied().eq(0..self.counted.len() as u32), "lost update: {self:?}");
             assert_eq!(after.unwrap_or(0), self.counted.len() as u32);
         } else {
-            assert!(after.unwrap_or(0) <= self.counted.len() as u32, "more than all updates: {self:?}, {after:?}");
+            assert!(
+                after.unwrap_or(0) <= self.counted.len() as u32,
+                "more than the number of updates: {self:?}, {after:?}"
+            );
         }
     }
 }
 
 fn load(device: &Arc<dyn Device>, program: &Arc<Program>) -> Box<dyn Session> {
-    // More than there are processors here, so that threads stop each other anywhere.
+    // More threads than processors, so that a thread may be preempted at any instruction.
     let options = LoadOptions::default().with_threads(NonZeroUsize::new(4));
     device.load(program, &options).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// The words of a packet as it came back that tell what its first call gave.
-fn told(packet: &[u8]) -> (u32, u32) {
+/// Returns the result words of a packet's first operation.
+fn first_result(packet: &[u8]) -> (u32, u32) {
     let word = |at: usize| u32::from_le_bytes(packet[at..at + 4].try_into().unwrap());
     (word(0), word(4))
 }
 
-/// Makes calls, one a packet, in batches of some size; gives what has happened to each key, and the
-/// map's words.
+/// Runs one operation per packet in batches of `size` packets; returns the history of each key and
+/// the map's words.
 fn run(
     device: &Arc<dyn Device>,
     program: &Arc<Program>,
@@ -98,34 +101,35 @@ fn run(
         let packets: Vec<Vec<u8>> = calls.iter().map(|call| packet(std::slice::from_ref(call))).collect();
         let done = session.run(Batch::from_packets(&packets).unwrap()).unwrap();
         for ((what, key), packet) in calls.iter().zip(done.batch.packets()) {
-            let (result, value) = told(packet);
-            seen.entry(key.clone()).or_default().note(*what, result, value);
+            let (result, value) = first_result(packet);
+            seen.entry(key.clone()).or_default().record(*what, result, value);
         }
     }
     (seen, session.map_words(0).unwrap())
 }
 
-/// Looks at all keys, at the memory, and whether a map that was full to somebody is full; gives the
-/// number of entries.
+/// Checks the history of every key and the map's memory, and that the map is full if an insertion
+/// failed. Returns the number of entries.
 fn check(map: &Declaration, (seen, words): (BTreeMap<Vec<u32>, KeyHistory>, Vec<u32>)) -> usize {
     memory(map, &words).unwrap_or_else(|wrong| panic!("{wrong}"));
     let mut after: BTreeMap<_, _> = rows(map, &words).into_iter().map(|row| (row.key, row.value[0])).collect();
     let entries = after.len();
     let is_full = words[HEADER_CLAIMED as usize] >= Layout::of(map).max_claimed;
     for (key, seen) in seen {
-        assert!(is_full || seen.full == 0, "no room for {key:x?} in a map that has");
+        assert!(is_full || seen.full == 0, "{key:x?} refused by a map that is not full");
         seen.check(after.remove(&key));
     }
-    assert!(after.is_empty(), "keys that nobody has made: {after:x?}");
+    assert!(after.is_empty(), "keys that no packet has inserted: {after:x?}");
     entries
 }
 
-/// Lengths of keys, in words, that one filter has a map of each for: `m1`, `m2` and so on.
+/// Key lengths in words. One filter has a map for each: `m1`, `m2` and so on.
 const LENGTHS: [u32; 11] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 16];
 
-/// A packet is the number of a map, among [`LENGTHS`], and the key's last word, by which alone keys
-/// differ. It counts the key, and is left what `filter`'s packets are.
-fn of_every_length() -> String {
+/// Returns the filter. A packet consists of the index of a map in [`LENGTHS`] and the last word of
+/// the key, the only word in which keys differ. The filter counts the key and writes the same
+/// results to the packet as `filter` does.
+fn filter_with_every_key_length() -> String {
     let maps = LENGTHS.map(|words| format!("//! map m{words}: hash key={words} value=1 entries=5\n")).concat();
     let count = |(number, words): (usize, u32)| {
         let key: Vec<String> = key(0, words)[..words as usize - 1].iter().map(|word| format!("{word}u")).collect();
@@ -160,11 +164,11 @@ fn of_every_length() -> String {
     )
 }
 
-/// Packets that lie side by side want the same key of the same map.
+/// Adjacent packets access the same key of the same map.
 #[test]
-fn all_packets_count_one_key() {
+fn concurrent_packets_count_one_key() {
     const KEY: u32 = 7;
-    let program = texts::in_wgsl("lengths.wgsl", &of_every_length());
+    let program = texts::in_wgsl("lengths.wgsl", &filter_with_every_key_length());
     devices::on_each("contention: one key of each length", |device| {
         let each = if device.info().kind == DeviceKind::Reference { 300 } else { 3000 };
         let packets: Vec<Vec<u8>> =
@@ -174,8 +178,8 @@ fn all_packets_count_one_key() {
         let packets: Vec<&[u8]> = done.batch.packets().collect();
         for (number, packets) in packets.chunks(each).enumerate() {
             let mut seen = KeyHistory::default();
-            for (result, value) in packets.iter().map(|packet| told(packet)) {
-                seen.note(Count(1), result, value);
+            for (result, value) in packets.iter().map(|packet| first_result(packet)) {
+                seen.record(Count(1), result, value);
             }
             let map = &program.maps()[number];
             let mut key = key(0, map.key);
@@ -187,10 +191,10 @@ fn all_packets_count_one_key() {
 }
 
 #[test]
-fn batches_of_any_size_count_few_keys() {
+fn batches_of_any_size_count_a_few_keys() {
     devices::on_each("contention: batches of all sizes", |device| {
         let program = program(MapKind::Hash, 3, 40);
-        // Groups of lanes that are full, all but, and a little more than that.
+        // Sizes around those of subgroups and work groups.
         for size in [1, 31, 32, 33, 63, 64, 65, 255, 1000] {
             let calls: Vec<Call> = (0..size * 2).map(|i| (Count(1), key(i as u32 % 5, 3))).collect();
             assert_eq!(check(&program.maps()[0], run(device, &program, &calls, size)), (size * 2).min(5), "{size}");
@@ -198,12 +202,12 @@ fn batches_of_any_size_count_few_keys() {
     });
 }
 
-/// How many keys a device is given at once: a million, or fewer for a reason.
+/// Returns the number of keys to insert concurrently: a million, or fewer on slow devices.
 fn many(device: &Arc<dyn Device>) -> u32 {
     let (count, reason) = match device.info().kind {
-        DeviceKind::Reference => (5_000, "it has no contention, and takes its time"),
+        DeviceKind::Reference => (5_000, "it is slow, and runs packets one by one"),
         DeviceKind::Software if device.info().id.starts_with("cuda") => {
-            (100_000, "a million take a minute where it is emulated")
+            (100_000, "a million take a minute on the emulated device")
         }
         _ => return 1_000_000,
     };
@@ -211,40 +215,40 @@ fn many(device: &Arc<dyn Device>) -> u32 {
     count
 }
 
-/// A batch of packets each of which makes a key of its own.
+/// Every packet of the batch inserts its own key.
 #[test]
-fn a_million_keys_are_made_at_once() {
+fn a_million_keys_are_inserted_concurrently() {
     const FIRST: u32 = 0xffff_fff5;
     devices::on_each("contention: a million keys", |device| {
         let count = many(device);
         let program = program(MapKind::Hash, 2, count);
         let mut session = load(device, &program);
-        // All numbers below `count`, in another order: it has no factor in common with this one.
+        // A permutation of the numbers below `count`, which has no factor in common with 7919.
         let numbers = (0..count).map(|i| (u64::from(i) * 7919 % u64::from(count)) as u32);
         let packets: Vec<Vec<u8>> = numbers.map(|number| packet(&[(Count(1), vec![FIRST, number])])).collect();
         let done = session.run(Batch::from_packets(&packets).unwrap()).unwrap();
         assert!(
-            done.batch.packets().all(|packet| told(packet) == (2, 0)),
-            "each makes its key, which counts nothing yet"
+            done.batch.packets().all(|packet| first_result(packet) == (2, 0)),
+            "each packet inserts its key with a count of 0"
         );
 
         let (words, layout) = (session.map_words(0).unwrap(), Layout::of(&program.maps()[0]));
         let mut is_there = vec![false; count as usize];
         for place in words[layout.slot_offset(0)..].chunks_exact(layout.stride as usize).filter(|place| place[0] != 0) {
-            // 31 bits a word, the lowest first (docs/reference/map-memory.md).
+            // Key words hold 31 bits each, lowest first (docs/reference/map-memory.md).
             let bits = |index: usize| place[index] & !KEY_WORD_WRITTEN;
             let (first, number) = (bits(0) | bits(1) << 31, bits(1) >> 1 | bits(2) << 30);
             let whole = first == FIRST && place[..3].iter().all(|word| word & KEY_WORD_WRITTEN != 0);
-            assert!(whole && place[3..] == [STATE_PRESENT, 1], "not what a packet has made: {place:x?}");
-            assert!(!std::mem::replace(&mut is_there[number as usize], true), "{number} has two places");
+            assert!(whole && place[3..] == [STATE_PRESENT, 1], "not an entry that a packet inserted: {place:x?}");
+            assert!(!std::mem::replace(&mut is_there[number as usize], true), "{number} has two slots");
         }
-        assert!(is_there.iter().all(|there| *there), "a key is lost");
+        assert!(is_there.iter().all(|there| *there), "lost key");
         assert_eq!((words[HEADER_CLAIMED as usize], words[HEADER_REMOVED as usize]), (count, 0));
     });
 }
 
 #[test]
-fn more_keys_come_than_there_is_room_for() {
+fn insertions_into_a_full_map_fail() {
     devices::on_each("contention: more keys than room", |device| {
         for (words, entries) in [(1, 300), (5, 700)] {
             let program = program(MapKind::Hash, words, entries);
@@ -254,13 +258,13 @@ fn more_keys_come_than_there_is_room_for() {
             let (seen, memory) = run(device, &program, &calls, calls.len());
             let full: u32 = seen.values().map(|seen| seen.full).sum();
             let made = check(map, (seen, memory));
-            assert!(made >= entries as usize && full > 0, "{made} entries, {full} times full");
+            assert!(made >= entries as usize && full > 0, "{made} entries, {full} failed insertions");
         }
     });
 }
 
 #[test]
-fn keys_come_and_go_within_a_batch() {
+fn keys_are_inserted_and_removed_within_a_batch() {
     devices::on_each("contention: insert and remove", |device| {
         for (kind, words) in [(MapKind::Hash, 1), (MapKind::Hash, 4), (MapKind::LruHash, 2)] {
             let program = program(kind, words, 60);
@@ -279,23 +283,23 @@ fn keys_come_and_go_within_a_batch() {
     });
 }
 
-/// How many lanes run in step, and how many groups side by side, changes nothing.
+/// The size of work groups must not affect results.
 #[test]
-fn work_groups_may_have_any_size() {
+fn results_do_not_depend_on_the_work_group_size() {
     let contended = [Find, Insert, Remove, Count(1)];
     let mut seen = BTreeSet::new();
     devices::on_each("contention: sizes of work groups", |device| {
-        // Once a device: how packets get there is another matter.
+        // Once per device: variants that differ in their transfers have the same kernels.
         if !seen.insert(device.info().id.clone()) {
             return;
         }
         for size in [1, 32, 256] {
             let Some(device) = devices::with_group_size(device, size) else {
-                return println!("{} has no work groups to say the size of", device.info().id);
+                return println!("{}: the size of work groups cannot be set", device.info().id);
             };
             let program = program(MapKind::Hash, 3, 300);
             let mut random = Random::new(u64::from(size), 1);
-            // One key, more keys than there is room for, and keys that come and go.
+            // A single key, more keys than fit, and keys that are inserted and removed.
             let one = vec![(Count(1), key(7, 3)); 3000];
             assert_eq!(check(&program.maps()[0], run(&device, &program, &one, one.len())), 1, "groups of {size}");
             let many: Vec<Call> = (0..6000).map(|_| (Count(1), key(random.below(1500), 3))).collect();
@@ -308,20 +312,17 @@ fn work_groups_may_have_any_size() {
     });
 }
 
-/// Outcomes that no order gives are found out.
+/// The check can fail: it rejects results that no order gives.
 #[test]
-fn what_no_order_gives_is_found() {
+fn impossible_histories_are_detected() {
     let wrong = |seen: KeyHistory, after| std::panic::catch_unwind(move || seen.check(after)).is_err();
-    assert!(!wrong(
-        KeyHistory { made: 2, removed: 1, was_there: 3, had_nothing_to_remove: 1, ..KeyHistory::default() },
-        Some(0)
-    ));
-    assert!(wrong(KeyHistory { made: 2, ..KeyHistory::default() }, Some(0)), "two have made it");
+    assert!(!wrong(KeyHistory { made: 2, removed: 1, existed: 3, not_removed: 1, ..KeyHistory::default() }, Some(0)));
+    assert!(wrong(KeyHistory { made: 2, ..KeyHistory::default() }, Some(0)), "inserted twice");
     assert!(
         wrong(KeyHistory { made: 1, counted: vec![0, 0], ..KeyHistory::default() }, Some(2)),
         "two have found nothing"
     );
-    assert!(wrong(KeyHistory { made: 1, counted: vec![0, 1], ..KeyHistory::default() }, Some(1)), "one is lost");
-    assert!(wrong(KeyHistory { removed: 1, ..KeyHistory::default() }, None), "what was not there is removed");
-    assert!(wrong(KeyHistory { was_there: 1, ..KeyHistory::default() }, None), "found, and never made");
+    assert!(wrong(KeyHistory { made: 1, counted: vec![0, 1], ..KeyHistory::default() }, Some(1)), "lost update");
+    assert!(wrong(KeyHistory { removed: 1, ..KeyHistory::default() }, None), "removed but never inserted");
+    assert!(wrong(KeyHistory { existed: 1, ..KeyHistory::default() }, None), "found but never inserted");
 }

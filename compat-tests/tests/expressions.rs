@@ -1,5 +1,5 @@
-//! Expressions on every device: what tcpdump takes is what passes, of the same packets; and
-//! programs that nobody would write, against an interpreter of classic BPF.
+//! Filter expressions on every device: a device passes the packets that tcpdump matches. Random
+//! classic BPF programs are compared with an independent interpreter.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use portcullis_compat_tests::expressions::reference::{self, Input};
 use portcullis_compat_tests::expressions::{Tcpdump, TcpdumpOutput, expressions, instructions, packets};
 use portcullis_compat_tests::{devices, layouts};
 use portcullis_conformance::corpora::Packet;
-use portcullis_conformance::layout::Watched;
+use portcullis_conformance::layout::GuardedArena;
 use portcullis_core::device::{Device, DeviceKind, LoadOptions};
 use portcullis_core::diagnostics::Source;
 use portcullis_core::interp::Interpreter;
@@ -19,11 +19,11 @@ use portcullis_core::packet::{ResizeRoom, Verdict};
 use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_cpu::vector::LaneProgram;
 
-/// Packets a batch: no power of two, so that groups of packets end anywhere.
+/// Packets per batch: not a power of two, so that batches end within a group of packets.
 const BATCH: usize = 3001;
 
-/// Expressions that tcpdump is to take, at least: those of libpcap 1.10.
-const LEAST: usize = 150;
+/// Minimum number of expressions that tcpdump must accept; libpcap 1.10 does.
+const MIN_EXPRESSIONS: usize = 150;
 
 fn program(name: &str, code: &[portcullis_bpf::Instruction], fuel: u32) -> Arc<Program> {
     let options = ProgramOptions::default().with_fuel(fuel);
@@ -31,12 +31,13 @@ fn program(name: &str, code: &[portcullis_bpf::Instruction], fuel: u32) -> Arc<P
     Arc::new(program.unwrap_or_else(|errors| panic!("{}\n{}", errors.render(), disassemble(code))))
 }
 
-/// The packets that a device passes, and those that it aborts. All others are dropped.
-fn judged(device: &Arc<dyn Device>, program: &Arc<Program>, packets: &[Packet]) -> [BTreeSet<u32>; 2] {
+/// Returns the numbers of the packets that a device passes and of those that it aborts. All others
+/// are dropped.
+fn passed_and_aborted(device: &Arc<dyn Device>, program: &Arc<Program>, packets: &[Packet]) -> [BTreeSet<u32>; 2] {
     let what = |error: &dyn std::fmt::Display| format!("{}: {}: {error}", device.info().id, program.source().name);
     let mut session = device.load(program, &LoadOptions::default()).unwrap_or_else(|e| panic!("{}", what(&e)));
-    let (batches, watched) =
-        Watched::lay_out(packets, BATCH, ResizeRoom::None).unwrap_or_else(|e| panic!("{}", what(&e)));
+    let (batches, guarded) =
+        GuardedArena::lay_out(packets, BATCH, ResizeRoom::None).unwrap_or_else(|e| panic!("{}", what(&e)));
     let [mut passed, mut aborted] = [BTreeSet::new(), BTreeSet::new()];
     let mut number = 0;
     for batch in batches {
@@ -51,12 +52,12 @@ fn judged(device: &Arc<dyn Device>, program: &Arc<Program>, packets: &[Packet]) 
             number += 1;
         }
     }
-    assert_eq!(watched.trespass(), None, "a byte that belongs to no packet was written to");
+    assert_eq!(guarded.stray_write(), None, "a byte that belongs to no packet was written to");
     [passed, aborted]
 }
 
-/// Everything that tcpdump says, where it is installed.
-fn said(suite: &str, packets: &[Packet]) -> Vec<(&'static str, TcpdumpOutput, Arc<Program>)> {
+/// Returns tcpdump's result for every expression that it accepts; none if it is not installed.
+fn run_tcpdump(suite: &str, packets: &[Packet]) -> Vec<(&'static str, TcpdumpOutput, Arc<Program>)> {
     let tcpdump = match Tcpdump::new(packets) {
         Ok(tcpdump) => tcpdump,
         Err(reason) => {
@@ -66,51 +67,58 @@ fn said(suite: &str, packets: &[Packet]) -> Vec<(&'static str, TcpdumpOutput, Ar
     };
     let mut all = Vec::new();
     for expression in expressions() {
-        match tcpdump.ask(expression) {
-            Ok(said) => {
-                let code = instructions(&said.numbers);
-                assert_eq!(disassemble(&code), said.listing, "{expression}");
-                all.push((expression, said, program(expression, &code, 32_768)));
+        match tcpdump.run(expression) {
+            Ok(output) => {
+                let code = instructions(&output.numbers);
+                assert_eq!(disassemble(&code), output.listing, "{expression}");
+                all.push((expression, output, program(expression, &code, 32_768)));
             }
-            // Each libpcap knows other words.
-            Err(reason) => println!("tcpdump takes no `{expression}`: {}", reason.trim_end()),
+            // Keywords differ between versions of libpcap.
+            Err(reason) => println!("tcpdump refuses `{expression}`: {}", reason.trim_end()),
         }
     }
-    assert!(all.len() >= LEAST, "tcpdump takes {} expressions", all.len());
+    assert!(all.len() >= MIN_EXPRESSIONS, "tcpdump accepts only {} expressions", all.len());
     all
 }
 
 #[test]
-fn every_device_passes_what_tcpdump_takes() {
+fn devices_pass_the_packets_that_tcpdump_matches() {
     let suite = "expressions, tcpdump";
     let packets = packets();
-    let said = said(suite, &packets);
-    if said.is_empty() {
+    let results = run_tcpdump(suite, &packets);
+    if results.is_empty() {
         return;
     }
-    assert!(said.iter().any(|(_, said, _)| !said.endless.is_empty()), "no packet leads round");
-    // Those that take all or nothing prove little.
-    let some = said.iter().filter(|(_, said, _)| !said.taken.is_empty() && said.taken.len() < packets.len()).count();
-    // Without captures there are protocols of which there is no packet.
+    assert!(results.iter().any(|(_, output, _)| !output.endless.is_empty()), "no packet leads to an endless loop");
+    // Expressions that match all packets or none prove little.
+    let some = results
+        .iter()
+        .filter(|(_, output, _)| !output.matched.is_empty() && output.matched.len() < packets.len())
+        .count();
+    // Some protocols occur in the captures only.
     let least = if portcullis_compat_tests::corpora::files().is_ok() { 8 } else { 7 };
-    assert!(some * 10 > said.len() * least, "{some} of {} expressions take some packets", said.len());
-    println!("{} expressions, {} packets, {some} of which take some of them", said.len(), packets.len());
+    assert!(some * 10 > results.len() * least, "{some} of {} expressions match some packets", results.len());
+    println!("{} expressions, {} packets; {some} expressions match some packets", results.len(), packets.len());
     devices::on_each(suite, |device| {
         let is_reference = device.info().kind == DeviceKind::Reference;
-        // The interpreter takes its time.
+        // The interpreter is slow.
         let step = if is_reference { 5 } else { 1 };
-        for (expression, said, program) in devices::share(device, &said, 30).step_by(step) {
-            let [passed, aborted] = judged(device, program, &packets);
-            assert_eq!(aborted, said.endless, "{}: `{expression}`: over these, tcpdump goes round", device.info().id);
-            if let Some(&number) = passed.symmetric_difference(&said.taken).next() {
+        for (expression, output, program) in devices::share(device, &results, 30).step_by(step) {
+            let [passed, aborted] = passed_and_aborted(device, program, &packets);
+            assert_eq!(aborted, output.endless, "{}: `{expression}`: tcpdump loops on these packets", device.info().id);
+            if let Some(&number) = passed.symmetric_difference(&output.matched).next() {
                 let packet = &packets[number as usize];
                 panic!(
                     "{}: `{expression}`: packet {number} is {}\n{:02x?}, {} bytes on the wire\n{}",
                     device.info().id,
-                    if said.taken.contains(&number) { "dropped, and tcpdump takes it" } else { "passed" },
+                    if output.matched.contains(&number) {
+                        "dropped, but tcpdump matches it"
+                    } else {
+                        "passed, but tcpdump does not match it"
+                    },
                     packet.bytes,
                     packet.metadata.wire_length,
-                    said.listing,
+                    output.listing,
                 );
             }
         }
@@ -118,27 +126,28 @@ fn every_device_passes_what_tcpdump_takes() {
 }
 
 #[test]
-fn packets_go_side_by_side_through_expressions_without_loops() {
+fn expressions_without_loops_have_a_vector_form() {
     let suite = "expressions, lanes";
-    let said = said(suite, &[]);
+    let results = run_tcpdump(suite, &[]);
     let mut loops = 0;
-    for (expression, said, program) in &said {
+    for (expression, output, program) in &results {
         if program.facts().max_iterations != Some(0) {
-            assert!(said.listing.contains("ja "), "{expression}: {}", said.listing);
+            assert!(output.listing.contains("ja "), "{expression}: {}", output.listing);
             loops += 1;
         } else if let Err(reason) = LaneProgram::trace(program) {
             panic!("{expression}: {reason}");
         }
     }
-    if !said.is_empty() {
-        assert!(loops < 12, "{loops} of {} have loops", said.len());
-        devices::record(suite, "cpu", "passed", &format!("{} expressions", said.len() - loops));
+    if !results.is_empty() {
+        assert!(loops < 12, "{loops} of {} have loops", results.len());
+        devices::record(suite, "cpu", "passed", &format!("{} expressions", results.len() - loops));
     }
 }
 
-/// What the reference has for a packet that a device was given, beside what the interpreter has.
+/// Random programs: the independent interpreter agrees with the reference interpreter, and that
+/// with every device.
 #[test]
-fn programs_of_any_kind_mean_the_same_everywhere() {
+fn random_programs_agree_with_an_independent_interpreter() {
     let mut random = Random(9);
     let cases: Vec<_> = (0..150)
         .map(|round| {
@@ -149,7 +158,7 @@ fn programs_of_any_kind_mean_the_same_everywhere() {
             (code, program, packets)
         })
         .collect();
-    let (mut taken, mut all) = (0, 0);
+    let (mut matched, mut all) = (0, 0);
     for (code, program, packets) in &cases {
         let interpreter = Interpreter::new(program).unwrap_or_else(|e| panic!("{e}"));
         for (number, packet) in (0..).zip(packets) {
@@ -158,15 +167,15 @@ fn programs_of_any_kind_mean_the_same_everywhere() {
             let verdict = interpreter.run(packet, &metadata).unwrap_or_else(|e| panic!("{e}")).verdict;
             let expected = reference::run(code, input, 1 << 16);
             let expected = expected.map(|value| if value == 0 { Verdict::Drop } else { Verdict::Pass });
-            // Loops may be out of fuel.
+            // A program with loops may run out of fuel.
             if verdict != Verdict::Aborted || program.facts().max_iterations.is_some() {
                 assert_eq!(Some(verdict), expected, "{packet:02x?}\n{}", disassemble(code));
             }
             all += 1;
-            taken += usize::from(verdict == Verdict::Pass);
+            matched += usize::from(verdict == Verdict::Pass);
         }
     }
-    assert!(taken * 20 > all && taken * 4 < all * 3, "{taken} of {all}");
+    assert!(matched * 20 > all && matched * 4 < all * 3, "{matched} of {all}");
     let cases: Vec<_> = cases
         .into_iter()
         .map(|(_, program, packets)| portcullis_compat_tests::harness::Case::new(program, packets))

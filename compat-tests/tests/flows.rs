@@ -1,5 +1,5 @@
-//! Flows in order: whatever the device, the batches and the threads, packets of a flow find what
-//! those before them have left.
+//! Packets of a flow run in order: whatever the device, the batch sizes and the number of threads,
+//! each finds the state that the packets before it left.
 
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
@@ -15,8 +15,9 @@ use portcullis_core::packet::Batch;
 use portcullis_core::program::Program;
 use portcullis_cpu::Cpu;
 
-/// A packet is its flow and its number in it. It passes where it is the next one, and is told how
-/// many came before. What order does not matter for is shared by all flows.
+/// Test filter. A packet has a flow and a sequence number; it passes if the number is the next one,
+/// and the filter writes the number of packets seen before into it. Results that do not depend on
+/// order are shared between flows.
 const IN_WGSL: &str = "
     //! map flows: hash key=2 value=3 entries=4096
     //! map sums: counter entries=2
@@ -36,7 +37,7 @@ const IN_WGSL: &str = "
         return select(XDP_DROP, XDP_PASS, before == number);
     }";
 
-/// Twin in OpenCL C, which also resizes packets by what came before.
+/// OpenCL C version, which also resizes packets depending on those before.
 const IN_C: &str = "
     //! map flows: hash key=2 value=3 entries=4096
     //! map sums: counter entries=2
@@ -59,29 +60,31 @@ const IN_C: &str = "
         return before == number ? XDP_PASS : XDP_DROP;
     }";
 
-/// Packets of so many flows, one in `large` of them of one and the same; some out of their order.
+/// Returns packets of `flows` flows. On average one in `large` packets belongs to flow 0; some have
+/// a wrong sequence number.
 fn packets(count: usize, flows: u32, large: u32, seed: u64) -> Vec<Vec<u8>> {
     let (mut random, mut numbers) = (Random::new(seed, 0), HashMap::<u32, u32>::new());
     let mut packet = || {
         let flow = if random.one_in(large) { 0 } else { random.below(flows) };
         let number = numbers.entry(flow).or_default();
-        let told = if random.one_in(50) { 77 } else { *number };
+        let sequence = if random.one_in(50) { 77 } else { *number };
         *number += 1;
-        let words = [flow, flow.wrapping_mul(0x9e37_79b9), told, 0];
+        let words = [flow, flow.wrapping_mul(0x9e37_79b9), sequence, 0];
         let length = 16 + random.below(50) as usize;
         words.iter().flat_map(|word| word.to_le_bytes()).chain([7; 50]).take(length).collect()
     };
     (0..count).map(|_| packet()).collect()
 }
 
-/// What comes of packets: verdicts and targets, packets, the maps' rows.
+/// Results of a run: return values, packets, rows of each map.
 type Outcome = (Vec<u32>, Vec<Vec<u8>>, Vec<Vec<Row>>);
 
-/// Sends packets in batches of these sizes, in turn, as many in flight as there may be.
+/// Submits packets in batches whose sizes cycle through `sizes`, up to the session's depth, and
+/// returns the results.
 fn outcome(session: &mut dyn Session, program: &Program, packets: &[Vec<u8>], sizes: &[usize]) -> Outcome {
     let (mut verdicts, mut left) = (Vec::new(), Vec::new());
     let mut collect = |session: &mut dyn Session| {
-        let done = session.complete().unwrap().expect("it is in flight");
+        let done = session.complete().unwrap().expect("a batch is in flight");
         verdicts.extend((0..done.batch.len()).map(|index| done.verdicts.get(index).to_return()));
         left.extend(done.batch.packets().map(<[u8]>::to_vec));
     };
@@ -106,26 +109,27 @@ fn options(threads: usize) -> LoadOptions {
     LoadOptions::default().with_threads(NonZeroUsize::new(threads))
 }
 
-/// Ways to hand batches over that filter packets side by side, and say so where a filter has flows.
+/// Dispatch methods that filter packets concurrently and therefore refuse filters with flows.
 const CONCURRENT: [Option<Dispatch>; 3] =
     [Some(Dispatch::Persistent), Some(Dispatch::WaitValue), Some(Dispatch::Graph)];
 
-/// A session for a filter with flows; none where batches are handed over in one of these ways,
-/// which has to say so.
+/// Loads a filter with flows. Returns `None` if the device's first dispatch method is one of
+/// [`CONCURRENT`], after checking that the error names the alternatives.
 fn load(device: &Arc<dyn Device>, program: &Arc<Program>, options: &LoadOptions) -> Option<Box<dyn Session>> {
     let loaded = device.load(program, options);
     if !CONCURRENT.contains(&device.info().dispatch.first().copied()) {
         return Some(loaded.unwrap_or_else(|error| panic!("{}: {error}", device.info().id)));
     }
-    let error = loaded.err().expect("packets are filtered side by side");
+    let error = loaded.err().expect("concurrent dispatch methods refuse filters with flows");
     assert!(error.to_string().contains("take `pipelined` or `inline`"), "{error}");
-    println!("flows are not for {}: {error}", device.info().id);
+    println!("skipped on {}: {error}", device.info().id);
     None
 }
 
 #[test]
 fn packets_of_a_flow_keep_their_order() {
-    // The last is one flow, of more packets and rounds of loops than llvmpipe lets one lane have.
+    // The last case is a single flow, with more packets and loop iterations than llvmpipe allows
+    // one lane.
     let cases = [
         (texts::in_wgsl("flows.wgsl", IN_WGSL), 6000, 2000, 1 << 31),
         (texts::in_wgsl("flows.wgsl", IN_WGSL), 6000, 300, 2),
@@ -137,7 +141,7 @@ fn packets_of_a_flow_keep_their_order() {
         let mut reference = InterpDevice::new().load(&program, &options(1)).unwrap();
         let wanted = outcome(&mut *reference, &program, &packets, &[packets.len()]);
         let passed = wanted.0.iter().filter(|verdict| **verdict == 2).count();
-        assert!(passed > packets.len() / 2, "{passed} came in order");
+        assert!(passed > packets.len() / 2, "only {passed} packets in order");
         (program, packets, wanted, flows)
     });
     devices::on_each("flows in order", |device: &Arc<dyn Device>| {
@@ -145,7 +149,7 @@ fn packets_of_a_flow_keep_their_order() {
             for (threads, sizes) in
                 [(2, &[packets.len()][..]), (2, &[1500, 1, 70, 2500]), (1, &[2000, 2, 0]), (5, &[1250])]
             {
-                // The reference is no other for more threads.
+                // The interpreter ignores the number of threads.
                 if device.info().id == "interp" && threads > 1 {
                     continue;
                 }
@@ -155,7 +159,7 @@ fn packets_of_a_flow_keep_their_order() {
                 let differs = (0..packets.len()).find(|&i| found.0[i] != wanted.0[i] || found.1[i] != wanted.1[i]);
                 if let Some(i) = differs {
                     let (found, wanted) = ((found.0[i], &found.1[i]), (wanted.0[i], &wanted.1[i]));
-                    panic!("packet {i}: {found:?}, and not {wanted:?}: {what}");
+                    panic!("packet {i}: got {found:?}, expected {wanted:?}: {what}");
                 }
                 assert_eq!(found.2, wanted.2, "{what}");
             }
@@ -163,10 +167,10 @@ fn packets_of_a_flow_keep_their_order() {
     });
 }
 
-/// The CPU, and how often a program was loaded there.
-struct Counted(Cpu, AtomicUsize);
+/// The CPU device with a count of its loads.
+struct CountingDevice(Cpu, AtomicUsize);
 
-impl Device for Counted {
+impl Device for CountingDevice {
     fn info(&self) -> &DeviceInfo {
         self.0.info()
     }
@@ -177,35 +181,35 @@ impl Device for Counted {
     }
 }
 
-/// Batches of one large flow go to the CPU, the maps with them, and come back when there are none
-/// any more.
+/// Batches dominated by one flow run on the CPU, which takes the maps over; they return to the
+/// device when such batches end.
 #[test]
-fn one_sided_batches_are_left_to_another_device() {
+fn batches_dominated_by_one_flow_move_to_another_device() {
     let program = texts::in_wgsl("flows.wgsl", IN_WGSL);
-    // Two thousand packets are a batch: five of many flows, six of one, seven of many.
+    // Batches have 2,000 packets: five of many flows, six dominated by one, seven of many.
     let mut all = packets(10_000, 800, 1 << 31, 1);
     all.extend(packets(12_000, 3, 2, 2));
     all.extend(packets(14_000, 800, 1 << 31, 3));
     let mut reference = InterpDevice::new().load(&program, &options(1)).unwrap();
     let wanted = outcome(&mut *reference, &program, &all, &[all.len()]);
-    devices::on_each("one-sided batches", |device: &Arc<dyn Device>| {
+    devices::on_each("batches dominated by one flow", |device: &Arc<dyn Device>| {
         if device.info().id == "interp" {
-            return println!("interp is what the others are held to");
+            return println!("skipped on interp, the reference");
         }
-        let counted = Arc::new(Counted(Cpu::new(), AtomicUsize::new(0)));
-        let options = options(2).with_elephant_flow_device(counted.clone() as Arc<dyn Device>);
+        let counting = Arc::new(CountingDevice(Cpu::new(), AtomicUsize::new(0)));
+        let options = options(2).with_elephant_flow_device(counting.clone() as Arc<dyn Device>);
         let Some(mut session) = load(device, &program, &options) else { return };
         let found = outcome(&mut *session, &program, &all, &[2000]);
-        assert!(found == wanted, "what comes of the packets");
+        assert!(found == wanted, "results differ");
         let looks = !device.info().id.starts_with("cpu");
-        assert_eq!(counted.1.load(Ordering::Relaxed), usize::from(looks), "loads on the other device");
+        assert_eq!(counting.1.load(Ordering::Relaxed), usize::from(looks), "loads on the other device");
     });
 }
 
-/// Batches that are in flight find what the host had written before they were submitted, and no
-/// more.
+/// A batch in flight sees the values that the host wrote before the batch was submitted, and no
+/// later ones.
 #[test]
-fn what_the_host_writes_stands_between_two_batches() {
+fn host_writes_take_effect_between_batches() {
     let text = "
         //! map a: array value=1 entries=100000
         fn xdp_filter(pkt: u32) -> u32 {
@@ -216,14 +220,14 @@ fn what_the_host_writes_stands_between_two_batches() {
         }";
     const HEADER: usize = 16;
     const PACKETS: u32 = 20_000;
-    devices::on_each("the host's words between batches", |device: &Arc<dyn Device>| {
+    devices::on_each("host writes between batches", |device: &Arc<dyn Device>| {
         let program = texts::in_wgsl("flows.wgsl", text);
         let mut session = device.load(&program, &LoadOptions::default()).unwrap();
         let packets: Vec<Vec<u8>> =
             (0..PACKETS).map(|at| [at, 0, 0, 0].iter().flat_map(|word: &u32| word.to_le_bytes()).collect()).collect();
         let mut wanted = Vec::new();
         let check = |session: &mut dyn Session, wanted: &mut Vec<u32>| {
-            let done = session.complete().unwrap().expect("it is in flight");
+            let done = session.complete().unwrap().expect("a batch is in flight");
             let wanted = wanted.remove(0);
             for packet in done.batch.packets() {
                 assert_eq!(u32::from_le_bytes(packet[4..8].try_into().unwrap()), wanted);
@@ -250,7 +254,7 @@ fn what_the_host_writes_stands_between_two_batches() {
     });
 }
 
-/// Far more keys than there is room for come and go.
+/// Inserts and removes far more keys than the map has entries.
 #[test]
 fn removed_keys_make_room_between_batches() {
     let text = "
@@ -279,10 +283,10 @@ fn removed_keys_make_room_between_batches() {
     });
 }
 
-/// An `lru_hash` of 1,000 entries, which meets 15,000 keys, one batch after the other. A hundred of
-/// them are in every batch, and are never lost; nor is anything of the last batches.
+/// Inserts 15,000 keys into an `lru_hash` of 1,000 entries, batch by batch. A hundred keys occur in
+/// every batch and must never be evicted; nor may keys of the last batches.
 #[test]
-fn what_was_not_used_for_longest_makes_room() {
+fn the_least_recently_used_keys_are_evicted() {
     let text = "
         //! map m: lru_hash key=1 value=1 entries=1000
         fn xdp_filter(pkt: u32) -> u32 {
@@ -305,12 +309,12 @@ fn what_was_not_used_for_longest_makes_room() {
             assert!(done.verdicts.actions().iter().all(|action| *action == 2), "round {round}");
         }
         let rows = rows(&program.maps()[0], &session.map_words(0).unwrap());
-        assert!(rows.len() < 2500, "{} keys are there", rows.len());
+        assert!(rows.len() < 2500, "{} keys are in the map", rows.len());
         for key in 0..100 {
             assert!(rows.contains(&Row { key: vec![key], value: vec![ROUNDS] }), "{key} was in every batch");
         }
         let last = 1000 + (ROUNDS - 3) * 300..1000 + ROUNDS * 300;
         let kept = rows.iter().filter(|row| last.contains(&row.key[0])).count();
-        assert_eq!(kept, last.len(), "what came last is there");
+        assert_eq!(kept, last.len(), "keys of the last batches");
     });
 }

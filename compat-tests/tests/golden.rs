@@ -21,7 +21,7 @@ use portcullis_wgsl as wgsl;
 
 const ALL: Lowering = Lowering::SPIRV;
 
-/// How declarations of the prelude's types, constants and buffers begin.
+/// Prefixes of the declarations of the prelude's types, constants and buffers.
 const PRELUDE_DATA: [&str; 10] = [
     "struct pc_metadata",
     "const XDP_",
@@ -43,7 +43,7 @@ fn sources() -> Vec<PathBuf> {
         .filter(|path| path.extension().is_some_and(|e| e == "wgsl") && !path.to_string_lossy().contains(".lowered."))
         .collect();
     paths.sort();
-    assert!(paths.len() >= 3, "the golden files are gone");
+    assert!(paths.len() >= 3, "golden files are missing");
     paths
 }
 
@@ -52,8 +52,8 @@ fn program(path: &Path) -> Program {
     wgsl::compile(&source, &ProgramOptions::default()).unwrap_or_else(|e| panic!("{}", e.render()))
 }
 
-/// The module with an entry point that filters the packet with the invocation's number and writes
-/// the verdict to the arena.
+/// Returns the module with an entry point that filters the packet of the invocation's number and
+/// writes the verdict to the arena.
 fn with_entry(lowered: &Lowered) -> naga::Module {
     let mut module = lowered.module.clone();
     let mut ty = |inner| module.types.insert(Type { name: None, inner }, Span::UNDEFINED);
@@ -113,8 +113,8 @@ fn declarations(text: &str) -> Vec<String> {
     declarations.iter().map(|item| item.trim_end().to_owned()).collect()
 }
 
-/// The source without the numbers that the writer makes names unique with, because passes may
-/// change them: `_e12`, `low_1`.
+/// Removes the numbers by which the writer makes names unique (`_e12`, `low_1`), because passes may
+/// change them.
 fn without_numbers(item: &str) -> String {
     let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
     item.split_inclusive(|c| !is_name(c))
@@ -128,20 +128,20 @@ fn without_numbers(item: &str) -> String {
         .collect()
 }
 
-/// The ways in which the writer begins a function.
+/// Returns the forms in which the writer begins a function.
 fn heads(function: &Function) -> [String; 2] {
     let name = function.name.as_deref().unwrap();
     // The writer appends an underscore to names that end in a digit.
     [format!("fn {name}("), format!("fn {name}_(")]
 }
 
-/// Compares with a golden file, or writes it.
+/// Compares with a golden file, or writes it with `UPDATE_GOLDEN=1`.
 fn check_golden(path: &Path, got: &str) {
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
         return fs::write(path, got).unwrap();
     }
     let want = fs::read_to_string(path).unwrap_or_default();
-    assert_eq!(got, want, "{} differs; UPDATE_GOLDEN=1 writes it anew", path.display());
+    assert_eq!(got, want, "{} differs; UPDATE_GOLDEN=1 rewrites it", path.display());
 }
 
 #[test]
@@ -167,7 +167,7 @@ fn opencl_c_filters_match_their_golden_files() {
         check_golden(&folder.join("golden/opencl_c").join(name), &(own.join("\n\n") + "\n"));
         count += 1;
     }
-    assert!(count >= 9, "the stock filters are gone");
+    assert!(count >= 9, "stock filters are missing");
 }
 
 #[test]
@@ -187,7 +187,7 @@ fn lowered_filters_match_their_golden_files() {
         let functions = program.module().functions.iter();
         let prelude: Vec<_> = functions.filter(|(f, _)| program.is_prelude(*f)).flat_map(|(_, f)| heads(f)).collect();
         let is_prelude = |item: &&String| prelude.iter().any(|head| item.starts_with(head));
-        // 64-bit integers must be gone, so the capability is not granted.
+        // Lowering must remove 64-bit integers, so the capability is not granted.
         let after = declarations(&text(&with_entry(&lowered), Capabilities::empty()));
         let before = declarations(&text(program.module(), Capabilities::SHADER_INT64));
         let old: Vec<String> = before.iter().filter(is_prelude).map(|item| without_numbers(item)).collect();

@@ -1,4 +1,5 @@
-//! The filters that the benches time ours against do the same work: they agree with the models.
+//! Checks the hand-written filters that benches use as a baseline against the models, so that both
+//! sides of a benchmark do the same work.
 
 #[path = "../../benches/hand_written/mod.rs"]
 mod hand_written;

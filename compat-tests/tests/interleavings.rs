@@ -1,5 +1,6 @@
-//! A few packets side by side on a small map, in every order that their operations may come in,
-//! with memory as relaxed as devices have it: the claim protocol of the prelude, in its own text.
+//! Model checking of the prelude's map operations: a few packets on a small map, in every
+//! interleaving of their operations and with weakly ordered memory. The prelude's own source is
+//! executed, with its protocol for claiming slots.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,17 +21,17 @@ fn program(text: &str) -> Arc<Program> {
     Arc::new(program.unwrap_or_else(|errors| panic!("{}\n{text}", errors.render())))
 }
 
-/// A map of eight places, five of which may be taken, and what is done to it.
+/// A map of eight slots, five of which may be claimed, and the packets' operations on it.
 struct Scenario {
     kind: MapKind,
-    /// Words of a key.
+    /// Key length in words.
     key: u32,
-    /// Entries before, and keys that were there and were removed.
+    /// Initial entries, and keys that were inserted and removed before.
     before: BTreeMap<Vec<u32>, u32>,
     gone: Vec<Vec<u32>>,
     packets: Vec<Vec<Call>>,
     order: Order,
-    whims: usize,
+    spurious_failures: usize,
 }
 
 impl Scenario {
@@ -43,7 +44,7 @@ impl Scenario {
             gone: Vec::new(),
             packets,
             order: Order::Relaxed,
-            whims: 1,
+            spurious_failures: 1,
         }
     }
 
@@ -52,14 +53,14 @@ impl Scenario {
         self
     }
 
-    /// Where compare and exchange fails for a reason alone: three packets have many states as it
-    /// is.
+    /// Disables spurious failures of compare-exchange, to limit the number of states with three
+    /// packets.
     fn strict(self) -> Scenario {
-        Scenario { whims: 0, ..self }
+        Scenario { spurious_failures: 0, ..self }
     }
 
-    /// Explores all orders; returns the number of outcomes and states, or the first incorrect
-    /// outcome.
+    /// Explores all interleavings; returns the number of outcomes and states, or the first
+    /// incorrect outcome.
     fn explored(&self, fault: Option<Fault>) -> Result<(usize, usize), String> {
         let program = program(&filter(self.kind, self.key, if self.kind == MapKind::Hash { 5 } else { 2 }));
         let map = &program.maps()[0];
@@ -71,7 +72,14 @@ impl Scenario {
         words[at..at + changed.len()].copy_from_slice(changed);
         words[HEADER_GENERATION as usize] = if self.kind == MapKind::LruHash { 3 } else { 0 };
         let packets = self.packets.iter().map(|calls| packet(calls)).collect();
-        let case = Case { program: &program, maps: vec![words], packets, order: self.order, whims: self.whims, fault };
+        let case = Case {
+            program: &program,
+            maps: vec![words],
+            packets,
+            order: self.order,
+            spurious_failures: self.spurious_failures,
+            fault,
+        };
         let check = Check { map, before: &self.before, packets: &self.packets };
         let (mut outcomes, mut wrong) = (0, None);
         let states = explore(&case, |outcome| {
@@ -96,9 +104,9 @@ impl Scenario {
     }
 }
 
-/// Keys that are the same up to this word in memory, and that all searches begin with at one place.
-/// Keys of two words are stored as three, those of three as four.
-fn alike(word: usize) -> Vec<Vec<u32>> {
+/// Returns keys that are equal in memory up to `word` and whose probe sequences start at the same
+/// slot. Keys of two words are stored as three, those of three as four.
+fn colliding_keys(word: usize) -> Vec<Vec<u32>> {
     let key = |i: u32| match word {
         0 => vec![i, 5],
         1 => vec![77, i << 2],
@@ -108,31 +116,31 @@ fn alike(word: usize) -> Vec<Vec<u32>> {
     (1..100).map(key).filter(|key| hash(key) & 7 == first).collect()
 }
 
-/// Keys of one word, which are stored as two, that differ in the second alone; searches begin with
-/// them at one place.
-fn of_one_word() -> [Vec<u32>; 2] {
-    let low = (1..).find(|low| hash(&[*low]) & 7 == hash(&[low | 1 << 31]) & 7).expect("there is one");
+/// Returns two keys of one word, which are stored as two words, that differ in the second stored
+/// word only. Their probe sequences start at the same slot.
+fn colliding_one_word_keys() -> [Vec<u32>; 2] {
+    let low = (1..).find(|low| hash(&[*low]) & 7 == hash(&[low | 1 << 31]) & 7).expect("some key collides");
     [vec![low], vec![low | 1 << 31]]
 }
 
 #[test]
-fn a_key_is_made_once_and_has_one_place() {
+fn a_key_is_inserted_once_into_one_slot() {
     for word in 0..3 {
-        let keys = alike(word);
+        let keys = colliding_keys(word);
         let [a, b, ..] = &keys[..] else { unreachable!() };
         Scenario::of(vec![vec![(Count(1), a.clone())], vec![(Count(2), b.clone())]]).holds("two make two keys alike");
     }
-    let a = &alike(1)[0];
+    let a = &colliding_keys(1)[0];
     Scenario::of(vec![vec![(Count(1), a.clone())], vec![(Count(2), a.clone())]]).holds("two make one key");
     Scenario::of(vec![vec![(Insert, a.clone())], vec![(Find, a.clone()), (Find, a.clone())]]).holds("one looks on");
-    let [a, b] = of_one_word();
+    let [a, b] = colliding_one_word_keys();
     let three = [(Count(1), a.clone()), (Count(2), a.clone()), (Insert, b)].map(|call| vec![call]);
     Scenario::of(three.to_vec()).strict().holds("three make two keys alike");
 }
 
 #[test]
-fn removing_and_making_a_key_come_in_some_order() {
-    let a = &alike(2)[0];
+fn removals_and_insertions_are_linearizable() {
+    let a = &colliding_keys(2)[0];
     let calls = |whats: &[What]| whats.iter().map(|what| (*what, a.clone())).collect::<Vec<_>>();
     for packets in [
         vec![calls(&[Remove]), calls(&[Insert])],
@@ -143,39 +151,39 @@ fn removing_and_making_a_key_come_in_some_order() {
     ] {
         let what = format!("{packets:?}");
         let scenario = || Scenario::of(packets.clone());
-        scenario().before(&[a]).holds(&format!("{what}, where it is"));
-        scenario().holds(&format!("{what}, where it is not"));
-        Scenario { gone: vec![a.clone()], ..scenario() }.holds(&format!("{what}, where it was removed"));
+        scenario().before(&[a]).holds(&format!("{what}, key present"));
+        scenario().holds(&format!("{what}, key absent"));
+        Scenario { gone: vec![a.clone()], ..scenario() }.holds(&format!("{what}, key removed before"));
     }
-    // Places of removed keys are for those keys alone.
-    let [a, b] = of_one_word();
+    // A removed key's slot is reused by that key only.
+    let [a, b] = colliding_one_word_keys();
     for packets in [[(Insert, a.clone()), (Insert, a.clone())], [(Insert, a.clone()), (Insert, b.clone())]] {
         let packets = packets.map(|call| vec![call]).to_vec();
         let scenario = Scenario { gone: vec![b.clone()], ..Scenario::of(packets.clone()) };
-        scenario.holds(&format!("{packets:?}, where {b:?} was removed"));
+        scenario.holds(&format!("{packets:?}, {b:?} removed before"));
     }
     let scenario = Scenario::of(vec![vec![(Remove, a.clone())], vec![(Find, b.clone())]]).before(&[&a, &b]);
-    scenario.holds("one looks for a key behind one that another removes");
+    scenario.holds("a lookup probes past a slot that another packet removes");
     let three = [(Remove, a.clone()), (Remove, a.clone()), (Insert, a.clone())].map(|call| vec![call]);
-    Scenario::of(three.to_vec()).before(&[&a]).strict().holds("two remove what a third makes");
+    Scenario::of(three.to_vec()).before(&[&a]).strict().holds("two packets remove a key that a third inserts");
 }
 
 #[test]
-fn a_full_map_says_so_and_loses_nothing() {
+fn a_full_map_refuses_keys_and_loses_none() {
     let keys: Vec<Vec<u32>> = (1..).map(|i| vec![i]).take(7).collect();
     let there: Vec<&Vec<u32>> = keys[..4].iter().collect();
     let each = [keys[4].clone(), keys[5].clone(), keys[0].clone()].map(|key| vec![(Count(1), key)]);
-    Scenario::of(each[..2].to_vec()).before(&there).holds("two make a fifth and a sixth key");
-    Scenario::of(each.to_vec()).before(&there).strict().holds("and one is there");
+    Scenario::of(each[..2].to_vec()).before(&there).holds("two packets insert a fifth and a sixth key");
+    Scenario::of(each.to_vec()).before(&there).strict().holds("the same, and a third packet counts a present key");
     let five: Vec<&Vec<u32>> = keys[..5].iter().collect();
     Scenario::of(vec![vec![(Insert, keys[5].clone())], vec![(Remove, keys[0].clone()), (Insert, keys[0].clone())]])
         .before(&five)
-        .holds("one makes a sixth while another makes room that does not count");
+        .holds("one packet inserts a sixth key while another removes and reinserts its own");
 }
 
 #[test]
-fn what_is_used_is_stamped() {
-    let [a, b] = of_one_word();
+fn lru_hash_operations_stamp_entries() {
+    let [a, b] = colliding_one_word_keys();
     for packets in [
         [(Insert, a.clone()), (Insert, a.clone())],
         [(Count(1), a.clone()), (Find, a.clone())],
@@ -187,7 +195,8 @@ fn what_is_used_is_stamped() {
     }
 }
 
-/// The carry of a counter is added apart, and of several that compare and exchange one does.
+/// The carry of a counter is added by a separate operation, and of several compare-exchanges one
+/// succeeds.
 #[test]
 fn sums_and_exchanges_are_exact() {
     let text = "
@@ -203,10 +212,11 @@ fn sums_and_exchanges_are_exact() {
     let amounts = [u32::MAX, 5, 0x8000_0000];
     let maps = || vec![[vec![0; HEADER_WORDS as usize], vec![0, 0]].concat(), vec![0; HEADER_WORDS as usize + 1]];
     let packets = amounts.map(|amount| amount.to_le_bytes().to_vec()).to_vec();
-    let case = Case { program: &program, maps: maps(), packets, order: Order::Relaxed, whims: 1, fault: None };
+    let case =
+        Case { program: &program, maps: maps(), packets, order: Order::Relaxed, spurious_failures: 1, fault: None };
     let mut winners = std::collections::BTreeSet::new();
     explore(&case, |outcome| {
-        let [low, high] = outcome.maps[0][HEADER_WORDS as usize..] else { panic!("one sum") };
+        let [low, high] = outcome.maps[0][HEADER_WORDS as usize..] else { panic!("the counter has one entry") };
         assert_eq!(
             u64::from(low) | u64::from(high) << 32,
             amounts.iter().map(|amount| u64::from(*amount)).sum::<u64>()
@@ -214,33 +224,39 @@ fn sums_and_exchanges_are_exact() {
         let before = outcome.packets.iter().map(|(_, bytes)| u32::from_le_bytes(bytes[..4].try_into().unwrap()));
         let first: Vec<u32> =
             amounts.into_iter().zip(before.clone()).filter(|(_, b)| *b == 0).map(|(a, _)| a).collect();
-        assert_eq!(first.len(), 1, "one has found nothing");
+        assert_eq!(first.len(), 1, "one compare-exchange found the initial value");
         assert!(before.into_iter().all(|before| before == 0 || before == first[0]));
         assert_eq!(outcome.maps[1][HEADER_WORDS as usize], first[0]);
         winners.insert(first[0]);
     })
     .unwrap_or_else(|waits| panic!("{waits:?}"));
-    assert_eq!(winners.len(), 3, "any may be the first");
+    assert_eq!(winners.len(), 3, "each of the packets may be the first");
 }
 
-/// A protocol that is wrong is found out.
+/// The checker can fail: it rejects an incorrect protocol.
 #[test]
-fn what_is_wrong_is_found() {
-    let keys = alike(1);
+fn incorrect_protocols_are_detected() {
+    let keys = colliding_keys(1);
     let [a, b, ..] = &keys[..] else { unreachable!() };
     let found = |fault, packets: Vec<Vec<Call>>, before: &[&Vec<u32>], what: &str| {
-        let scenario = Scenario { order: Order::Sequential, whims: 0, ..Scenario::of(packets).before(before) };
+        let scenario =
+            Scenario { order: Order::Sequential, spurious_failures: 0, ..Scenario::of(packets).before(before) };
         let wrong = scenario.explored(Some(fault)).expect_err(what);
         assert!(wrong.contains(what), "{fault:?}: {wrong}");
     };
     let two = |x: &Vec<u32>, y: &Vec<u32>, what| vec![vec![(what, x.clone())], vec![(what, y.clone())]];
-    found(Fault::InTwo, two(a, a, Insert), &[], "the header counts 2 places");
-    found(Fault::InTwo, two(a, b, Insert), &[], "");
-    let skipped = Fault::Skipped { word: 1, header: HEADER_WORDS as usize, stride: 5 };
-    found(skipped, two(a, b, Insert), &[], "a place has half a key");
-    let apart = alike(0);
-    found(Fault::Lost(HEADER_CLAIMED as usize), two(&apart[0], &apart[1], Insert), &[], "the header counts 1 places");
-    found(Fault::Lost(HEADER_REMOVED as usize), two(a, b, Remove), &[a, b], "and 1 of removed keys");
-    let value = Fault::Lost(HEADER_WORDS as usize + (hash(a) & 7) as usize * 5 + 4);
+    found(Fault::SplitExchange, two(a, a, Insert), &[], "the header counts 2 slots");
+    found(Fault::SplitExchange, two(a, b, Insert), &[], "");
+    let skipped = Fault::SkippedClaim { word: 1, header: HEADER_WORDS as usize, stride: 5 };
+    found(skipped, two(a, b, Insert), &[], "a slot has half a key");
+    let apart = colliding_keys(0);
+    found(
+        Fault::SplitAddition(HEADER_CLAIMED as usize),
+        two(&apart[0], &apart[1], Insert),
+        &[],
+        "the header counts 1 slots",
+    );
+    found(Fault::SplitAddition(HEADER_REMOVED as usize), two(a, b, Remove), &[a, b], "and 1 removed keys");
+    let value = Fault::SplitAddition(HEADER_WORDS as usize + (hash(a) & 7) as usize * 5 + 4);
     found(value, two(a, a, Count(1)), &[], "no order of");
 }

@@ -1,5 +1,5 @@
-//! Filters as the CPU takes several packets at a time ([`lanes`]): which fit that form, and that
-//! they mean there what the reference says.
+//! The CPU's vector form of filters ([`lanes`]): which filters have one, and that its results are
+//! those of the reference interpreter.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use portcullis_core::device::{Device, DeviceError};
 use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_cpu::vector::LaneProgram;
 
-/// Name, with its ending, and program of every stock filter.
+/// Returns the file name and program of every stock filter.
 fn stock_filters() -> Vec<(String, Arc<Program>)> {
     let mut all = Vec::new();
     for &(name, text) in stock::FILTERS.iter().chain(stock::STATEFUL_WGSL) {
@@ -27,29 +27,29 @@ fn stock_filters() -> Vec<(String, Arc<Program>)> {
     all
 }
 
-/// Filters without a vector form: packets of a flow must run in order.
-const APART: [&str; 4] = ["conntrack_fw", "policer", "syn_flood", "token_bucket"];
+/// Filters without a vector form, because packets of a flow must run in order.
+const SCALAR_ONLY: [&str; 4] = ["conntrack_fw", "policer", "syn_flood", "token_bucket"];
 
 #[test]
-fn stock_filters_fit_but_for_those_with_flows() {
-    let mut apart = Vec::new();
+fn stock_filters_without_flows_have_a_vector_form() {
+    let mut scalar_only = Vec::new();
     for (name, program) in stock_filters() {
         match LaneProgram::trace(&program) {
             Ok(traced) => println!("{name:22} {:5} operations", traced.operations()),
             Err(reason) => {
-                println!("{name:22} does not fit: {reason}");
+                println!("{name:22} has no vector form: {reason}");
                 assert!(program.has_flows(), "{name}: {reason}");
-                apart.push(name);
+                scalar_only.push(name);
             }
         }
     }
     let expected: Vec<String> =
-        APART.iter().flat_map(|name| ["cl", "wgsl"].map(|ending| format!("{name}.{ending}"))).collect();
-    apart.sort();
-    assert_eq!(apart, expected);
+        SCALAR_ONLY.iter().flat_map(|name| ["cl", "wgsl"].map(|ending| format!("{name}.{ending}"))).collect();
+    scalar_only.sort();
+    assert_eq!(scalar_only, expected);
 }
 
-/// Compares a filter without maps, in groups that are full and in others.
+/// Compares a filter without maps, in full and partial groups of packets.
 fn compare(name: &str, program: &Arc<Program>, corpus: &Corpus) {
     let case = Case::new(program.clone(), corpus.packets.clone());
     case.compare(&Lanes::new(), &[1003]).unwrap_or_else(|m| panic!("{name} over {}: {m}", corpus.name));
@@ -57,13 +57,13 @@ fn compare(name: &str, program: &Arc<Program>, corpus: &Corpus) {
 
 fn corpora() -> [Corpus; 2] {
     let mut synthetic = corpora::synthetic();
-    // One in five, of every length.
+    // One packet in five, of every length.
     synthetic.packets = synthetic.packets.into_iter().step_by(5).collect();
     [corpora::hostile(), synthetic]
 }
 
 #[test]
-fn stock_filters_mean_the_same() {
+fn stock_filters_agree_with_the_interpreter() {
     let corpora = corpora();
     let packets: Vec<Vec<u8>> = traffic(&Spec::default()).into_iter().map(|packet| packet.bytes).take(1200).collect();
     let device: Arc<dyn Device> = Arc::new(Lanes::new());
@@ -81,7 +81,7 @@ fn stock_filters_mean_the_same() {
 }
 
 #[test]
-fn hand_written_filters_mean_the_same() {
+fn hand_written_filters_agree_with_the_interpreter() {
     let corpora = corpora();
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/filters");
     let mut count = 0;
@@ -91,9 +91,9 @@ fn hand_written_filters_mean_the_same() {
         let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{name}: {e}"));
         let program = texts::in_opencl_c(&name, &text);
         if program.facts().uses_float {
-            // Outside the promise of identical results.
+            // Identical results are not promised for floating point.
             assert_eq!(LaneProgram::trace(&program).err().as_deref(), Some("floating point"), "{name}");
-            println!("{name} does not fit: floating point");
+            println!("{name} has no vector form: floating point");
             continue;
         }
         corpora.iter().for_each(|corpus| compare(&name, &program, corpus));
@@ -103,24 +103,24 @@ fn hand_written_filters_mean_the_same() {
 }
 
 #[test]
-fn operators_mean_the_same() {
+fn operators_agree_with_the_interpreter() {
     let device: Arc<dyn Device> = Arc::new(Lanes::new());
     operators::check(&device, &operators::cases(&operators::TYPES));
 }
 
-/// So little that some filters run out of it.
+/// Fuel limit, low enough for some filters to exhaust it.
 const FUEL: u32 = 300;
 
-/// How many filters, where somebody wants more than [`FILTERS`].
+/// Environment variable with the number of filters, [`FILTERS`] by default.
 const COUNT: &str = "PORTCULLIS_RANDOM_FILTERS";
 
 const FILTERS: u64 = 150;
 
 #[test]
-fn random_filters_mean_the_same() {
-    let mut apart = Vec::new();
+fn random_filters_agree_with_the_interpreter() {
+    let mut scalar_only = Vec::new();
     let count = match std::env::var(COUNT) {
-        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{COUNT}={text} is no number")),
+        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{COUNT}={text} is not a number")),
         Err(_) => FILTERS,
     };
     for seed in 0..count {
@@ -131,19 +131,21 @@ fn random_filters_mean_the_same() {
         match Case::new(program, packets).compare(&Lanes::new(), &[43, 7]) {
             Ok(()) => {}
             Err(mismatch) => match mismatch.what {
-                What::Device(DeviceError::Unsupported { ref reason, .. }) => apart.push(format!("{seed}: {reason}")),
+                What::Device(DeviceError::Unsupported { ref reason, .. }) => {
+                    scalar_only.push(format!("{seed}: {reason}"))
+                }
                 _ => panic!("seed {seed}: {mismatch}"),
             },
         }
     }
-    println!("{} of {count} random filters do not fit\n{}", apart.len(), apart.join("\n"));
-    assert!(apart.len() as u64 * 10 <= count, "{}", apart.join("\n"));
+    println!("{} of {count} random filters have no vector form\n{}", scalar_only.len(), scalar_only.join("\n"));
+    assert!(scalar_only.len() as u64 * 10 <= count, "{}", scalar_only.join("\n"));
 }
 
 #[test]
-fn random_filters_with_maps_mean_the_same() {
+fn random_filters_with_maps_agree_with_the_interpreter() {
     let device: Arc<dyn Device> = Arc::new(Lanes::new());
-    let (mut fit, mut apart) = (0, Vec::new());
+    let (mut fit, mut scalar_only) = (0, Vec::new());
     for seed in 0..40 {
         let filter = generator::filter(seed, &Config { maps: Some(Maps::OneByOne), ..Config::varied(seed) });
         let options = ProgramOptions::default().with_parameters(filter.parameters).with_fuel(FUEL);
@@ -153,9 +155,9 @@ fn random_filters_with_maps_mean_the_same() {
                 with_maps::check(&device, &program, Maps::OneByOne, &generator::packets(seed, 60));
                 fit += 1;
             }
-            Err(reason) => apart.push(format!("{seed}: {reason}")),
+            Err(reason) => scalar_only.push(format!("{seed}: {reason}")),
         }
     }
-    println!("{} random filters with maps do not fit\n{}", apart.len(), apart.join("\n"));
-    assert!(fit >= 36, "{}", apart.join("\n"));
+    println!("{} random filters with maps have no vector form\n{}", scalar_only.len(), scalar_only.join("\n"));
+    assert!(fit >= 36, "{}", scalar_only.join("\n"));
 }

@@ -1,6 +1,6 @@
-//! What filters do with what they have just loaded: shift it, mask it, compare it with a constant.
-//! Code generators take short cuts there (one byte instead of four, bytes compared as they lie),
-//! and where a load may lie outside the packet. The model reads the packet byte by byte.
+//! Loads followed by shifts, masks and comparisons with constants. Code generators optimise these
+//! patterns (a byte instead of a word, comparison without byte swap), also if a load may be outside
+//! the packet. The model reads the packet byte by byte.
 
 use portcullis_compat_tests::{devices, harness, texts};
 use portcullis_core::device::LoadOptions;
@@ -12,7 +12,7 @@ use rand_pcg::Pcg64Mcg;
 const FILTERS: u64 = 12;
 /// Number of cases that a device with a slow compiler runs.
 const SHARE: usize = 6;
-/// Terms in each filter.
+/// Number of terms in each filter.
 const TERMS: usize = 40;
 
 const LOADS: [(&str, usize, bool); 5] = [
@@ -22,7 +22,7 @@ const LOADS: [(&str, usize, bool); 5] = [
     ("load_be32", 4, true),
     ("load_le32", 4, false),
 ];
-/// Around what a header has, and around what may be read without looking.
+/// Offsets of header fields, and around the number of bytes that may be read without a check.
 const OFFSETS: [u32; 15] = [0, 1, 3, 12, 14, 20, 23, 33, 60, 63, 64, 123, 126, 128, 0xffff_fffd];
 const SHIFTS: [u32; 7] = [0, 4, 8, 12, 16, 24, 31];
 const MASKS: [u32; 9] = [0, 1, 0xff, 0xff00, 0x1fff, 0xffff, 0xff_00ff, 0xff00_0000, u32::MAX];
@@ -30,12 +30,12 @@ type Comparison = (&'static str, fn(u32, u32) -> bool);
 const COMPARISONS: [Comparison; 4] =
     [("==", |a, b| a == b), ("!=", |a, b| a != b), ("<", |a, b| a < b), (">=", |a, b| a >= b)];
 
-/// A number made of one load.
+/// An expression that consists of one load and the operations applied to it.
 struct Term {
     load: (&'static str, usize, bool),
     offset: u32,
     /// Whether the first byte of the packet is added to the offset.
-    moves: bool,
+    adds_first_byte: bool,
     steps: Vec<Step>,
 }
 
@@ -48,15 +48,15 @@ enum Step {
 impl Term {
     fn random(rng: &mut Pcg64Mcg) -> Term {
         fn one<T: Copy>(rng: &mut Pcg64Mcg, of: &[T]) -> T {
-            *of.choose(rng).expect("there are some")
+            *of.choose(rng).expect("the list is not empty")
         }
         let load = one(rng, &LOADS);
-        // What the value may be, with the bytes that packets have: constants to compare it with.
+        // A value that the load may return for the bytes of `packets`, to be compared with.
         let mut like = u32::from_le_bytes(std::array::from_fn(|_| rng.random_range(0..3)));
         if load.1 < 4 {
             like &= (1 << (8 * load.1)) - 1;
         }
-        // A byte, a masked comparison, or anything.
+        // Extract a byte, compare a masked value, or any sequence.
         let kinds: Vec<u32> = match rng.random_range(0..3) {
             0 => vec![0, 3],
             1 => vec![1, 2],
@@ -77,11 +77,11 @@ impl Term {
             _ => Step::Mask(0xff),
         });
         let steps = steps.collect();
-        Term { load, offset: one(rng, &OFFSETS), moves: rng.random(), steps }
+        Term { load, offset: one(rng, &OFFSETS), adds_first_byte: rng.random(), steps }
     }
 
     fn text(&self) -> String {
-        let moved = if self.moves { " + load_u8(pkt, 0u)" } else { "" };
+        let moved = if self.adds_first_byte { " + load_u8(pkt, 0u)" } else { "" };
         let mut text = format!("{}(pkt, {}u{moved})", self.load.0, self.offset);
         for step in &self.steps {
             text = match step {
@@ -95,7 +95,7 @@ impl Term {
 
     fn value(&self, packet: &[u8]) -> u32 {
         let (_, size, big) = self.load;
-        let first = if self.moves { packet.first().copied().unwrap_or(0) } else { 0 };
+        let first = if self.adds_first_byte { packet.first().copied().unwrap_or(0) } else { 0 };
         let at = u64::from(self.offset.wrapping_add(u32::from(first)));
         let mut value = 0u32;
         if at + size as u64 <= packet.len() as u64 {
@@ -121,13 +121,13 @@ impl Term {
     }
 }
 
-/// A filter that redirects to what its terms come to together, cut to 24 bits.
+/// Returns a filter that redirects to the low 24 bits of a hash of its terms, and the terms.
 fn filter(seed: u64) -> (String, Vec<Term>) {
     let mut rng = Pcg64Mcg::seed_from_u64(seed);
     let terms: Vec<Term> = (0..TERMS).map(|_| Term::random(&mut rng)).collect();
     let mut text = String::from("fn xdp_filter(pkt: u32) -> u32 {\n    var sum = 1u;\n");
     for (index, term) in terms.iter().enumerate() {
-        // Some behind a check, which may prove them or not.
+        // Some loads follow a length check, which may or may not prove them.
         match index % 6 {
             2..=4 => text += &format!("    if pkt_len(pkt) >= 64u {{ sum = sum * 31u + {}; }}\n", term.text()),
             5 => text += &format!("    if pkt_len(pkt) < 130u || sum == 0u {{ sum = sum * 31u + {}; }}\n", term.text()),
@@ -153,14 +153,14 @@ fn model(terms: &[Term], packet: &[u8]) -> u32 {
     sum & 0xff_ffff
 }
 
-/// Of every length around those that matter, of few different bytes.
+/// Returns packets of every length below 200, with few distinct bytes.
 fn packets() -> Vec<Vec<u8>> {
     let mut rng = Pcg64Mcg::seed_from_u64(7);
     (0..200).map(|length| (0..length).map(|_| rng.random_range(0..3)).collect()).collect()
 }
 
 #[test]
-fn loads_come_out_alike() {
+fn loads_agree_with_the_model() {
     let packets = packets();
     let case = |(text, terms): (String, _)| {
         let case = harness::Case::new(texts::in_wgsl("loads.wgsl", &text), packets.clone());
@@ -170,9 +170,11 @@ fn loads_come_out_alike() {
     devices::on_each("loads", |device| {
         for (text, terms, case) in devices::share(device, &filters, SHARE) {
             case.compare(&**device, &[packets.len()]).unwrap_or_else(|m| panic!("{m}"));
-            // The reference is on trial too.
+            // Compare with the model too, since the interpreter itself may be wrong.
             let mut session = device.load(case.program(), &LoadOptions::default()).unwrap_or_else(|e| panic!("{e}"));
-            let done = session.run(Batch::from_packets(&packets).expect("they fit")).unwrap_or_else(|e| panic!("{e}"));
+            let done = session
+                .run(Batch::from_packets(&packets).expect("the packets fit into one batch"))
+                .unwrap_or_else(|e| panic!("{e}"));
             for (packet, verdict) in packets.iter().zip(done.verdicts.iter()) {
                 assert_eq!(verdict.to_return() >> 8, model(terms, packet), "{packet:?}\n{text}");
             }

@@ -1,4 +1,4 @@
-//! Handles of the host's on maps, against maps of Rust, and against what filters find.
+//! Typed map handles of the host, compared with Rust's collections and with what filters find.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -26,7 +26,7 @@ fn program(kind: &str) -> Arc<Program> {
             let host = hosts_find(key);
             sums_add(numbers_read(1u, 2u), 0xffffffffu);
             if host == MAP_NONE { return XDP_DROP; }
-            // The MAC, and how often it was met.
+            // The MAC address and its hit count.
             store_be16(pkt, 20u, hosts_read(host, 0u));
             store_be32(pkt, 22u, hosts_read(host, 1u));
             hosts_add(host, 2u, 1u);
@@ -50,8 +50,8 @@ fn packet(key: &Key) -> Vec<u8> {
     [&key.0.octets()[..], &port, &[0; 42]].concat()
 }
 
-/// A copy and single look-ups are of one mind, and of the model's.
-fn agree(hosts: &MapHandle<Key, Host>, session: &mut dyn Session, model: &BTreeMap<Key, Host>) {
+/// Asserts that a snapshot and single lookups agree with the model.
+fn assert_agrees(hosts: &MapHandle<Key, Host>, session: &mut dyn Session, model: &BTreeMap<Key, Host>) {
     let rows = hosts.snapshot(session).unwrap();
     assert_eq!(rows.iter().collect::<BTreeMap<_, _>>(), *model);
     let in_order: Vec<Key> = rows.iter().map(|(key, _)| key).collect();
@@ -63,7 +63,7 @@ fn agree(hosts: &MapHandle<Key, Host>, session: &mut dyn Session, model: &BTreeM
 }
 
 #[test]
-fn handles_are_maps_of_rust() {
+fn handles_behave_like_rust_maps() {
     devices::on_each("handles on maps", |device: &Arc<dyn Device>| {
         ["hash", "lru_hash"].into_iter().for_each(|kind| a_handle_is_a_map_of_rust(device, kind));
     });
@@ -89,7 +89,7 @@ fn a_handle_is_a_map_of_rust(device: &Arc<dyn Device>, kind: &str) {
             Ok::<(), UpdateError>(())
         })
         .unwrap();
-    agree(&hosts, session, &model);
+    assert_agrees(&hosts, session, &model);
     for seed in [5, 302] {
         hosts.set(session, &key(seed), &([7; 6], 7)).unwrap();
         model.insert(key(seed), ([7; 6], 7));
@@ -98,9 +98,9 @@ fn a_handle_is_a_map_of_rust(device: &Arc<dyn Device>, kind: &str) {
         assert_eq!(hosts.remove(session, &key(seed)).unwrap(), there);
         model.remove(&key(seed));
     }
-    agree(&hosts, session, &model);
+    assert_agrees(&hosts, session, &model);
 
-    // Filters find what was set, and what they write is found here.
+    // Filters read what the host has written, and the host reads what filters have written.
     let numbers = MapHandle::<u32, [u32; 3]>::open(&program, "numbers").unwrap();
     numbers.set(session, &1, &[0, 0, 3]).unwrap();
     let keys: Vec<Key> = (0..350).map(key).collect();
@@ -113,7 +113,7 @@ fn a_handle_is_a_map_of_rust(device: &Arc<dyn Device>, kind: &str) {
             *met += 1;
         }
     }
-    agree(&hosts, session, &model);
+    assert_agrees(&hosts, session, &model);
 
     let sums = MapHandle::<u32, u64>::open(&program, "sums").unwrap();
     assert_eq!(sums.get(session, &3).unwrap(), Some(350 * 0xffff_ffff));
@@ -129,7 +129,7 @@ fn a_handle_is_a_map_of_rust(device: &Arc<dyn Device>, kind: &str) {
 }
 
 #[test]
-fn an_update_is_there_as_a_whole_or_not_at_all() {
+fn updates_are_applied_completely_or_not_at_all() {
     devices::on_each("updates of maps", |device: &Arc<dyn Device>| {
         let program = program("hash");
         let mut session = device.load(&program, &LoadOptions::default()).unwrap();
@@ -140,7 +140,7 @@ fn an_update_is_there_as_a_whole_or_not_at_all() {
             small.snapshot(session).unwrap().iter().map(|(key, ())| key).collect()
         };
         small.set(session, &address(1), &()).unwrap();
-        // Eight places, of which five may be taken.
+        // Eight slots, of which five may be claimed.
         let full = small.update(session, |rows| {
             assert!(rows.remove(&address(1)));
             (2..=7).try_for_each(|last| rows.set(&address(last), &()))
@@ -151,7 +151,7 @@ fn an_update_is_there_as_a_whole_or_not_at_all() {
             Err::<(), DeviceError>(DeviceError::Cancelled)
         });
         assert_eq!((cancelled, rows(session)), (Err(DeviceError::Cancelled), vec![address(1)]));
-        // Those that were removed make room, also within an update.
+        // Removed entries free their slots, within an update as well.
         for round in 0..20 {
             small
                 .update(session, |rows| {
@@ -168,7 +168,7 @@ fn an_update_is_there_as_a_whole_or_not_at_all() {
 }
 
 #[test]
-fn updates_stand_between_the_batches_in_flight() {
+fn updates_take_effect_between_batches_in_flight() {
     devices::on_each("updates between batches", |device: &Arc<dyn Device>| {
         let program = program("hash");
         let options = LoadOptions::default().with_depth(3);
@@ -178,13 +178,13 @@ fn updates_stand_between_the_batches_in_flight() {
         let keys: Vec<Key> = (0..200).map(key).collect();
         let batch = || Batch::from_packets(&keys.iter().map(packet).collect::<Vec<_>>()).unwrap();
         let mut passed = Vec::new();
-        // Each round one host more, and what was met until then counted.
+        // Each round adds a host and verifies the hit counts so far.
         for round in 0..6_u64 {
             session.submit(batch()).unwrap();
             let met: u64 = hosts.snapshot(session).unwrap().iter().map(|(_, (_, met))| met).sum();
             assert_eq!(met, (0..=round).sum::<u64>());
             hosts.set(session, &keys[round as usize], &([1; 6], 0)).unwrap();
-            // One that no batch meets, since none is submitted while it is there.
+            // No batch is submitted while this entry exists, so none finds it.
             hosts.set(session, &keys[150], &([1; 6], 0)).unwrap();
             assert!(hosts.remove(session, &keys[150]).unwrap());
             if session.in_flight() == session.depth() {
@@ -198,22 +198,22 @@ fn updates_stand_between_the_batches_in_flight() {
     });
 }
 
-/// A session that counts the words of maps that are read and written.
-struct Counting {
+/// A session that counts the map words that are read and written.
+struct CountingSession {
     session: Box<dyn Session>,
     moved: usize,
 }
 
-impl Counting {
-    /// Words that something moves, and what comes of it.
-    fn moves<T>(&mut self, of: impl FnOnce(&mut Counting) -> T) -> (T, usize) {
+impl CountingSession {
+    /// Runs `of`; returns its result and the number of words transferred.
+    fn count_words<T>(&mut self, of: impl FnOnce(&mut CountingSession) -> T) -> (T, usize) {
         self.moved = 0;
         let result = of(self);
         (result, self.moved)
     }
 }
 
-impl Session for Counting {
+impl Session for CountingSession {
     fn import(&mut self, span: &Arc<Span>) -> Result<Imported, DeviceError> {
         self.session.import(span)
     }
@@ -251,12 +251,12 @@ impl Session for Counting {
     }
 }
 
-impl Instrumented for Counting {}
+impl Instrumented for CountingSession {}
 
-/// Single entries of a map that is as full as it gets, beside a model: that what is there is right,
-/// that the filter finds it, and that little of the map is moved for it.
+/// Single-entry operations on a map that is as full as possible: they agree with a model, the
+/// filter finds the results, and they transfer little of the map.
 #[test]
-fn single_entries_move_a_few_places() {
+fn single_entry_operations_transfer_few_slots() {
     const HEADER: usize = 16;
     let text = "
         //! map flows: KIND key=2 value=2 entries=ENTRIES
@@ -266,13 +266,13 @@ fn single_entries_move_a_few_places() {
             return redirect(flows_read(flow, 1u));
         }";
     devices::on_each("single entries", |device: &Arc<dyn Device>| {
-        // Places: 8192, of which 5734 are taken at most.
+        // The tables have 8192 slots, of which at most 5734 may be claimed.
         for (kind, entries, stride) in [("hash", 5734_u32, 6), ("lru_hash", 2867, 7)] {
             let text = text.replace("KIND", kind).replace("ENTRIES", &entries.to_string());
             let program = wgsl::compile(&Source::new("flows.wgsl", text), &ProgramOptions::default()).unwrap();
             let program = Arc::new(program);
             let session = device.load(&program, &LoadOptions::default()).unwrap();
-            let mut session = Counting { session, moved: 0 };
+            let mut session = CountingSession { session, moved: 0 };
             let flows = MapHandle::<(Ipv4Addr, u32), (u32, u32)>::open(&program, "flows").unwrap();
             let key = |seed: u32| (Ipv4Addr::from_bits(seed.wrapping_mul(0x9e37_79b1)), seed % 5);
             let most = 5734;
@@ -280,53 +280,53 @@ fn single_entries_move_a_few_places() {
                 .update(&mut session, |rows| (0..most - 200).try_for_each(|seed| rows.set(&key(seed), &(seed, 0))))
                 .unwrap();
             let mut model: BTreeMap<_, _> = (0..most - 200).map(|seed| (key(seed), (seed, 0))).collect();
-            // What a search looks at: at most 128 places, and nearly always those that are read at
-            // first.
+            // Words that one search reads at most: 128 slots. Nearly all searches end within the
+            // first read.
             let most_of_one = HEADER + 3 + (8 * 32 + 120 + 1) * stride;
             let mut moved = Vec::new();
             for round in 0..200 {
-                // A new one, one over the old, one that is gone and one that never was; and look at
-                // each of them.
+                // Sets a new and an existing entry, removes an existing entry twice and an absent
+                // one, and looks each of them up.
                 let (new, old, gone) = (most - 200 + round, 7 * round, 7 * round + 3);
                 for seed in [new, old] {
                     let value = (round, seed % 1000);
-                    moved.push(session.moves(|it| flows.set(it, &key(seed), &value).unwrap()).1);
+                    moved.push(session.count_words(|it| flows.set(it, &key(seed), &value).unwrap()).1);
                     model.insert(key(seed), value);
                 }
                 for seed in [gone, gone, 100_000 + round] {
-                    let (there, words) = session.moves(|it| flows.remove(it, &key(seed)).unwrap());
+                    let (there, words) = session.count_words(|it| flows.remove(it, &key(seed)).unwrap());
                     assert_eq!(there, model.remove(&key(seed)).is_some(), "{seed}");
                     moved.push(words);
                 }
                 for seed in [new, old, gone, gone + 1, 100_000 + round] {
-                    let (found, words) = session.moves(|it| flows.get(it, &key(seed)).unwrap());
+                    let (found, words) = session.count_words(|it| flows.get(it, &key(seed)).unwrap());
                     assert_eq!(found, model.get(&key(seed)).copied(), "{seed}");
                     moved.push(words);
                 }
             }
             let each = moved.iter().sum::<usize>() / moved.len();
-            assert!(each < HEADER + 2 * 32 * stride, "{each} words an entry");
-            let rows = |session: &mut Counting| -> BTreeMap<_, _> {
+            assert!(each < HEADER + 2 * 32 * stride, "{each} words per operation");
+            let rows = |session: &mut CountingSession| -> BTreeMap<_, _> {
                 let rows = flows.snapshot(session).unwrap();
-                assert_eq!(rows.table().claimed_slots(), most, "each key has a place");
+                assert_eq!(rows.table().claimed_slots(), most, "each key has a slot");
                 rows.iter().collect()
             };
             assert_eq!(rows(&mut session), model);
 
-            // There is no room for a new key, until those that were removed are forgotten; but
-            // these have their places.
+            // A new key only fits after the table has been rebuilt without the removed keys, but a
+            // removed key still has its slot.
             let one = key(3);
-            let (set, words) = session.moves(|it| flows.set(it, &one, &(1, 1)));
+            let (set, words) = session.count_words(|it| flows.set(it, &one, &(1, 1)));
             assert_eq!(set, Ok(()));
             moved.push(words);
             model.insert(one, (1, 1));
             assert_eq!(rows(&mut session), model);
-            let (set, words) = session.moves(|it| flows.set(it, &key(200_000), &(2, 2)));
+            let (set, words) = session.count_words(|it| flows.set(it, &key(200_000), &(2, 2)));
             assert_eq!(set, Ok(()));
-            assert!(words > 2 * 8192 * stride, "a copy of all, back and forth");
+            assert!(words > 2 * 8192 * stride, "the whole map is read and written");
             model.insert(key(200_000), (2, 2));
             for seed in 0.. {
-                let (set, words) = session.moves(|it| flows.set(it, &key(300_000 + seed), &(3, 3)));
+                let (set, words) = session.count_words(|it| flows.set(it, &key(300_000 + seed), &(3, 3)));
                 moved.push(words);
                 if set.is_err() {
                     assert_eq!((set, model.len()), (Err(UpdateError::MapFull(MapFull)), most as usize));
@@ -337,7 +337,7 @@ fn single_entries_move_a_few_places() {
             assert_eq!(rows(&mut session), model);
             assert!(moved.iter().all(|words| *words <= most_of_one), "{moved:?}");
 
-            // Filters find what is there.
+            // Filters find the current entries.
             let seeds: Vec<u32> = (0..most).step_by(3).chain(200_000..200_002).chain(299_990..300_200).collect();
             let packet = |seed: &u32| {
                 let (address, number) = key(*seed);
@@ -353,9 +353,9 @@ fn single_entries_move_a_few_places() {
     });
 }
 
-/// Maps by number, and values of prefixes that are there.
+/// Arrays, counters and values of existing prefixes are transferred one by one.
 #[test]
-fn values_by_number_and_by_prefix_move_alone() {
+fn array_and_prefix_values_are_transferred_alone() {
     let text = "
         //! map numbers: array value=3 entries=5000
         //! map sums: counter entries=5000
@@ -371,34 +371,34 @@ fn values_by_number_and_by_prefix_move_alone() {
     let program = Arc::new(program);
     devices::on_each("single values", |device: &Arc<dyn Device>| {
         let session = device.load(&program, &LoadOptions::default()).unwrap();
-        let mut session = Counting { session, moved: 0 };
+        let mut session = CountingSession { session, moved: 0 };
         let numbers = MapHandle::<u32, [u32; 3]>::open(&program, "numbers").unwrap();
         let sums = MapHandle::<u32, u64>::open(&program, "sums").unwrap();
         for (number, value) in [(0, [1, 2, 3]), (4999, [4, 5, 6])] {
-            assert_eq!(session.moves(|it| numbers.set(it, &number, &value).unwrap()), ((), 3));
-            assert_eq!(session.moves(|it| numbers.get(it, &number).unwrap()), (Some(value), 3));
-            assert_eq!(session.moves(|it| sums.set(it, &number, &u64::MAX).unwrap()), ((), 2));
-            assert_eq!(session.moves(|it| sums.remove(it, &number).unwrap()), (true, 2));
-            assert_eq!(session.moves(|it| sums.get(it, &number).unwrap()), (Some(0), 2));
+            assert_eq!(session.count_words(|it| numbers.set(it, &number, &value).unwrap()), ((), 3));
+            assert_eq!(session.count_words(|it| numbers.get(it, &number).unwrap()), (Some(value), 3));
+            assert_eq!(session.count_words(|it| sums.set(it, &number, &u64::MAX).unwrap()), ((), 2));
+            assert_eq!(session.count_words(|it| sums.remove(it, &number).unwrap()), (true, 2));
+            assert_eq!(session.count_words(|it| sums.get(it, &number).unwrap()), (Some(0), 2));
         }
-        assert_eq!(session.moves(|it| numbers.get(it, &5000).unwrap()), (None, 0));
-        assert_eq!(session.moves(|it| numbers.remove(it, &5000).unwrap()), (false, 0));
+        assert_eq!(session.count_words(|it| numbers.get(it, &5000).unwrap()), (None, 0));
+        assert_eq!(session.count_words(|it| numbers.remove(it, &5000).unwrap()), (false, 0));
         assert!(numbers.remove(&mut session, &4999).unwrap());
         assert_eq!(numbers.snapshot(&mut session).unwrap().iter().filter(|row| row.1 != [0; 3]).count(), 1);
 
         let routes = MapHandle::<Prefix<Ipv4Addr>, u32>::open(&program, "routes").unwrap();
         let prefix = |second: u8| Prefix { address: Ipv4Addr::new(10, second, 0, 0), length: 16 };
         routes.update(&mut session, |rows| (0..=255).try_for_each(|second| rows.set(&prefix(second), &7))).unwrap();
-        // The prefixes, and one value.
+        // Transfers the prefixes and one value.
         let (prefixes, all) = (5000 * 2, session.map_words(2).unwrap().len());
-        assert_eq!(session.moves(|it| routes.set(it, &prefix(9), &8).unwrap()), ((), prefixes + 1));
-        assert_eq!(session.moves(|it| routes.get(it, &prefix(9)).unwrap()), (Some(8), prefixes + 1));
+        assert_eq!(session.count_words(|it| routes.set(it, &prefix(9), &8).unwrap()), ((), prefixes + 1));
+        assert_eq!(session.count_words(|it| routes.get(it, &prefix(9)).unwrap()), (Some(8), prefixes + 1));
         let shorter = Prefix { length: 15, ..prefix(8) };
-        assert_eq!(session.moves(|it| routes.get(it, &shorter).unwrap()), (None, prefixes));
-        assert_eq!(session.moves(|it| routes.remove(it, &shorter).unwrap()), (false, prefixes));
-        let (there, words) = session.moves(|it| routes.remove(it, &prefix(200)).unwrap());
-        assert!(there && words > all, "the trie is made again");
-        // Of this one the filter only reads values, so that prefixes may share them.
+        assert_eq!(session.count_words(|it| routes.get(it, &shorter).unwrap()), (None, prefixes));
+        assert_eq!(session.count_words(|it| routes.remove(it, &shorter).unwrap()), (false, prefixes));
+        let (there, words) = session.count_words(|it| routes.remove(it, &prefix(200)).unwrap());
+        assert!(there && words > all, "the trie is rebuilt");
+        // The filter only reads values of this map, so several prefixes may share one.
         let shared = MapHandle::<Prefix<Ipv4Addr>, u32>::open(&program, "shared").unwrap();
         shared.update(&mut session, |rows| (0..=255).try_for_each(|second| rows.set(&prefix(second), &100))).unwrap();
         shared.set(&mut session, &prefix(9), &200).unwrap();
@@ -411,7 +411,7 @@ fn values_by_number_and_by_prefix_move_alone() {
 }
 
 #[test]
-fn prefixes_are_keys_as_well() {
+fn prefixes_are_keys() {
     let text = "
         //! map routes: lpm key=1 value=1 entries=200
         fn xdp_filter(pkt: u32) -> u32 {
@@ -450,7 +450,7 @@ fn prefixes_are_keys_as_well() {
         assert_eq!(routes.snapshot(session).unwrap().iter().collect::<BTreeMap<_, _>>(), model);
         assert_eq!(routes.get(session, &prefix(0x0a00_0000, 9)).unwrap(), Some(9999));
         assert_eq!(routes.get(session, &prefix(0x0b00_0000, 9)).unwrap(), None);
-        // The longest that an address begins with, of all there are.
+        // The model searches all prefixes for the longest match.
         let addresses: Vec<u32> = (0..500_u32).map(|n| 0x0a00_0000 | n.wrapping_mul(0x9e37_79b9) >> 8).collect();
         let longest = |address: u32| {
             let fits = model.iter().filter(|(it, _)| prefix(address, it.length).address == it.address);
@@ -469,7 +469,7 @@ fn prefixes_are_keys_as_well() {
 }
 
 #[test]
-fn types_are_those_that_are_declared() {
+fn handle_types_must_match_the_declaration() {
     let program = program("hash");
     let opened = |error: OpenError| error.to_string();
     let none = MapHandle::<u32, u32>::open(&program, "host").map(drop).map_err(opened);
@@ -481,7 +481,7 @@ fn types_are_those_that_are_declared() {
 }
 
 #[test]
-fn words_are_those_that_filters_load() {
+fn keys_and_values_are_the_words_that_filters_load() {
     fn is<T: Words + PartialEq + std::fmt::Debug>(value: T, wanted: &[u32]) {
         let mut words = vec![0; T::COUNT];
         value.write(&mut words);

@@ -1,5 +1,5 @@
-//! Maps on every device: one packet after the other it is the interpreter, and all at once what
-//! some order of the packets would give.
+//! Map operations on every device: packets one by one give the interpreter's results, and packets
+//! that run concurrently give those of some sequential order.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -27,8 +27,9 @@ fn all_rows(program: &Program, session: &mut dyn Session) -> Vec<Vec<Row>> {
     maps.map(|(number, map)| rows(map, &session.map_words(number).unwrap())).collect()
 }
 
-/// Every operation, by the packet's first word; keys of `words` words, each of few values.
-fn everything(words: u32) -> String {
+/// Returns a filter with every map operation, selected by the packet's first word; keys have
+/// `words` words, each with few distinct values.
+fn every_operation(words: u32) -> String {
     let key = |i| format!("load_le32(pkt, {}u) & 0x80000001u", 4 + 4 * i);
     let key = (0..words).map(key).collect::<Vec<_>>().join(", ");
     let key = match words {
@@ -60,8 +61,8 @@ fn everything(words: u32) -> String {
     )
 }
 
-/// Runs a filter with keys of `words` words packet by packet, and its twin in the interpreter.
-fn is_the_interpreter(device: &Arc<dyn Device>, program: &Arc<Program>, twin: &Arc<Program>, words: u32) {
+/// Runs a filter packet by packet, and `twin` in the interpreter, and asserts that both agree.
+fn assert_agrees_with_interpreter(device: &Arc<dyn Device>, program: &Arc<Program>, twin: &Arc<Program>, words: u32) {
     let mut session = load(device, program);
     let mut reference = InterpDevice::new().load(twin, &LoadOptions::default()).unwrap();
     let mut random = Random::new(u64::from(words), 0);
@@ -76,16 +77,16 @@ fn is_the_interpreter(device: &Arc<dyn Device>, program: &Arc<Program>, twin: &A
 }
 
 #[test]
-fn one_packet_after_the_other_is_the_interpreter() {
+fn packets_one_by_one_agree_with_the_interpreter() {
     devices::on_each("maps, packet by packet", |device| {
         for words in [1, 3, 10] {
-            let program = texts::in_wgsl("maps.wgsl", &everything(words));
-            is_the_interpreter(device, &program, &program, words);
+            let program = texts::in_wgsl("maps.wgsl", &every_operation(words));
+            assert_agrees_with_interpreter(device, &program, &program, words);
         }
     });
 }
 
-/// So many maps, of all kinds in turns.
+/// Returns a filter with `count` maps, of each kind in turn.
 fn many(count: usize) -> String {
     let (mut lines, mut body) = (String::new(), String::new());
     for number in 0..count {
@@ -109,9 +110,9 @@ fn many(count: usize) -> String {
 }
 
 #[test]
-fn as_many_maps_as_there_may_be_are_those_of_the_interpreter() {
-    devices::on_each("as many maps as there may be", |device| {
-        // Of the first all devices bind enough.
+fn the_maximum_number_of_maps_agrees_with_the_interpreter() {
+    devices::on_each("the maximum number of maps", |device| {
+        // Every device supports the first count.
         for count in [24, MAX_MAPS] {
             let program = texts::in_wgsl("many.wgsl", &many(count));
             assert_eq!(program.maps().len(), count);
@@ -119,7 +120,7 @@ fn as_many_maps_as_there_may_be_are_those_of_the_interpreter() {
             let mut session = match device.load(&program, &LoadOptions::default()) {
                 Ok(session) => session,
                 Err(error) if count == MAX_MAPS && device.info().id.starts_with("wgpu") && few(&error) => {
-                    return println!("not run on {} with {count}: {error}", device.info().id);
+                    return println!("skipped on {} with {count} maps: {error}", device.info().id);
                 }
                 Err(error) => panic!("{error}"),
             };
@@ -135,7 +136,7 @@ fn as_many_maps_as_there_may_be_are_those_of_the_interpreter() {
     });
 }
 
-/// Keys that share all but the last word, so that packets meet in the middle of a place.
+/// Keys share all but the last word, so that concurrent packets compare and write the same slot.
 const CONTENDED: &str = "
     //! map seen: hash key=10 value=1 entries=3000
     //! map sum: counter entries=1
@@ -150,9 +151,9 @@ const CONTENDED: &str = "
     }";
 
 #[test]
-fn packets_that_want_the_same_key_make_it_once() {
+fn concurrent_packets_insert_a_key_once() {
     const PACKETS: u32 = 20_000;
-    devices::on_each("maps, all at once", |device| {
+    devices::on_each("maps, concurrent packets", |device| {
         let program = texts::in_wgsl("maps.wgsl", CONTENDED);
         for keys in [1, 2, 100, 3000] {
             let mut session = load(device, &program);
@@ -161,8 +162,8 @@ fn packets_that_want_the_same_key_make_it_once() {
             let done = session.run(batch(&packets)).unwrap();
             let wanted: BTreeSet<u32> = packets.iter().map(|packet| packet[0]).collect();
             let made = done.verdicts.actions().iter().filter(|action| **action == 2).count();
-            assert_eq!(made, wanted.len(), "{keys} keys, each made by one packet");
-            assert!(!done.verdicts.actions().contains(&0), "{keys} keys, for all of which there is room");
+            assert_eq!(made, wanted.len(), "{keys} keys, each inserted by one packet");
+            assert!(!done.verdicts.actions().contains(&0), "{keys} keys, all of which fit");
             let [seen, sum] = &all_rows(&program, &mut *session)[..] else { panic!("two maps") };
             assert!(seen.iter().map(|row| row.key[9]).eq(wanted), "{keys} keys");
             let total: u64 = seen.iter().map(|row| u64::from(row.value[0])).sum();
@@ -173,9 +174,9 @@ fn packets_that_want_the_same_key_make_it_once() {
     });
 }
 
-/// [`everything`] in OpenCL C. A key is what that language has for it: a number, a structure, an
-/// array.
-fn everything_in_opencl_c(words: u32) -> String {
+/// Returns [`every_operation`] in OpenCL C. Keys use the type natural for their length: a number, a
+/// structure, an array.
+fn every_operation_in_opencl_c(words: u32) -> String {
     let word = |i| format!("load_le32(pkt, {}) & 0x80000001u", 4 + 4 * i);
     let words_of_it = (0..words).map(word).collect::<Vec<_>>().join(", ");
     let (key, given) = match words {
@@ -208,13 +209,13 @@ fn everything_in_opencl_c(words: u32) -> String {
 }
 
 #[test]
-fn opencl_c_has_the_maps_of_wgsl() {
+fn opencl_c_maps_agree_with_wgsl() {
     devices::on_each("maps in OpenCL C, packet by packet", |device| {
         for words in [1, 3, 10] {
-            let twin = texts::in_wgsl("maps.wgsl", &everything(words));
-            let program = texts::in_opencl_c("maps.cl", &everything_in_opencl_c(words));
+            let twin = texts::in_wgsl("maps.wgsl", &every_operation(words));
+            let program = texts::in_opencl_c("maps.cl", &every_operation_in_opencl_c(words));
             assert!(program.maps().iter().map(|map| &map.name).eq(twin.maps().iter().map(|map| &map.name)));
-            is_the_interpreter(device, &program, &twin, words);
+            assert_agrees_with_interpreter(device, &program, &twin, words);
         }
     });
 }
@@ -233,10 +234,10 @@ const CONTENDED_IN_OPENCL_C: &str = "
         return map_is_new(entry) ? XDP_PASS : XDP_DROP;
     }";
 
-/// Which of the packets makes an entry is not said; how many do, and what the maps are in the end,
-/// is.
+/// Which packet inserts an entry is unspecified; the number of insertions and the final maps are
+/// not.
 #[test]
-fn opencl_c_makes_a_key_once_as_wgsl_does() {
+fn concurrent_packets_insert_a_key_once_in_opencl_c() {
     let twin = texts::in_wgsl("maps.wgsl", CONTENDED);
     let program = texts::in_opencl_c("maps.cl", CONTENDED_IN_OPENCL_C);
     let outcome = |program: &Arc<Program>, session: &mut dyn Session, packets: &[Vec<u32>]| {
@@ -253,11 +254,11 @@ fn opencl_c_makes_a_key_once_as_wgsl_does() {
         let wanted = outcome(&twin, &mut *reference, &packets);
         (keys, packets, wanted)
     });
-    devices::on_each("maps in OpenCL C, all at once", |device| {
+    devices::on_each("maps in OpenCL C, concurrent packets", |device| {
         for (keys, packets, wanted) in &each {
             let mut session = load(device, &program);
             let found = outcome(&program, &mut *session, packets);
-            assert_eq!(found.0, wanted.0, "{keys} keys, each made by one packet");
+            assert_eq!(found.0, wanted.0, "{keys} keys, each inserted by one packet");
             assert_eq!(found.1, wanted.1, "{keys} keys: the packets");
             assert_eq!(found.2, wanted.2, "{keys} keys: the maps");
         }

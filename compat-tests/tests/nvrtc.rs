@@ -1,5 +1,5 @@
-//! What the cuda backend gives to NVRTC is taken by it and by ptxas, for three generations of GPUs,
-//! and no register of a stock filter is spilled. No GPU is needed.
+//! NVRTC and ptxas accept the sources that the cuda backend generates, for three GPU generations,
+//! and stock filters spill no registers. No GPU is needed.
 
 use std::path::{Path, PathBuf};
 
@@ -13,10 +13,10 @@ use portcullis_core::program::{Program, ProgramOptions};
 
 const SUITE: &str = "NVRTC and ptxas";
 
-/// Random filters, each for one of the architectures.
+/// Number of random filters; each is compiled for one of the architectures.
 const RANDOM_FILTERS: u64 = 60;
 
-/// ptxas, where there are both it and NVRTC.
+/// Returns the path of ptxas, or `None` unless NVRTC is present as well.
 fn compilers() -> Option<PathBuf> {
     let ptxas = std::env::var_os(PTXAS).map(PathBuf::from);
     let absent = |reason: &str| {
@@ -35,11 +35,11 @@ fn passed(remark: &str) {
     devices::record(SUITE, "nvrtc", "passed", &format!("NVRTC {major}.{minor}, {remark}"));
 }
 
-/// Compiles it as machine code, as the backend does, and as PTX for ptxas.
+/// Compiles a source to machine code, as the backend does, and to PTX for ptxas.
 fn compile(ptxas: &Path, cubin: &CubinSource, arch: u32) -> Usage {
     let fail = |reason: String| -> ! { panic!("{reason}\n{}, sm_{arch}\n{}", cubin.dispatch, cubin.source) };
     let image = cubin.compile().unwrap_or_else(|reason| fail(reason));
-    assert!(image.starts_with(b"\x7fELF"), "no ELF file");
+    assert!(image.starts_with(b"\x7fELF"), "not an ELF file");
     let ptx = cubin.ptx().unwrap_or_else(|reason| fail(reason));
     assemble(ptxas, &ptx, arch).unwrap_or_else(|reason| fail(reason))
 }
@@ -48,8 +48,8 @@ fn sources(program: &Program, arch: u32) -> Vec<CubinSource> {
     cubins(program, arch).unwrap_or_else(|e| panic!("{e}\n{}", program.source().text))
 }
 
-/// Every stock filter, however it is launched.
-fn stock_filters_are_taken(language: Language) {
+/// Compiles every stock filter for every dispatch method.
+fn compile_stock_filters(language: Language) {
     let Some(ptxas) = compilers() else { return };
     let mut most = 0;
     let is_stock = |case: &&Case| portcullis::stock::STATELESS_WGSL.iter().any(|(name, _)| *name == case.name);
@@ -69,19 +69,19 @@ fn stock_filters_are_taken(language: Language) {
 }
 
 #[test]
-fn stock_filters_in_wgsl_are_taken_and_spill_nothing() {
-    stock_filters_are_taken(Language::Wgsl);
+fn wgsl_stock_filters_compile_without_spills() {
+    compile_stock_filters(Language::Wgsl);
 }
 
 #[test]
-fn stock_filters_in_opencl_c_are_taken_and_spill_nothing() {
-    stock_filters_are_taken(Language::OpenClC);
+fn opencl_c_stock_filters_compile_without_spills() {
+    compile_stock_filters(Language::OpenClC);
 }
 
 /// Persistent kernels must not load through the constant cache: a network card may have written
 /// device memory since the kernel started, and that cache does not see it (`mailbox.cu`).
 #[test]
-fn kernels_that_answer_slots_read_nothing_as_constant() {
+fn persistent_kernels_do_not_load_through_the_constant_cache() {
     let Some(_) = compilers() else { return };
     let (mut constants, mut answering) = (0, 0);
     for name in ["port_filter", "dscp_mark", "vlan_pop"] {
@@ -92,8 +92,8 @@ fn kernels_that_answer_slots_read_nothing_as_constant() {
                 let ptx = String::from_utf8(cubin.ptx().unwrap()).unwrap();
                 let found = ptx.matches("ld.global.nc").count();
                 match cubin.dispatch {
-                    // Launched behind whatever has written the packets: that it is found there
-                    // shows that it is called so.
+                    // A kernel launched after the packets were written may use the constant cache;
+                    // that it does proves that the search pattern is right.
                     Dispatch::Pipelined => constants += found,
                     dispatch => {
                         assert_eq!(found, 0, "{name}, {dispatch}, sm_{arch}\n{ptx}");
@@ -103,14 +103,14 @@ fn kernels_that_answer_slots_read_nothing_as_constant() {
             }
         }
     }
-    assert!(constants > 0 && answering > 0, "{constants} loads as constants, {answering} loads");
-    passed("no load as a constant where kernels stay");
+    assert!(constants > 0 && answering > 0, "{constants} constant loads, {answering} other loads");
+    passed("no constant loads in persistent kernels");
 }
 
-/// Filters with maps, flows and prefixes among them, in both languages; each pair for one of the
-/// architectures.
+/// Filters with maps, flows and prefixes in both languages; each pair is compiled for one
+/// architecture.
 #[test]
-fn stateful_filters_are_taken() {
+fn stateful_filters_compile() {
     let Some(ptxas) = compilers() else { return };
     let mut most = 0;
     for (number, (name, _)) in portcullis::stock::STATEFUL_WGSL.iter().enumerate() {
@@ -124,9 +124,9 @@ fn stateful_filters_are_taken() {
     passed(&format!("stateful filters, at most {most} registers"));
 }
 
-/// Maps of every kind, with keys of several lengths, however filters are launched.
+/// Maps of every kind with keys of several lengths, for every dispatch method.
 #[test]
-fn maps_are_taken() {
+fn map_operations_compile() {
     const FILTER: &str = "
         //! map flows: hash key=4 value=6 entries=1000000
         //! map long: hash key=10 value=2 entries=1000
@@ -171,7 +171,7 @@ fn pipelined(ptxas: &Path, program: &Program, architectures: &[u32]) -> Usage {
 }
 
 #[test]
-fn probes_are_taken() {
+fn probes_compile() {
     let Some(ptxas) = compilers() else { return };
     for case in filters::cases().iter().filter(|case| filters::PROBES.iter().any(|(name, _)| *name == case.name)) {
         let program = case.compile().unwrap_or_else(|e| panic!("{}", e.render()));
@@ -182,7 +182,7 @@ fn probes_are_taken() {
 }
 
 #[test]
-fn random_filters_are_taken() {
+fn random_filters_compile() {
     let Some(ptxas) = compilers() else { return };
     for seed in 0..RANDOM_FILTERS {
         let filter = generator::filter(seed, &Config::varied(seed));
@@ -193,9 +193,9 @@ fn random_filters_are_taken() {
     passed("random filters");
 }
 
-/// The suite can fail.
+/// The checks can fail: invalid source is refused, and spills are detected.
 #[test]
-fn what_is_no_cuda_is_refused_and_spills_are_seen() {
+fn invalid_source_is_refused_and_spills_are_detected() {
     let Some(ptxas) = compilers() else { return };
     let case = &filters::cases()[0];
     let program = case.compile().unwrap();
@@ -203,7 +203,7 @@ fn what_is_no_cuda_is_refused_and_spills_are_seen() {
     let broken = CubinSource { source: cubin.source.replacen("uint", "unit", 1), ..cubin.clone() };
     let reason = broken.compile().unwrap_err();
     assert!(reason.contains("error: identifier \"uint\" is undefined"), "{reason}");
-    // More values at once than the registers of a thread that it is told to do with.
+    // More live values than a thread has registers, given this limit.
     let values: String = (0..128).map(|i| format!("float v{i} = p[{i}];\n")).collect();
     let sums: String =
         (0..128).map(|i| format!("p[{i}] = v{i} * v{} + v{};\n", (i + 37) % 128, (i + 91) % 128)).collect();

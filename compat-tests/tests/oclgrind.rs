@@ -1,5 +1,5 @@
-//! No work item of a stock filter or probe reaches outside its buffers or races with another, as
-//! far as Oclgrind sees, and what comes out is what the reference has.
+//! Stock filters and probes under Oclgrind: work items do not access memory outside their buffers,
+//! do not race, and give the reference interpreter's results.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use portcullis_core::program::{Program, ProgramOptions};
 
 const SUITE: &str = "races and bounds";
 
-/// Packets of every corpus: of each every so many, for a kernel is interpreted.
+/// Returns a sample of every corpus, because Oclgrind interprets kernels.
 fn packets() -> Vec<Vec<u8>> {
     let some = |corpus: corpora::Corpus| {
         let step = corpus.packets.len().div_ceil(40);
@@ -45,23 +45,23 @@ fn is_stock(case: &Case) -> bool {
 }
 
 #[test]
-fn no_stock_filter_races_or_leaves_its_buffers() {
+fn stock_filters_neither_race_nor_access_memory_out_of_bounds() {
     let Some(oclgrind) = oclgrind() else { return };
     check(&oclgrind, is_stock);
 }
 
-/// Races are not asked for: a load that ends past its packet's end is made and its value thrown
-/// away, and the next packet's work item may be writing there.
+/// Races are not checked: a load that crosses the packet's end is executed and its value discarded,
+/// while the next packet's work item may write there.
 #[test]
-fn no_probe_leaves_its_buffers() {
+fn probes_access_no_memory_out_of_bounds() {
     let Some(oclgrind) = oclgrind() else { return };
     check(&oclgrind.without_races(), |case| !is_stock(case));
 }
 
-/// Maps of every kind, packet by packet. Races are not asked for: what reads a map's words beside
-/// atomic functions is a plain load, for OpenCL C 1.2 has no atomic one.
+/// Maps of every kind, packet by packet. Races are not checked: map words are read by plain loads
+/// beside atomic functions, because OpenCL C 1.2 has no atomic load.
 #[test]
-fn no_filter_leaves_its_maps() {
+fn map_accesses_stay_in_bounds() {
     let Some(oclgrind) = oclgrind() else { return };
     let oclgrind: Arc<dyn Device> = Arc::new(oclgrind.without_races());
     for seed in 0..3 {
@@ -74,7 +74,7 @@ fn no_filter_leaves_its_maps() {
 }
 
 #[test]
-fn a_word_outside_a_map_is_found_out() {
+fn an_access_outside_a_map_is_detected() {
     let Some(oclgrind) = oclgrind() else { return };
     let text = "
         //! map m: array value=1 entries=5
@@ -87,8 +87,8 @@ fn a_word_outside_a_map_is_found_out() {
     assert!(text.contains("Invalid") && text.contains("m"), "{text}");
 }
 
-/// The suite can fail: a kernel that does what none may is found out.
-fn found_out(name: &str, edit: Edit, report: &str) {
+/// The check can fail: asserts that Oclgrind reports an invalid kernel.
+fn assert_detected(name: &str, edit: Edit, report: &str) {
     let Some(oclgrind) = oclgrind() else { return };
     let case = filters::cases().into_iter().find(|case| case.name == name).unwrap();
     let program: Arc<Program> = case.compile().unwrap();
@@ -101,33 +101,33 @@ fn found_out(name: &str, edit: Edit, report: &str) {
 }
 
 #[test]
-fn a_store_outside_a_buffer_is_found_out() {
+fn a_store_outside_a_buffer_is_detected() {
     let edit: Edit = |text| text.replace("verdicts[packet] =", "verdicts[packet + count] =");
-    found_out("port_filter", edit, "Invalid write of size 1");
+    assert_detected("port_filter", edit, "Invalid write of size 1");
 }
 
 #[test]
-fn a_load_outside_a_buffer_is_found_out() {
+fn a_load_outside_a_buffer_is_detected() {
     let edit: Edit = |text| text.replace("descriptors[packet]", "descriptors[packet + count]");
-    found_out("port_filter", edit, "Invalid read of size");
+    assert_detected("port_filter", edit, "Invalid read of size");
 }
 
 #[test]
-fn a_race_is_found_out() {
-    // Two work items write the same byte, and not the same verdict.
+fn a_race_of_stores_is_detected() {
+    // Pairs of work items write the same byte, with different verdicts.
     let edit: Edit = |text| text.replace("verdicts[packet] =", "verdicts[packet / 2] =");
-    found_out("http_only", edit, "data race");
+    assert_detected("http_only", edit, "data race");
 }
 
 #[test]
-fn a_store_that_another_loads_is_found_out() {
-    // The first byte of the arena is every work item's.
+fn a_race_of_a_store_and_a_load_is_detected() {
+    // Every work item writes the first byte of the arena.
     let edit: Edit = |text| text.replace("pkt.bytes = arena +", "arena[0] = (uchar)lane; pkt.bytes = arena +");
-    found_out("mac_swap", edit, "data race");
+    assert_detected("mac_swap", edit, "data race");
 }
 
 #[test]
-fn a_wrong_verdict_is_found_out() {
+fn a_wrong_verdict_is_detected() {
     let edit: Edit = |text| text.replace("verdicts[packet] =", "verdicts[packet] = 1 ^");
-    found_out("simple_filter", edit, "oclgrind differs on simple_filter.wgsl");
+    assert_detected("simple_filter", edit, "oclgrind differs on simple_filter.wgsl");
 }

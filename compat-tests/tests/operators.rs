@@ -1,4 +1,5 @@
-//! Every operator, built-in and conversion on every device. In two parts, which run side by side.
+//! Every operator, built-in function and conversion on every device, in two tests that run
+//! concurrently.
 
 use portcullis_compat_tests::{devices, operators};
 
@@ -8,11 +9,11 @@ fn on_every_device(suite: &str, types: &[&'static str]) {
 }
 
 #[test]
-fn every_operator_of_a_word() {
+fn operators_of_32_bit_types() {
     on_every_device("operators", &operators::TYPES[..3]);
 }
 
 #[test]
-fn every_operator_of_64_bits() {
+fn operators_of_64_bit_types() {
     on_every_device("operators of 64 bits", &operators::TYPES[3..]);
 }

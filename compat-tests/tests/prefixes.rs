@@ -1,4 +1,4 @@
-//! Maps of prefixes on every device, in both languages, against a search through all of them.
+//! Longest-prefix match on every device, in both languages, compared with a linear search.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,11 +10,12 @@ use portcullis_core::map::{Table, rows};
 use portcullis_core::packet::Batch;
 use portcullis_core::program::Program;
 
-/// An address and a length; of IPv4 the lower bits are zero.
+/// Address and prefix length; an IPv4 address takes the upper 32 bits.
 type Prefix = (u128, u32);
 
-/// A packet is an address. What is found comes behind it: whether anything, the value, what the
-/// entry was found before.
+/// Returns the filter in both languages. It looks up the packet's address, stores the first word of
+/// the value at offset 16 and counts the hit in the second. It passes the packet if a prefix
+/// matches.
 fn filters(words: u32, entries: u32) -> [Arc<Program>; 2] {
     let map = format!("//! map routes: lpm key={words} value=2 entries={entries}\n");
     let in_wgsl = match words {
@@ -55,7 +56,8 @@ fn mask(length: u32) -> u128 {
     u128::MAX.checked_shl(128 - length).unwrap_or(0)
 }
 
-/// In each other, side by side, below one group of the root, as long as an address, and anywhere.
+/// Returns nested and adjacent prefixes, prefixes that share a child of the root, host prefixes and
+/// random ones.
 fn prefixes(random: &mut Random, bits: u32, count: usize) -> BTreeMap<Prefix, u32> {
     let base = any_address(random);
     let mut all = BTreeMap::new();
@@ -78,17 +80,17 @@ fn batch(addresses: &[u128]) -> Batch {
     Batch::from_packets(&addresses.iter().map(packet).collect::<Vec<_>>()).unwrap()
 }
 
-/// In both languages where tables are small; large ones take a debug build long to make. A device
-/// that runs some of the cases has the smallest and the largest of them.
-fn the_longest_is_found(suite: &str, words: u32, [small, medium, large]: [u32; 3]) {
+/// Tests both languages with small tables; large ones take long to build in debug builds. A device
+/// with a slow compiler runs the smallest and the largest case.
+fn check_lookups(suite: &str, words: u32, [small, medium, large]: [u32; 3]) {
     let ([a, b], [c, d], [e, _]) = (filters(words, small), filters(words, medium), filters(words, large));
     let cases = [b, c, a, e, d];
     devices::on_each(suite, |device| {
         for program in devices::share(device, &cases, 3) {
             match device.load(program, &LoadOptions::default()) {
-                Ok(session) => found_in(session, program),
-                // The largest is beyond what WebGPU promises, and no more is promised for such a
-                // device.
+                Ok(session) => check_program(session, program),
+                // The largest table exceeds WebGPU's default limits, and a device may support no
+                // more.
                 Err(error) => {
                     assert!(program.maps()[0].entries == 263_000, "{}: {error}", device.info().id);
                     assert!(matches!(error, DeviceError::Unsupported { .. }), "{error}");
@@ -98,18 +100,18 @@ fn the_longest_is_found(suite: &str, words: u32, [small, medium, large]: [u32; 3
     });
 }
 
-/// The root has 6, 12 and 18 bits.
+/// The three sizes give roots of 6, 12 and 18 bits.
 #[test]
-fn the_longest_is_found_of_ipv4() {
-    the_longest_is_found("prefixes of IPv4", 1, [300, 3000, 66_000]);
+fn ipv4_lookups_find_the_longest_prefix() {
+    check_lookups("prefixes of IPv4", 1, [300, 3000, 66_000]);
 }
 
 #[test]
-fn the_longest_is_found_of_ipv6() {
-    the_longest_is_found("prefixes of IPv6", 4, [300, 5000, 263_000]);
+fn ipv6_lookups_find_the_longest_prefix() {
+    check_lookups("prefixes of IPv6", 4, [300, 5000, 263_000]);
 }
 
-fn found_in(mut session: Box<dyn Session>, program: &Program) {
+fn check_program(mut session: Box<dyn Session>, program: &Program) {
     let map = &program.maps()[0];
     let (words, bits, what) = (map.key, 32 * map.key, format!("{}: {map:?}", program.source().name));
     let mut random = Random::new(u64::from(words), 0);
@@ -121,7 +123,8 @@ fn found_in(mut session: Box<dyn Session>, program: &Program) {
     for round in 0..2 {
         let mut table = Table::new(map, session.map_words(0).unwrap());
         if round == 1 {
-            // A third goes, and a few are others; what the rest has counted stays.
+            // Remove a third of the prefixes and change a few; the hit counts of the others must
+            // stay.
             for prefix in routes.keys().copied().collect::<Vec<_>>().iter().step_by(3) {
                 assert!(table.remove(&key(prefix)));
                 routes.remove(prefix);
@@ -159,9 +162,9 @@ fn found_in(mut session: Box<dyn Session>, program: &Program) {
     }
 }
 
-/// Searches end, and nothing else is touched.
+/// Arbitrary words in the map's memory: searches terminate, and packets' addresses stay unchanged.
 #[test]
-fn garbage_in_memory_harms_nobody() {
+fn lookups_in_arbitrary_memory_terminate() {
     let programs = [1, 4].map(|words| filters(words, 3000));
     devices::on_each("prefixes in garbage", |device| {
         for program in programs.iter().flatten() {

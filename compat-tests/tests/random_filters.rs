@@ -11,10 +11,10 @@ use portcullis_core::packet::Verdict;
 use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_wgsl as wgsl;
 
-/// How many filters, where somebody wants more (or fewer) than [`FILTERS`].
+/// Environment variable with the number of filters, [`FILTERS`] by default.
 const COUNT: &str = "PORTCULLIS_RANDOM_FILTERS";
 
-/// The first seed, for looking at one failure: `PORTCULLIS_RANDOM_SEED=17
+/// Environment variable with the first seed. To reproduce a failure: `PORTCULLIS_RANDOM_SEED=17
 /// PORTCULLIS_RANDOM_FILTERS=1`.
 const SEED: &str = "PORTCULLIS_RANDOM_SEED";
 
@@ -23,12 +23,12 @@ const FILTERS: u64 = 150;
 /// Number of filters that a device with a slow compiler runs.
 const SHARE: usize = 30;
 
-/// So little that some filters run out of it.
+/// Fuel limit, low enough for some filters to exhaust it.
 const FUEL: u32 = 300;
 
 fn seeds() -> std::ops::Range<u64> {
     let number = |name, otherwise| match std::env::var(name) {
-        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")),
+        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name}={text} is not a number")),
         Err(_) => otherwise,
     };
     let first = number(SEED, 0);
@@ -44,7 +44,8 @@ fn program(seed: u64) -> Arc<Program> {
     texts::in_wgsl_with(&format!("random filter {seed}"), &filter.text, &options(seed))
 }
 
-/// Which of the filters have maps in place of what they had: one in five of every share.
+/// Returns how a filter uses maps, or `None` for the filters without. One in five of every share
+/// has maps.
 fn maps(seed: u64) -> Option<Maps> {
     (seed / 5 % 5 == 4).then_some(if (seed / 25).is_multiple_of(2) { Maps::Flows } else { Maps::OneByOne })
 }
@@ -55,7 +56,8 @@ fn filter_with_maps(seed: u64, maps: Maps) -> Arc<Program> {
     texts::in_wgsl_with(&format!("random filter {seed} with maps"), &filter.text, &options)
 }
 
-/// A filter and its packets; with maps its packets go through together.
+/// A filter and its packets. With maps, the order of the packets matters, so they run in a session
+/// of their own.
 enum Case {
     Plain(harness::Case),
     WithMaps(Maps, Arc<Program>, Vec<Vec<u8>>),
@@ -82,23 +84,23 @@ fn check(device: &Arc<dyn Device>, cases: &[(u64, Case)]) {
         };
         match case.compare(&**device, &[case.packets().len(), 7]) {
             Ok(()) => {}
-            // A device may have limits of its own, and says so; but few filters come near them.
+            // A device may refuse a filter that exceeds its limits, but few filters come near them.
             Err(mismatch) if matches!(mismatch.what, What::Device(DeviceError::Unsupported { .. })) => {
                 println!("{mismatch}");
                 refused += 1;
             }
-            Err(mismatch) => panic!("{}", smaller(device, *seed, case.program(), *mismatch)),
+            Err(mismatch) => panic!("{}", reduce(device, *seed, case.program(), *mismatch)),
         }
     }
     let count = share.count();
     assert!(refused * 100 <= count, "{} refuses {refused} of {count} filters", device.info().id);
 }
 
-/// A mismatch of the same kind with a smaller filter and one packet, where there is one.
-fn smaller(device: &Arc<dyn Device>, seed: u64, program: &Program, mismatch: Mismatch) -> Mismatch {
+/// Reduces the filter, and the packets to one, while the mismatch stays of the same kind.
+fn reduce(device: &Arc<dyn Device>, seed: u64, program: &Program, mismatch: Mismatch) -> Mismatch {
     let What::Packet { ref packet, .. } = mismatch.what else { return mismatch };
     let packets = std::slice::from_ref(packet);
-    // Of a text that is cut anywhere parameters may be gone, or not be set.
+    // A reduced source may lack the declarations of parameters that are set.
     let retry = |text: &str| {
         let source = Source::new(program.source().name.clone(), text);
         let mut options = options(seed);
@@ -111,7 +113,7 @@ fn smaller(device: &Arc<dyn Device>, seed: u64, program: &Program, mismatch: Mis
     retry(&small).unwrap_or(mismatch)
 }
 
-/// The filters in two halves, which run side by side.
+/// Tests half of the filters, so that two tests run concurrently.
 fn every_device_agrees(half: usize) {
     let seeds: Vec<u64> = seeds().collect();
     let (first, second) = seeds.split_at(seeds.len() / 2);
@@ -129,8 +131,8 @@ fn every_device_agrees_with_the_reference_on_the_other_half() {
     every_device_agrees(1);
 }
 
-/// Whatever share of the filters a slow device gets: everything that filters may or may not have in
-/// them is there, and is not there, in some.
+/// Whatever share of the filters a slow device runs, every optional feature is present in some of
+/// them and absent from others.
 #[test]
 fn every_share_has_every_kind_of_filter() {
     let step = (FILTERS as usize).div_ceil(SHARE);
@@ -146,8 +148,9 @@ fn every_share_has_every_kind_of_filter() {
     }
 }
 
-/// Loads that must stay behind the branch that proves them are in enough of the filters that run
-/// unasked, and in some that write nothing, where a compiler may think that it can move every load.
+/// Enough of the filters that run by default have a load that must stay behind the branch that
+/// proves it. Some of these write nothing, so that a compiler may assume that every load can be
+/// moved.
 #[test]
 fn some_filters_prove_a_load_in_a_loop() {
     let holding: Vec<_> = (0..FILTERS).map(program).filter(|p| p.source().text.contains("let far")).collect();
@@ -156,9 +159,9 @@ fn some_filters_prove_a_load_in_a_loop() {
     assert!(holding.len() >= 40 && readers >= 10, "{} filters, {readers} of which write nothing", holding.len());
 }
 
-/// The facts hold for what the reference saw happen.
+/// The facts agree with the interpreter's trace of each run.
 #[test]
-fn facts_are_true() {
+fn facts_hold_for_every_run() {
     use portcullis_core::interp::Interpreter;
     use portcullis_core::packet::Metadata;
     use portcullis_core::program::facts::Window;
@@ -168,7 +171,7 @@ fn facts_are_true() {
         (Window::Nothing, Some(_)) => false,
         (Window::Bytes(n), Some(end)) => end <= n,
     };
-    // Filters of which the facts say how far they read, and how often they loop.
+    // Numbers of filters with a bounded read window, and with a bounded number of iterations.
     let (mut bounded, mut counted) = (0, 0);
     for seed in seeds() {
         let program = program(seed);
@@ -197,25 +200,24 @@ fn facts_are_true() {
     }
     let all = seeds().end - seeds().start;
     println!("of {all} filters {bounded} have a bounded read window, {counted} a bounded number of iterations");
-    // Facts that say nothing are always true.
-    assert!(all < 100 || (bounded > all / 10 && counted > all / 20), "facts that say too little");
+    // Facts without bounds hold trivially.
+    assert!(all < 100 || (bounded > all / 10 && counted > all / 20), "too few facts have bounds");
 }
 
-/// A device that is wrong is found out, and shown by a small filter.
+/// An incorrect device is detected, and the reported filter is small.
 #[test]
-fn a_mismatch_is_made_small() {
+fn mismatches_are_reduced() {
     let device: Arc<dyn Device> = Arc::new(portcullis::device::noop::NoopDevice::new());
     let seed = 4;
     let program = program(seed);
     let packets = generator::packets(seed, 40);
     let mismatch = *harness::compare(&program, &*device, &packets, &[40]).expect_err("noop passes every packet");
-    let small = smaller(&device, seed, &program, mismatch);
+    let small = reduce(&device, seed, &program, mismatch);
     let (before, after) = (program.source().text.lines().count(), small.filter.lines().count());
     assert!(before > 20 && after < 9, "{before} lines became {after}:\n{small}");
 }
 
-/// Every share has filters with maps, whose packets come one by one, and in flows; and the maps are
-/// used.
+/// Every share has filters with maps for packets one by one and in flows, and they use the maps.
 #[test]
 fn every_share_has_filters_with_maps() {
     let step = (FILTERS as usize).div_ceil(SHARE);

@@ -1,9 +1,10 @@
-//! Packets without end through the firewall that follows connections, at constant memory: ten
-//! million where nothing is said, which takes seconds. The hundred million that it is meant for:
+//! Soak test: the connection-tracking firewall runs at constant memory. Ten million packets by
+//! default, which takes seconds; the full test has a hundred million:
 //!
-//!     PORTCULLIS_SOAK_PACKETS=100000000 cargo test --release -p portcullis-compat-tests --test soak -- --nocapture
+//!     PORTCULLIS_SOAK_PACKETS=100000000 cargo test --release -p portcullis-compat-tests \
+//!         --test soak -- --nocapture
 
-// What memory a process has had is asked of Linux.
+// Reads the peak memory of the process from /proc.
 #![cfg(target_os = "linux")]
 
 use std::sync::Arc;
@@ -19,14 +20,14 @@ use portcullis_core::program::ProgramOptions;
 use portcullis_cpu::Cpu;
 use portcullis_wgsl as wgsl;
 
-/// How many packets, more than [`SETTLED`].
+/// Environment variable with the number of packets, which must exceed [`SETTLED`].
 const COUNT: &str = "PORTCULLIS_SOAK_PACKETS";
 
-/// Connections that a batch opens. It closes those that the one before has opened.
+/// Number of connections that a batch opens; the next batch closes them.
 const CONNECTIONS: u32 = 1024;
 
-/// One segment: flags, whether the server sends it, whether it passes. Half of the connections end
-/// with FINs, the others with a RST, after which nothing passes.
+/// A segment: TCP flags, whether the server sends it, and whether it must pass. Half of the
+/// connections end with FINs, the others with a RST, after which no packet passes.
 type Sent = (u8, bool, bool);
 const OPENING: [Sent; 4] = [(SYN, false, true), (SYN | ACK, true, true), (ACK, false, true), (PSH | ACK, false, true)];
 const CLOSING: [[Sent; 4]; 2] = [
@@ -34,14 +35,14 @@ const CLOSING: [[Sent; 4]; 2] = [
     [(RST | ACK, true, true), (ACK, false, false), (ACK, true, false), (FIN | ACK, false, false)],
 ];
 
-/// After so many packets the map has made room several times.
+/// Number of packets after which the map has evicted entries several times.
 const SETTLED: u64 = 5_000_000;
 
-/// Bytes of memory that may come on top of what was in use by then.
+/// Maximum growth in bytes of the memory in use after that.
 const GROWTH: u64 = 2 << 20;
 
-/// A batch's packets in order: number of the connection in its batch, whether the batch before has
-/// opened it, the packet.
+/// Returns a batch's packets in order: index of the connection in its batch, whether the previous
+/// batch opened it, and the segment.
 fn plan() -> Vec<(u32, bool, Sent)> {
     let of = |number: u32| {
         let opening = OPENING.map(|sent| (number, false, sent));
@@ -50,17 +51,17 @@ fn plan() -> Vec<(u32, bool, Sent)> {
     (0..CONNECTIONS).flat_map(of).collect()
 }
 
-/// The most memory that this process has had at once, in bytes (proc(5), VmHWM).
-fn peak() -> u64 {
+/// Returns the process's peak resident memory in bytes (`VmHWM`, proc(5)).
+fn peak_memory() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("Linux tells");
-    line.trim().trim_end_matches(" kB").parse::<u64>().expect("it is a number") << 10
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("Linux reports VmHWM");
+    line.trim().trim_end_matches(" kB").parse::<u64>().expect("VmHWM is a number") << 10
 }
 
 #[test]
-fn memory_stays_as_it_is() {
+fn memory_use_stays_constant() {
     let packets: u64 = std::env::var(COUNT).map_or(10_000_000, |text| text.parse().expect("a number of packets"));
-    let (_, text) = stock::STATEFUL_WGSL.iter().find(|(name, _)| *name == "conntrack_fw").expect("it is there");
+    let (_, text) = stock::STATEFUL_WGSL.iter().find(|(name, _)| *name == "conntrack_fw").expect("a stock filter");
     let program = wgsl::compile(&Source::new("conntrack_fw.wgsl", *text), &ProgramOptions::default());
     let program = Arc::new(program.unwrap_or_else(|errors| panic!("{}", errors.render())));
     let mut session = Cpu::new().load(&program, &LoadOptions::default()).unwrap();
@@ -75,7 +76,7 @@ fn memory_stays_as_it_is() {
     let batches = packets.div_ceil(plan.len() as u64);
     let (started, mut settled) = (Instant::now(), 0);
     for round in 0..batches {
-        // Every connection is another client's: 10.0.0.0/8 has 16 M of them.
+        // Every connection has a client address of its own; 10.0.0.0/8 has 16 M.
         let base = 0x0a00_0000 + (round as u32 + 1) * CONNECTIONS;
         for (index, &(number, opened_before, (_, back, _))) in plan.iter().enumerate() {
             let address = base + number - if opened_before { CONNECTIONS } else { 0 };
@@ -86,17 +87,17 @@ fn memory_stays_as_it_is() {
         for (index, (action, &(number, opened_before, (.., passes)))) in
             done.verdicts.actions().iter().zip(&plan).enumerate()
         {
-            // Nobody has opened what the first batch closes.
+            // The first batch closes connections that no batch has opened.
             let passes = passes && !(opened_before && round == 0);
             assert_eq!(*action == 2, passes, "packet {index} of batch {round}, connection {number}");
         }
         batch = done.batch;
         if round == SETTLED / plan.len() as u64 {
-            settled = peak();
+            settled = peak_memory();
         }
     }
     assert!(settled > 0, "more than {SETTLED} packets are needed");
-    let (seconds, end) = (started.elapsed().as_secs_f64(), peak());
+    let (seconds, end) = (started.elapsed().as_secs_f64(), peak_memory());
     let words = session.map_words(0).unwrap();
     let map = &program.maps()[0];
     let connections = rows(map, &words).len();
@@ -114,5 +115,5 @@ fn memory_stays_as_it_is() {
         mib(settled),
         mib(end)
     );
-    assert!(connections as u32 <= 2 * map.entries, "{connections} entries");
+    assert!(connections as u32 <= 2 * map.entries, "{connections} connections in the map");
 }

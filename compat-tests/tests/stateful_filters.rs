@@ -1,6 +1,5 @@
-//! Every stock filter with maps, in both languages × every device × several batch sizes and thread
-//! counts gives what the filter's model gives: verdicts, packets, and what is in the maps in the
-//! end.
+//! Compares every stock filter with maps, in both languages and on every device, with its model:
+//! verdicts, packets and final maps. Batch sizes and thread counts vary.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +13,7 @@ use portcullis_compat_tests::traffic::frame::ones_complement;
 use portcullis_compat_tests::traffic::{Packet, Spec, traffic};
 use portcullis_core::packet::{Metadata, Verdict};
 
-/// Holds a filter to its model on every device.
+/// Compares a filter with its model on every device.
 fn check(name: &str, parameters: &[(&str, &str)], phases: &[Phase], model: &mut dyn Model) -> Outcomes {
     let want = stateful::expected(model, phases);
     let programs = stateful::programs(name, parameters);
@@ -26,7 +25,7 @@ fn check(name: &str, parameters: &[(&str, &str)], phases: &[Phase], model: &mut 
     want
 }
 
-/// The traffic reaches every verdict so often, or it would prove little.
+/// Asserts that each verdict occurs often enough, and that no other verdict occurs.
 fn assert_verdicts(outcomes: &Outcomes, least: &[(&str, usize)]) {
     let mut counts = BTreeMap::new();
     for outcome in &outcomes.packets {
@@ -34,7 +33,7 @@ fn assert_verdicts(outcomes: &Outcomes, least: &[(&str, usize)]) {
     }
     assert!(counts.keys().all(|action| least.iter().any(|(known, _)| known == action)), "{counts:?}");
     for (action, least) in least {
-        assert!(counts.get(action).is_some_and(|count| count >= least), "{action}: {counts:?}");
+        assert!(counts.get(action).is_some_and(|count| count >= least), "too few {action}: {counts:?}");
     }
 }
 
@@ -49,7 +48,8 @@ fn gtpu_decap() {
     assert_verdicts(&outcomes, &[("redirect", 1000), ("drop", 500), ("pass", 1000)]);
 }
 
-/// Bytes are near 2^32 for some, so that sums go beyond, and some packets come at any time at all.
+/// Some byte counts start near 2^32, so that sums overflow a word, and some packets have arbitrary
+/// times.
 #[test]
 fn flow_stats() {
     let mut packets = packets(2);
@@ -68,10 +68,10 @@ fn flow_stats() {
     assert!(count(&|key, _| key[2] != 0xffff) > 100, "IPv6");
     assert!(count(&|_, value| value[0] > 10) > 50, "flows of many packets");
     assert!(count(&|_, value| value[2] > 0) > 10, "sums above 32 bits");
-    assert!(count(&|_, value| value[4] - value[3] > 1 << 31) > 50, "the earliest time and the latest are far apart");
+    assert!(count(&|_, value| value[4] - value[3] > 1 << 31) > 50, "flows whose first and last times are far apart");
 }
 
-/// A backend fails, comes back, and others come and go.
+/// A backend fails and returns, and others are added and removed.
 #[test]
 fn maglev_lb() {
     let mut packets = packets(3);
@@ -89,7 +89,7 @@ fn maglev_lb() {
     assert_verdicts(&outcomes, &[("redirect", 1000), ("pass", 1000), ("drop", 50)]);
 }
 
-/// Of the backends that are there, nothing moves but the flows of the one that fails.
+/// If a backend fails, only its own flows move to other backends.
 #[test]
 fn maglev_lb_moves_the_flows_of_a_failed_backend_alone() {
     let packets = packets(4);
@@ -108,10 +108,10 @@ fn maglev_lb_moves_the_flows_of_a_failed_backend_alone() {
     let from: BTreeSet<_> = moved.clone().map(|(before, _)| port(before)).collect();
     let to: BTreeSet<_> = moved.map(|(_, after)| port(after)).collect();
     assert_eq!(from, [Some(22)].into());
-    assert!(to.len() == 5 && !to.contains(&Some(22)), "to all of the others: {to:?}");
+    assert!(to.len() == 5 && !to.contains(&Some(22)), "flows move to all other backends: {to:?}");
 }
 
-/// Seconds in which connections are over that have fallen silent here and there.
+/// Phases are seconds apart, so that some silent connections expire.
 #[test]
 fn conntrack_fw() {
     let phases = [Phase { writes: Vec::new(), packets: packets(5) }];
@@ -120,12 +120,12 @@ fn conntrack_fw() {
     let outcomes = check("conntrack_fw", &parameters, &phases, &mut model);
     assert_verdicts(&outcomes, &[("pass", 2000), ("drop", 1000)]);
     let states: BTreeSet<u32> = outcomes.maps["connections"].values().map(|value| value[0]).collect();
-    assert_eq!(states, [0, 1, 2, 3, 6, 7, 10, 11, 14, 15].into(), "every state is there in the end");
+    assert_eq!(states, [0, 1, 2, 3, 6, 7, 10, 11, 14, 15].into(), "every state occurs in the end");
 }
 
-/// With routes that become others halfway.
+/// Some routes change halfway through the packets.
 fn routes(name: &str, is_v6: bool) {
-    // One client in four has an address of IPv6.
+    // One client in four has an IPv6 address.
     let all = traffic(&Spec { seed: 5, packets: if is_v6 { 16_000 } else { 6000 }, ..Spec::default() });
     let all = router::routed(&all, is_v6, 5);
     let (first, then) = all.split_at(all.len() / 2);
@@ -135,7 +135,7 @@ fn routes(name: &str, is_v6: bool) {
     assert_verdicts(&outcomes, &[("redirect", 1000), ("pass", 2000)]);
     let ports: BTreeSet<_> = outcomes.packets.iter().map(|outcome| outcome.verdict.to_return()).collect();
     assert!(ports.len() > 6, "{ports:?}");
-    // Nearly all had the right checksum before, and have it still.
+    // Nearly all packets had a correct checksum before, so they must have one after.
     let is_right = |bytes: &[u8]| ones_complement(&bytes[14..34]) == 0xffff;
     let forwarded = || outcomes.packets.iter().filter(|outcome| outcome.verdict != Verdict::Pass);
     let right = forwarded().filter(|outcome| is_v6 || is_right(&outcome.bytes)).count();
@@ -170,7 +170,7 @@ fn blacklist() {
     }
 }
 
-/// Some clients have limits of their own; all others get one when half of the packets are through.
+/// Some clients have limits of their own; all others get one halfway through the packets.
 #[test]
 fn token_bucket() {
     let packets = packets(6);

@@ -1,5 +1,5 @@
-//! Every stock filter, in both languages × every corpus × every device gives what the filter's
-//! model gives, and what the reference interpreter gives: verdicts, lengths and bytes.
+//! Compares every stock filter, in both languages, over every corpus and on every device, with its
+//! model and the reference interpreter: verdicts, lengths and bytes.
 
 use std::sync::Arc;
 
@@ -14,10 +14,10 @@ use portcullis_opencl_c as opencl_c;
 use portcullis_opencl_c::files::NoIncludes;
 use portcullis_wgsl as wgsl;
 
-/// Packets a batch: no power of two, so that groups of packets end anywhere.
+/// Packets per batch: not a power of two, so that batches end within a group of packets.
 const BATCH: usize = 3001;
 
-/// Every stock filter by name, with its file's ending.
+/// Returns every stock filter: name, file extension, program.
 fn programs() -> Vec<(&'static str, &'static str, Arc<Program>)> {
     let options = ProgramOptions::default();
     let source = |name: &str, ending: &str, text: &str| Source::new(format!("{name}.{ending}"), text);
@@ -32,19 +32,19 @@ fn programs() -> Vec<(&'static str, &'static str, Arc<Program>)> {
 
 fn run(session: &mut dyn Session, packets: &[Vec<u8>], room: ResizeRoom) -> Vec<Outcome> {
     let mut outcomes = Vec::with_capacity(packets.len());
-    let (batches, watched) = layouts::batches(packets, BATCH, room);
+    let (batches, guarded) = layouts::batches(packets, BATCH, room);
     for batch in batches {
         let done = session.run(batch).unwrap_or_else(|e| panic!("{e}"));
         let packets = done.batch.packets().map(<[u8]>::to_vec);
         outcomes.extend(done.verdicts.iter().zip(packets).map(|(verdict, bytes)| Outcome { verdict, bytes }));
     }
-    assert_eq!(watched.trespass(), None, "a byte that belongs to no packet was written to");
+    assert_eq!(guarded.stray_write(), None, "a byte that belongs to no packet was written to");
     outcomes
 }
 
-/// Stops at the first packet whose outcome is another, and shows all there is to see.
+/// Panics at the first packet whose outcome differs, with the packet and both outcomes.
 fn compare(what: &str, packets: &[Vec<u8>], got: &[Outcome], want: &[Outcome]) {
-    assert_eq!(got.len(), packets.len(), "{what}: one outcome a packet");
+    assert_eq!(got.len(), packets.len(), "{what}: number of outcomes");
     for (i, ((packet, got), want)) in packets.iter().zip(got).zip(want).enumerate() {
         assert!(
             got == want,
@@ -61,7 +61,7 @@ fn check(device: &Arc<dyn Device>, corpus: &Corpus) {
         let want: Vec<Outcome> = corpus.packets.iter().map(|packet| models::outcome(name, packet)).collect();
         let mut session = device.load(&program, &LoadOptions::default()).unwrap_or_else(|e| panic!("{what}: {e}"));
         compare(&what, &corpus.packets, &run(&mut *session, &corpus.packets, ResizeRoom::Both), &want);
-        // The interpreter sees one packet at a time, however it lies.
+        // The layout does not matter to the interpreter, which runs packets one by one.
         if !program.facts().changes_length && device.info().kind != DeviceKind::Reference {
             compare(&what, &corpus.packets, &run(&mut *session, &corpus.packets, ResizeRoom::None), &want);
         }
@@ -90,15 +90,15 @@ fn over_captures() {
     let mut all = Corpus { name: "the captures".into(), packets: Vec::new() };
     for (corpus, fault) in captures {
         if let Some(fault) = fault {
-            println!("{} gives {} packets, then: {fault}", corpus.name, corpus.packets.len());
+            println!("{}: {} packets, then: {fault}", corpus.name, corpus.packets.len());
         }
         all.packets.extend(corpus.packets);
     }
-    assert!(!all.packets.is_empty(), "captures without a single packet");
+    assert!(!all.packets.is_empty(), "the captures have no packets");
     devices::on_each(suite, |device| check(device, &all));
 }
 
-/// The hostile packets reach every verdict of every filter, or they would prove little.
+/// The hostile packets reach every verdict of every filter; otherwise they would prove little.
 #[test]
 fn hostile_packets_reach_every_verdict() {
     let corpus = corpora::hostile();
@@ -122,10 +122,10 @@ fn hostile_packets_reach_every_verdict() {
     }
 }
 
-/// The comparison itself can fail: a device that passes every packet is found out.
+/// The comparison can fail: it detects a device that passes every packet.
 #[test]
 #[should_panic(expected = "simple_filter.wgsl on noop over hostile packets: packet")]
-fn a_device_that_is_wrong_is_found_out() {
+fn an_incorrect_device_is_detected() {
     let device: Arc<dyn Device> = Arc::new(portcullis::device::noop::NoopDevice::new());
     check(&device, &corpora::hostile());
 }

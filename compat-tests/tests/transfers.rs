@@ -1,5 +1,6 @@
-//! Every transfer × stock filter × device gives what the filter's model gives, or is refused with
-//! the reason; and what sessions tell of bytes and transfers is what a count by hand gives.
+//! Host–device transfers: with every transfer method, stock filters give their models' results on
+//! every device, or the device refuses the method with a reason. The numbers of bytes and transfers
+//! that sessions report match those computed by hand.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -16,7 +17,7 @@ use portcullis_core::packet::{Batch, ResizeRoom};
 use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_wgsl as wgsl;
 
-/// Packets a batch: no power of two, so that tiles of rows end anywhere.
+/// Packets per batch: not a power of two, so that batches end within a tile of rows.
 const BATCH: usize = 1003;
 
 fn compile(name: &str, text: &str) -> Arc<Program> {
@@ -24,8 +25,9 @@ fn compile(name: &str, text: &str) -> Arc<Program> {
     Arc::new(program.unwrap_or_else(|e| panic!("{}", e.render())))
 }
 
-/// The devices, and those of OpenCL's and wgpu's once more as if their memory were their own.
-fn with_distant(suite: &str, mut check: impl FnMut(&Arc<dyn Device>)) {
+/// Runs `check` on every device, and on OpenCL and wgpu devices also with host memory treated as
+/// separate.
+fn on_each_with_discrete_variants(suite: &str, mut check: impl FnMut(&Arc<dyn Device>)) {
     devices::on_each(suite, |device| check(device));
     for device in portcullis::backend::opencl::probe().unwrap_or_default() {
         check(&(Arc::new(device.as_discrete()) as Arc<dyn Device>));
@@ -35,7 +37,8 @@ fn with_distant(suite: &str, mut check: impl FnMut(&Arc<dyn Device>)) {
     }
 }
 
-/// A session by a transfer; `None` where the device says why there is none.
+/// Loads a filter with a transfer method. Returns `None` if the device refuses the method, after
+/// checking the reason.
 fn load(device: &Arc<dyn Device>, program: &Arc<Program>, transfer: Transfer) -> Option<Box<dyn Session>> {
     let options =
         LoadOptions::default().with_transfer(transfer).with_measure(MeasureOptions::default().with_record_stages(true));
@@ -50,8 +53,8 @@ fn load(device: &Arc<dyn Device>, program: &Arc<Program>, transfer: Transfer) ->
     }
 }
 
-/// Runs a batch; `None` where it is refused since its packets are not where the transfer needs
-/// them.
+/// Runs a batch. Returns `None` if it is refused because its packets are not where the transfer
+/// method needs them.
 fn run(session: &mut dyn Session, batch: Batch, transfer: Transfer) -> Option<Vec<Outcome>> {
     match session.run(batch) {
         Ok(done) => {
@@ -66,13 +69,13 @@ fn run(session: &mut dyn Session, batch: Batch, transfer: Transfer) -> Option<Ve
     }
 }
 
-/// Whether every packet was brought by the transfer, as the session says.
-fn is_by(taken: TransferCounts, transfer: Transfer, batches: u64) -> bool {
+/// Whether the session reports that every batch used the transfer method.
+fn used_transfer(taken: TransferCounts, transfer: Transfer, batches: u64) -> bool {
     let by = |count: u64| count + taken.unseen == batches;
     match transfer {
         Transfer::Auto => true,
         Transfer::Whole => by(taken.whole),
-        // A filter that may read all of a packet has no smaller window.
+        // If a filter may read all of a packet, the whole packet is transferred.
         Transfer::Window => by(taken.window + taken.whole),
         Transfer::Imported => by(taken.imported + taken.resident),
     }
@@ -104,24 +107,24 @@ fn check(device: &Arc<dyn Device>, corpus: &Corpus) {
                 &[ResizeRoom::None, ResizeRoom::Both]
             };
             for &room in rooms {
-                let (batches, watched) = layouts::batches(&corpus.packets, BATCH, room);
+                let (batches, guarded) = layouts::batches(&corpus.packets, BATCH, room);
                 for (number, batch) in batches.into_iter().enumerate() {
                     compare(number * BATCH, batch);
                 }
                 assert_eq!(
-                    watched.trespass(),
+                    guarded.stray_write(),
                     None,
                     "{name}, {transfer}: a byte that belongs to no packet was written to"
                 );
             }
-            // Each in a frame of its own, others' between.
+            // Each packet is in a frame of its own, with unused frames between.
             for (number, packets) in corpus.packets.chunks(BATCH).enumerate().take(2) {
                 compare(number * BATCH, Batch::in_frames(packets).unwrap());
             }
             *had += usize::from(count > 0);
-            let stages = session.stages().expect("clocks were asked for");
+            let stages = session.stages().expect("measurements were requested");
             assert!(
-                stages.batches == count && is_by(stages.transfers, transfer, count),
+                stages.batches == count && used_transfer(stages.transfers, transfer, count),
                 "{name}, {transfer}: {stages:?}"
             );
         }
@@ -129,38 +132,37 @@ fn check(device: &Arc<dyn Device>, corpus: &Corpus) {
     println!("{}: filters by transfer {:?}: {had:?}", device.info().id, Transfer::ALL.map(Transfer::name));
     let [auto, whole, window, imported] = had;
     assert_eq!(auto, stock::FILTERS.len());
-    if is_brought_to(device) {
-        assert_eq!((whole, window), (auto, auto), "what may be copied can be, whole or in part");
+    if needs_transfers(device) {
+        assert_eq!((whole, window), (auto, auto), "packets can be copied, whole or in part");
     } else {
-        assert_eq!((whole, window, imported), (0, 0, auto), "packets are filtered where they are");
+        assert_eq!((whole, window, imported), (0, 0, auto), "packets are filtered in place");
     }
 }
 
-/// Whether packets are brought to the device, or it to them: no processor of the host's that
-/// filters where they lie.
-fn is_brought_to(device: &Arc<dyn Device>) -> bool {
+/// Whether packets are transferred to the device, unlike a CPU device, which filters them in place.
+fn needs_transfers(device: &Arc<dyn Device>) -> bool {
     ["wgpu", "opencl", "cuda"].iter().any(|backend| device.info().id.starts_with(backend))
 }
 
 #[test]
 fn every_transfer_gives_the_models_verdicts_and_packets() {
-    // As the generator makes them, long ones among them, and packets that lie about themselves.
+    // The generator's packets, including long ones, and packets with contradictory headers.
     let mut corpus = corpora::hostile();
     corpus.packets.truncate(2500);
     corpus.packets.extend(corpora::synthetic().packets.into_iter().rev().take(700));
-    with_distant("transfers, stock filters", |device| check(device, &corpus));
+    on_each_with_discrete_variants("transfers, stock filters", |device| check(device, &corpus));
 }
 
-/// 100 packets of 1,500 bytes, each with a room of 128 bytes before it and behind, of which a
-/// filter reads 24 bytes and writes none.
+/// 100 packets of 1,500 bytes, each with 128 bytes of room on both sides. The filter reads 24 bytes
+/// of each and writes none.
 #[test]
-fn what_is_moved_is_counted() {
+fn transferred_bytes_are_counted() {
     let text = "fn xdp_filter(pkt: u32) -> u32 { return select(XDP_DROP, XDP_PASS, load_be32(pkt, 20u) == 7u); }";
     let program = compile("reads_24", text);
     let packets = vec![vec![0; 1500]; 100];
-    // From the first packet to the last one's end.
+    // Bytes from the first packet's start to the last packet's end.
     let extent = 99 * (128 + 1500 + 128) + 1500;
-    with_distant("transfers, counts", |device| {
+    on_each_with_discrete_variants("transfers, counts", |device| {
         if device.info().kind == DeviceKind::Reference {
             return;
         }
@@ -174,36 +176,38 @@ fn what_is_moved_is_counted() {
             let stages = session.stages().unwrap();
             let id = &device.info().id;
             assert_eq!((stages.batches, stages.packets), (3, 300), "{id} {transfer}");
-            // With the packets go descriptors of 8 bytes where they are copied too.
+            // Descriptors, 8 bytes a packet, are transferred as well unless the device reads them
+            // in place.
             let moved = [3 * bytes, 3 * (bytes + 800)];
             assert!(moved.contains(&stages.bytes_to_device), "{id} {transfer}: {stages:?}");
-            // Verdicts are bytes, or where the caller gets them, or words where nothing has to be
-            // brought back.
+            // Verdicts are bytes, or words if the device writes them to host memory, or are not
+            // transferred at all.
             let in_place = device.info().in_place_reads() == InPlaceReads::Always;
             let returned: &[u64] = if in_place { &[0, 300, 1200] } else { &[300] };
             assert!(returned.contains(&stages.bytes_to_host), "{id} {transfer}: {stages:?}");
             let own = stages.upload + stages.kernel + stages.download;
-            // What every driver of CUDA's has, and software devices of the others.
-            if id.starts_with("cuda") || is_brought_to(device) && device.info().kind == DeviceKind::Software {
+            // All CUDA drivers have device clocks, as have software devices of the other backends.
+            if id.starts_with("cuda") || needs_transfers(device) && device.info().kind == DeviceKind::Software {
                 assert_eq!(stages.clock, Clock::Device, "{id} {transfer}");
-                // Batches came one after the other, each when the one before was there.
+                // Each batch was submitted after the previous one had completed, so their times
+                // cannot overlap.
                 assert!(own <= began.elapsed(), "{id} {transfer}: {stages:?}");
             }
             assert!(stages.kernel.as_nanos() > 0, "{id} {transfer}: {stages:?}");
             assert_eq!(stages.gather.is_zero(), bytes == 0, "{id} {transfer}: {stages:?}");
             had.push(transfer);
         }
-        if is_brought_to(device) {
+        if needs_transfers(device) {
             assert!(had.contains(&Transfer::Whole) && had.contains(&Transfer::Window), "{had:?}");
         }
-        let mut untold = device.load(&program, &LoadOptions::default()).unwrap();
-        untold.run(Batch::from_packets(&packets).unwrap()).unwrap();
-        assert_eq!(untold.stages(), None, "nobody has asked");
+        let mut without_measurements = device.load(&program, &LoadOptions::default()).unwrap();
+        without_measurements.run(Batch::from_packets(&packets).unwrap()).unwrap();
+        assert_eq!(without_measurements.stages(), None, "measurements were not requested");
     });
 }
 
-/// A session for packets that stay at the device; `None` where the filter or the device has none,
-/// with the reason printed.
+/// Loads a filter for packets resident in device memory. Returns `None` if the filter or the device
+/// does not support them, and prints the reason.
 fn load_resident(device: &Arc<dyn Device>, name: &str, program: &Arc<Program>) -> Option<Box<dyn Session>> {
     match device.load(
         program,
@@ -223,11 +227,11 @@ fn load_resident(device: &Arc<dyn Device>, name: &str, program: &Arc<Program>) -
 }
 
 #[test]
-fn packets_that_stay_at_the_device_are_filtered_there() {
+fn resident_packets_are_filtered_on_the_device() {
     let corpus = corpora::hostile();
-    with_distant("packets that stay at the device", |device| {
+    on_each_with_discrete_variants("packets that stay at the device", |device| {
         let mut had = 0;
-        for &(name, text) in stock::FILTERS.iter().filter(|_| is_brought_to(device)) {
+        for &(name, text) in stock::FILTERS.iter().filter(|_| needs_transfers(device)) {
             let program = compile(name, text);
             let Some(mut session) = load_resident(device, name, &program) else { continue };
             had += 1;
@@ -243,19 +247,19 @@ fn packets_that_stay_at_the_device_are_filtered_there() {
                     let want: Vec<_> = want.iter().map(|outcome| outcome.verdict).collect();
                     assert_eq!(got, want, "{name} on {}, time {time}", device.info().id);
                     *batch = done.batch;
-                    let stages = session.stages().expect("clocks were asked for");
+                    let stages = session.stages().expect("measurements were requested");
                     if time == 0 {
                         assert!(stages.bytes_to_device > brought, "{name}: {stages:?}");
                         brought = stages.bytes_to_device;
                     }
-                    // Nothing more after the first time.
+                    // Later runs transfer no packets.
                     assert_eq!(stages.bytes_to_device, brought, "{name}, time {time}");
-                    // Nobody looks at these bytes any more.
+                    // The device must not read these host bytes again.
                     (0..batch.len()).for_each(|index| batch.packet_mut(index).fill(0xa5));
                 }
             }
         }
-        println!("{}: {had} filters with packets that stay there", device.info().id);
-        assert!(had > 3 || !is_brought_to(device), "{had} of the stock filters");
+        println!("{}: {had} filters support resident packets", device.info().id);
+        assert!(had > 3 || !needs_transfers(device), "only {had} of the stock filters support resident packets");
     });
 }

@@ -1,5 +1,5 @@
-//! Instructions of eBPF, every one and in programs that nobody would write: the Linux kernel, the
-//! model and every device mean the same by them.
+//! eBPF instructions, each by itself and in random programs: the Linux kernel, the model and every
+//! device give the same results.
 #![cfg(target_os = "linux")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,7 +23,7 @@ fn tables() -> Vec<Case> {
     all.into_iter().flatten().collect()
 }
 
-/// Whether there is a kernel to ask.
+/// Whether a kernel that runs XDP programs is available; records that the suite is skipped if not.
 fn has_kernel(suite: &str) -> bool {
     match kernel::missing() {
         Some(reason) => devices::absent(suite, "kernel-bpf", &reason),
@@ -32,12 +32,13 @@ fn has_kernel(suite: &str) -> bool {
     kernel::missing().is_none()
 }
 
-/// The port that packets of the kernel's test run come in by.
+/// Interface index of packets in the kernel's test run.
 const LOOPBACK: u32 = 1;
 
-/// Refusals, and places where packets are aborted, name instructions as the kernel does.
+/// Instructions are printed as the kernel's verifier prints them, since errors and abort sites
+/// quote them.
 #[test]
-fn instructions_are_written_as_the_verifier_writes_them() {
+fn instructions_are_printed_as_the_verifier_prints_them() {
     let suite = "instructions as the verifier shows them";
     if !has_kernel(suite) {
         return;
@@ -48,7 +49,7 @@ fn instructions_are_written_as_the_verifier_writes_them() {
         let shown = KernelProgram::shown(&object, "program").unwrap_or_else(|error| panic!("{name}: {error}"));
         for (number, text) in shown {
             let instruction = object.sections[0].instructions[number];
-            // Of 64 bits there is a half in each of two instructions.
+            // The verifier prints a 64-bit load, which takes two instructions, in another form.
             if instruction.code == 0x18 {
                 continue;
             }
@@ -57,12 +58,12 @@ fn instructions_are_written_as_the_verifier_writes_them() {
             kinds.insert(instruction.code);
         }
     }
-    println!("{seen} instructions as the verifier shows them");
-    assert!(kinds.len() > 80, "{} kinds of instructions: {kinds:02x?}", kinds.len());
+    println!("{seen} instructions printed as the verifier prints them");
+    assert!(kinds.len() > 80, "only {} opcodes: {kinds:02x?}", kinds.len());
 }
 
 #[test]
-fn the_kernel_means_by_every_instruction_what_the_model_does() {
+fn the_kernel_agrees_with_the_model_on_every_instruction() {
     let suite = "instructions in the kernel";
     if !has_kernel(suite) {
         return;
@@ -87,10 +88,10 @@ fn the_kernel_means_by_every_instruction_what_the_model_does() {
     devices::record(suite, "kernel", "passed", &format!("{programs} programs, {packets} packets"));
 }
 
-/// Helpers that are said to be for other hooks are those that the kernel refuses to programs for
-/// XDP, whatever they are given.
+/// The helpers that we report as unavailable to XDP programs are those that the kernel refuses to
+/// them with any arguments.
 #[test]
-fn the_kernel_has_no_helper_for_xdp_that_is_said_to_be_for_other_hooks() {
+fn the_kernel_refuses_helpers_reported_as_unavailable_to_xdp() {
     let suite = "helpers in the kernel";
     if !has_kernel(suite) {
         return;
@@ -110,20 +111,19 @@ fn the_kernel_has_no_helper_for_xdp_that_is_said_to_be_for_other_hooks() {
             );
         }
     }
-    assert!(others > 80, "{others}");
+    assert!(others > 80, "only {others} helpers");
     devices::record(suite, "kernel", "passed", &format!("{others} helpers are for other hooks"));
 }
 
-/// A third of what is from the packet alone, for a compiler that takes long: another third for each
-/// share.
+/// Devices with a slow compiler run a sample of the programs, another one for each share.
 #[test]
-fn every_device_means_the_same_by_every_instruction() {
+fn devices_agree_on_every_instruction() {
     let cases: Vec<harness::Case> = tables()
         .into_iter()
         .filter(|case| !case.is_constant)
         .map(|case| {
             let program = compile(&case.code).unwrap_or_else(|error| panic!("{}: {error}", case.name));
-            // Each packet is alone here: of what is left in maps each sees what it would see first.
+            // Every packet is compared by itself, as if it were the first to use the maps.
             let packets = case.packets.into_iter().step_by(3).collect();
             harness::Case::new(program, packets)
         })
@@ -131,7 +131,7 @@ fn every_device_means_the_same_by_every_instruction() {
     println!("{} programs", cases.len());
     devices::on_each("instructions of eBPF", |device| {
         let is_slow = device.info().kind != DeviceKind::Cpu && device.info().kind != DeviceKind::Reference;
-        // A prime, so that operations and kinds of operands take turns.
+        // A prime step, so that operations and operand kinds alternate.
         let step = match device.info().kind {
             DeviceKind::Software if is_slow => 17,
             _ if is_slow => 5,
@@ -139,47 +139,46 @@ fn every_device_means_the_same_by_every_instruction() {
         };
         let (mut ran, mut too_large) = (0, 0);
         for case in devices::share(device, &cases, 8).step_by(step) {
-            // Of divisions of 64 bits a driver in software takes fewer at once than a program has.
+            // Software drivers compile fewer 64-bit divisions in one program than some cases have.
             if device.info().kind == DeviceKind::Software
                 && let Err(DeviceError::Unsupported { reason, .. }) =
                     device.load(case.program(), &LoadOptions::default())
             {
-                println!("{}: left out: {reason}", device.info().id);
+                println!("{}: skipped: {reason}", device.info().id);
                 too_large += 1;
                 continue;
             }
             ran += 1;
-            // What is in a map is set by each packet before it is worked with: they come one after
-            // the other then.
+            // Each packet sets a map entry before it uses it, so packets must run one by one.
             let batch = if case.program().maps().is_empty() { case.packets().len() } else { 1 };
             case.compare(&**device, &[batch]).unwrap_or_else(|mismatch| panic!("{mismatch}"));
         }
-        assert!(ran > 5 * too_large, "{ran} programs ran, {too_large} were left out");
+        assert!(ran > 5 * too_large, "{ran} programs ran, {too_large} were skipped");
     });
 }
 
-fn asked(name: &str, otherwise: u64) -> u64 {
+fn number_from_environment(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).ok().map_or(otherwise, |value| value.parse().unwrap_or_else(|_| panic!("{name}={value}")))
 }
 
-/// What became of a program on both sides.
+/// Result of running a program on both sides.
 #[derive(Debug)]
-enum Met {
-    /// One of them refuses it, or nobody can say what it does.
-    Apart(&'static str, String),
-    /// They do the same.
+enum Comparison {
+    /// One side refuses the program, or its behaviour is undefined: reason and detail.
+    Skipped(&'static str, String),
+    /// Both sides agree.
     Same,
     Differs(String),
 }
 
-fn meet(code: &Code, packets: &[Vec<u8>]) -> Met {
+fn compare_with_kernel(code: &Code, packets: &[Vec<u8>]) -> Comparison {
     let first = |text: &str| text.lines().next().unwrap_or_default().to_owned();
-    // What nobody can rely on, and what goes on for too long.
+    // Skip programs with undefined behaviour, and those that run too long.
     let mut machine = Machine::new(code);
     for packet in packets {
         match machine.run(packet, LOOPBACK, STEPS).0 {
             Ending::Returned(value) if compare::verdict(value, machine.target).is_some() => {}
-            other => return Met::Apart("the model does not say", format!("{other:?}")),
+            other => return Comparison::Skipped("undefined in the model", format!("{other:?}")),
         }
     }
     let object = code.object();
@@ -187,60 +186,64 @@ fn meet(code: &Code, packets: &[Vec<u8>]) -> Met {
     let there = KernelProgram::load(&object, "program");
     let (program, there) = match (here, there) {
         (Ok(here), Ok(there)) => (here, there),
-        (Err(why), Ok(_)) => return Met::Apart("refused here, and not by the kernel", first(&why)),
+        (Err(why), Ok(_)) => return Comparison::Skipped("refused here, accepted by the kernel", first(&why)),
         (_, Err(why)) => {
             let last =
                 why.lines().rev().find(|line| !line.starts_with("processed") && !line.starts_with("verification"));
-            return Met::Apart(
+            return Comparison::Skipped(
                 "refused by the kernel",
                 last.unwrap_or_default().chars().filter(|c| !c.is_numeric()).collect(),
             );
         }
     };
-    let mut session = InterpDevice::new().load(&program, &LoadOptions::default()).expect("the interpreter takes all");
+    let mut session =
+        InterpDevice::new().load(&program, &LoadOptions::default()).expect("the interpreter accepts every program");
     let mut machine = Machine::new(code);
     for packet in packets {
         let ran = match there.run(packet) {
             Ok(ran) => ran,
-            Err(error) => return Met::Differs(format!("the kernel does not run it: {error}")),
+            Err(error) => return Comparison::Differs(format!("the kernel fails to run it: {error}")),
         };
         let (ending, model) = machine.run(packet, LOOPBACK, STEPS);
-        let Ending::Returned(returned) = ending else { unreachable!("it was run before") };
+        let Ending::Returned(returned) = ending else { unreachable!("the same run returned before") };
         if (ran.verdict, &ran.packet) != (returned as u32, &model) {
-            return Met::Differs(format!(
+            return Comparison::Differs(format!(
                 "{packet:02x?}: the kernel {} {:02x?}\nthe model {} {model:02x?}",
                 ran.verdict, ran.packet, returned as u32
             ));
         }
         let metadata = |_| Metadata { port: LOOPBACK, ..Metadata::default() };
         let batch = layouts::batches_with(&[packet], 1, ResizeRoom::Both, metadata).0.remove(0);
-        let done = session.run(batch).expect("the interpreter runs all");
+        let done = session.run(batch).expect("the interpreter does not fail");
         let got = (objects::of_ours(done.verdicts.get(0)), done.batch.packet(0));
         let want = (objects::of_kernel(ran.verdict), ran.packet.as_slice());
         if got != want {
-            return Met::Differs(format!("{packet:02x?}: here {got:02x?}\nthe kernel {want:02x?}"));
+            return Comparison::Differs(format!("{packet:02x?}: here {got:02x?}\nthe kernel {want:02x?}"));
         }
     }
     for (number, &map) in code.maps.iter().enumerate() {
         let ours = compare::entries(&program, number, map, |ours| session.map_words(ours).unwrap_or_default());
-        let theirs = there.entries(number).expect("the kernel shows its maps").unwrap_or_default();
+        let theirs = there.entries(number).expect("the kernel's maps can be read").unwrap_or_default();
         let theirs: Vec<_> = theirs.into_iter().collect();
         if ours.as_ref().is_some_and(|ours| *ours != theirs) {
-            return Met::Differs(format!("map {number}: here {ours:02x?}\nthe kernel {theirs:02x?}"));
+            return Comparison::Differs(format!("map {number}: here {ours:02x?}\nthe kernel {theirs:02x?}"));
         }
     }
-    Met::Same
+    Comparison::Same
 }
 
-/// `PORTCULLIS_RANDOM_OBJECTS` programs from the seed `PORTCULLIS_RANDOM_SEED` on: as they are
-/// made, and damaged.
+/// Runs `PORTCULLIS_RANDOM_OBJECTS` programs from seed `PORTCULLIS_RANDOM_SEED` on: as generated,
+/// and mutated.
 #[test]
-fn programs_that_nobody_would_write_do_what_they_do_in_the_kernel() {
+fn random_programs_agree_with_the_kernel() {
     let suite = "programs of instructions, kernel";
     if !has_kernel(suite) {
         return;
     }
-    let (first, count) = (asked("PORTCULLIS_RANDOM_SEED", 1), asked("PORTCULLIS_RANDOM_OBJECTS", 250));
+    let (first, count) = (
+        number_from_environment("PORTCULLIS_RANDOM_SEED", 1),
+        number_from_environment("PORTCULLIS_RANDOM_OBJECTS", 250),
+    );
     let mut apart: BTreeMap<(&str, String), u32> = BTreeMap::new();
     let (mut same, mut whole) = (0, 0);
     for seed in first..first + count {
@@ -250,12 +253,13 @@ fn programs_that_nobody_would_write_do_what_they_do_in_the_kernel() {
         let packets = arbitrary::packets(&mut random, 12);
         let damaged = arbitrary::damaged(&mut random, &code);
         for (code, is_whole) in [(code, true), (damaged, false)] {
-            match meet(&code, &packets) {
-                Met::Same => (same, whole) = (same + 1, whole + u64::from(is_whole)),
-                Met::Apart(what, why) => *apart.entry((what, why)).or_default() += 1,
-                Met::Differs(what) => {
-                    let small = shrink(&code, |code| matches!(meet(code, &packets), Met::Differs(_)));
-                    let small_what = meet(&small, &packets);
+            match compare_with_kernel(&code, &packets) {
+                Comparison::Same => (same, whole) = (same + 1, whole + u64::from(is_whole)),
+                Comparison::Skipped(what, why) => *apart.entry((what, why)).or_default() += 1,
+                Comparison::Differs(what) => {
+                    let small =
+                        shrink(&code, |code| matches!(compare_with_kernel(code, &packets), Comparison::Differs(_)));
+                    let small_what = compare_with_kernel(&small, &packets);
                     panic!("seed {seed}: {what}\n{}\n{small_what:?}\n{}", code.listing(), small.listing());
                 }
             }
@@ -264,7 +268,7 @@ fn programs_that_nobody_would_write_do_what_they_do_in_the_kernel() {
     for ((what, why), count) in &apart {
         println!("{count:5} {what}: {why}");
     }
-    // Most of what is made is taken by both.
+    // Both sides accept most of the programs.
     assert!(whole * 10 > count * 6, "{whole} of {count} programs were compared");
     devices::record(suite, "kernel", "passed", &format!("{same} programs of {}", 2 * count));
 }

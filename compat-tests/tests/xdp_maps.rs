@@ -1,5 +1,5 @@
-//! Maps of XDP objects where the kernel cannot be asked: under packets side by side, filled by the
-//! host, and refused.
+//! Maps of XDP objects beyond what the kernel's test run shows: concurrent packets, entries set by
+//! the host, and declarations that are refused.
 #![cfg(target_os = "linux")]
 
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use portcullis_core::packet::{ResizeRoom, Verdict};
 use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_xdp::{self as xdp, Object};
 
-/// A program of one of the sources.
+/// Compiles one of the sources and returns one of its programs.
 fn program(stem: &str, name: &str) -> Arc<Program> {
     let source = objects::folder().join(stem).with_extension("c");
     let bytes = objects::compile(&source, "v3").unwrap_or_else(|error| panic!("{stem}: {error}"));
@@ -23,8 +23,8 @@ fn compiled(stem: &str, bytes: &[u8], name: &str) -> Arc<Program> {
     Arc::new(program.unwrap_or_else(|errors| panic!("{}", errors.render())))
 }
 
-/// A program of a text of its own.
-fn of_text(text: &str) -> Result<Arc<Program>, String> {
+/// Compiles a program from text.
+fn compile_text(text: &str) -> Result<Arc<Program>, String> {
     let folder = tempfile::tempdir().expect("a folder");
     let source = folder.path().join("text.c");
     std::fs::write(&source, format!("#include \"{}/parse.h\"\n{text}", objects::folder().display())).expect("written");
@@ -55,10 +55,10 @@ fn table(session: &mut dyn Session, program: &Program, name: &str) -> Table {
     Table::new(&program.maps()[number], words)
 }
 
-/// Hundreds of packets at once want more keys than there may be: no more are there in the end, and
-/// few fewer.
+/// Hundreds of concurrent packets insert more keys than fit: the map never exceeds its maximum, and
+/// is nearly full in the end.
 #[test]
-fn full_hashes_take_no_key_more() {
+fn full_hashes_accept_no_more_keys() {
     if is_absent() {
         return;
     }
@@ -74,10 +74,10 @@ fn full_hashes_take_no_key_more() {
             for batch in batches {
                 session.run(batch).unwrap_or_else(|error| panic!("{error}"));
                 let entries = table(&mut *session, program, map).rows().len();
-                assert!(entries <= *most, "{map} has {entries} entries, and {most} are the most");
+                assert!(entries <= *most, "{map} has {entries} entries, more than {most}");
             }
             let entries = table(&mut *session, program, map).rows().len();
-            assert!(entries > most / 2, "{map} has {entries} entries");
+            assert!(entries > most / 2, "{map} has only {entries} entries");
         }
     });
 }
@@ -117,10 +117,10 @@ SEC("xdp") int hold(struct xdp_md *ctx)
 }
 "#;
 
-/// Whatever pointer leads to a counter, and in whatever block it was loaded: nothing but additions
-/// is done to it.
+/// Counters that are only added to become atomic additions, whatever pointer leads to them and in
+/// whichever block it was loaded.
 #[test]
-fn counters_are_added_to_at_once() {
+fn additions_to_counters_are_atomic() {
     if is_absent() {
         return;
     }
@@ -138,32 +138,32 @@ fn counters_are_added_to_at_once() {
             count += 1;
         }
     }
-    assert!(count > 20, "{count}");
+    assert!(count > 20, "only {count} programs");
 }
 
-/// Where what was there decides, an addition that all packets make that have seen it might take
-/// what is not there.
+/// If an update depends on the previous value, it must not become an atomic addition: concurrent
+/// packets might subtract more than is there.
 #[test]
-fn what_decides_is_not_added_to_at_once() {
+fn additions_that_depend_on_the_old_value_are_not_atomic() {
     if is_absent() {
         return;
     }
     for (change, lost_updates) in [
         ("if (*v) *v -= 1;", 1),
         ("if (*v < 100) *v += ctx->rx_queue_index + 1;", 1),
-        // What is stored first is what was there.
+        // Stores the value that was read.
         ("__u64 was = *(volatile __u64 *)v; *(volatile __u64 *)v = was; if (was) *v = was - 1;", 1),
-        // By way of what is added.
+        // The addend depends on it.
         ("__u64 was = *(volatile __u64 *)v; bpf_barrier(); *v = was + (was < 100 ? length : 3);", 1),
-        // By way of what was stored.
+        // The value stored before decides.
         ("__u64 now = ++*v; bpf_barrier(); if (now > 100) *v = now - 100;", 1),
-        // And where it goes into the packet.
+        // The value is also written to the packet.
         ("__u64 was = *v; if (length > 99) { *v = was + 1; *(volatile __u64 *)data = was; }", 0),
     ] {
         let text = DECIDES.replace("CHANGE", change);
-        let program = of_text(&text).unwrap_or_else(|error| panic!("{change}: {error}"));
-        let told = &portcullis_xdp::ObjectInfo::of(&program).expect("it is of an object").lost_updates;
-        assert_eq!(told.len(), lost_updates, "{change}: {told:?}");
+        let program = compile_text(&text).unwrap_or_else(|error| panic!("{change}: {error}"));
+        let reported = &portcullis_xdp::ObjectInfo::of(&program).expect("compiled from an object").lost_updates;
+        assert_eq!(reported.len(), lost_updates, "{change}: {reported:?}");
         assert_eq!(oracle::only_adds(&program), lost_updates == 0, "{change}");
     }
 }
@@ -191,19 +191,19 @@ SEC("xdp") int decides(struct xdp_md *ctx)
 }
 "#;
 
-/// A map of maps that names none holds what the host says, of those that are as it says; and what
-/// that is may change.
+/// A map of maps that names no inner map accepts any map of the right shape from the host, and the
+/// host may replace it.
 #[test]
-fn the_host_says_what_maps_of_maps_hold() {
+fn the_host_sets_inner_maps() {
     if is_absent() {
         return;
     }
-    let program = of_text(HOST).unwrap_or_else(|error| panic!("{error}"));
-    let inner_maps = &portcullis_xdp::ObjectInfo::of(&program).expect("it is of an object").inner_maps;
-    let slot = |name: &str| 1 + inner_maps.iter().position(|it| it == name).expect("it is held") as u32;
+    let program = compile_text(HOST).unwrap_or_else(|error| panic!("{error}"));
+    let inner_maps = &portcullis_xdp::ObjectInfo::of(&program).expect("compiled from an object").inner_maps;
+    let slot = |name: &str| 1 + inner_maps.iter().position(|it| it == name).expect("an inner map") as u32;
     let names = ["first", "second", "another"];
-    // By what the slot holds: the verdict, and how often each map was counted in. A map of another
-    // shape is none of them.
+    // For each content of the slot: the verdict, and how often each map was counted in. A map of
+    // another shape is not accepted.
     let steps = [
         (0, Verdict::Drop, [0, 0, 0]),
         (slot("first"), Verdict::Tx, [1, 0, 0]),
@@ -216,7 +216,7 @@ fn the_host_says_what_maps_of_maps_hold() {
         for (slot, verdict, counts) in steps {
             let number = number_of(&program, "outer");
             let mut outer = table(&mut *session, &program, "outer");
-            outer.set(&[7, 1], &[slot]).expect("there is room");
+            outer.set(&[7, 1], &[slot]).expect("the slot exists");
             let (at, words) = outer.changes();
             session.set_map_words(number, at, words).unwrap_or_else(|error| panic!("{error}"));
             let (batches, _) = layouts::batches(&[[0_u8; 60]], 1, ResizeRoom::None);
@@ -230,9 +230,9 @@ fn the_host_says_what_maps_of_maps_hold() {
     });
 }
 
-/// What cannot be is refused, with the reason.
+/// Unsupported declarations are refused with the reason.
 #[test]
-fn what_cannot_be_says_why() {
+fn unsupported_maps_are_refused_with_the_reason() {
     if is_absent() {
         return;
     }
@@ -288,9 +288,9 @@ fn what_cannot_be_says_why() {
     ];
     for (before, body, said) in cases {
         let text = format!("{before}\nSEC(\"xdp\") int refused(struct xdp_md *ctx)\n{{ {body}\nreturn XDP_PASS; }}");
-        let Err(errors) = of_text(&text) else { panic!("it was taken: {text}") };
+        let Err(errors) = compile_text(&text) else { panic!("accepted: {text}") };
         for part in said {
-            assert!(errors.contains(part), "{part:?} is not said in\n{errors}");
+            assert!(errors.contains(part), "{part:?} is missing from\n{errors}");
         }
     }
 }

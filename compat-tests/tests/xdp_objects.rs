@@ -1,5 +1,5 @@
-//! Programs of XDP, made by clang, unmodified: on every device they give what the Linux kernel
-//! gives, packet by packet, and leave in their maps what they leave there.
+//! Unmodified XDP programs compiled by clang: on every device they give the Linux kernel's
+//! verdicts, packets and map contents, packet by packet.
 #![cfg(target_os = "linux")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,29 +18,29 @@ use portcullis_xdp::object::MapType;
 use portcullis_xdp::{self as xdp};
 use portcullis_xdp::{self, Object};
 
-/// Programs that are not accepted yet, or that differ, with the reason, by source and program. An
-/// entry that is accepted and equal fails the test.
-const NOT_YET: &[(&str, &str)] = &[];
+/// Programs that are refused or differ, by source and program, with the reason. The test fails if
+/// one of them is accepted and equal.
+const KNOWN_DIFFERENCES: &[(&str, &str)] = &[];
 
-/// Programs whose events are numbers that the kernel draws and we draw, each his own: there are as
-/// many, of as many bytes.
-const TELLS_RANDOM: &[&str] = &["random:"];
+/// Programs whose events contain random numbers, which differ from the kernel's: the numbers of
+/// events and their lengths are compared.
+const RANDOM_EVENTS: &[&str] = &["random:"];
 
-/// Of them those that tell of one packet in so many, by the number drawn, which they tell: a
-/// multiple of this.
+/// Programs among them that sample packets by a random number, with the divisor: each event
+/// contains a multiple of it.
 const SAMPLES: &[(&str, u32)] = &[("random:random_sampler", 128)];
 
-/// Source and program, of a case's name.
+/// Returns the source and program of a case's name.
 fn program_of(name: &str) -> &str {
     name.split(" (").next().unwrap_or(name)
 }
 
-/// Why a program is expected to differ.
-fn not_yet(name: &str) -> Option<&'static str> {
-    NOT_YET.iter().find(|(known, _)| *known == program_of(name)).map(|(_, why)| *why)
+/// Returns the reason why a program is expected to differ.
+fn known_difference(name: &str) -> Option<&'static str> {
+    KNOWN_DIFFERENCES.iter().find(|(known, _)| *known == program_of(name)).map(|(_, why)| *why)
 }
 
-/// Packets of every kind, of lengths that the kernel takes.
+/// Returns packets of every kind, with lengths that the kernel accepts.
 fn packets() -> Vec<Vec<u8>> {
     let mut packets = corpora::synthetic().packets;
     packets.truncate(500);
@@ -49,31 +49,31 @@ fn packets() -> Vec<Vec<u8>> {
     packets
 }
 
-/// A program with what the kernel makes of packets, one after the other.
+/// A program with the kernel's results for packets run one by one.
 struct Case {
     name: String,
     program: Arc<Program>,
     ran: Vec<KernelRun>,
     /// Initial entries: map number, key, value.
     presets: Vec<(usize, Vec<u8>, Vec<u8>)>,
-    /// Contents of the program's maps at the end, and after [`FEW`] packets.
+    /// Final contents of the program's maps, and those after [`FEW`] packets.
     maps: Vec<Option<Entries>>,
     few: Vec<Option<Entries>>,
-    /// Whether what the program prints can be read.
+    /// Whether the output of `bpf_printk` can be read.
     reads_prints: bool,
-    /// Whether results do not depend on the order of packets, by what the program does and by the
-    /// kernel in reverse order.
-    is_free: bool,
+    /// Whether results are independent of packet order, according to the program's analysis and to
+    /// a run of the kernel in reverse order.
+    is_order_independent: bool,
 }
 
-/// Packets of programs that want them one by one, on devices to which each is a round trip.
+/// Number of packets for programs that need them one by one, on devices where each batch is a round
+/// trip.
 const FEW: usize = 300;
 
-/// Packets in a batch: no power of two, so that groups of packets end anywhere.
+/// Packets per batch: not a power of two, so that batches end within a group of packets.
 const BATCH: usize = 611;
 
-/// Everything there is to compare, and how many programs were refused by either side, with what was
-/// said.
+/// Returns all cases to compare, and the programs that either side refused, with the message.
 fn cases(packets: &[Vec<u8>]) -> (Vec<Case>, Vec<(String, String)>) {
     kernel::on_first_processor();
     let (mut cases, mut refused) = (Vec::new(), Vec::new());
@@ -85,7 +85,7 @@ fn cases(packets: &[Vec<u8>]) -> (Vec<Case>, Vec<(String, String)>) {
             let bytes = match objects::compile_with(&source, processor, &[level.into()]) {
                 Ok(bytes) => bytes,
                 Err(error) if is_usual => panic!("{stem}: {error}"),
-                // It needs atomics that give what was there.
+                // The source needs atomics that return the previous value.
                 Err(_) => continue,
             };
             let object = Object::read(&stem, &bytes).unwrap_or_else(|error| panic!("{stem}: {error}"));
@@ -99,11 +99,11 @@ fn cases(packets: &[Vec<u8>]) -> (Vec<Case>, Vec<(String, String)>) {
                         let presets = objects::presets(&stem);
                         cases.push(case(name, [&there.0, &there.1], here, &object, presets, packets));
                     }
-                    // What clang makes otherwise than it is asked to is not always what the
-                    // verifier can follow.
+                    // The verifier cannot follow all code that clang generates with unusual
+                    // options.
                     (Err(error), _) if !is_usual => {
                         let why = error.lines().next_back().unwrap_or_default();
-                        println!("{name}: not compared: the kernel refuses it: {why}");
+                        println!("{name}: skipped: the kernel refuses it: {why}");
                     }
                     (Err(error), Ok(_)) => refused.push((name, format!("the kernel refuses it: {error}"))),
                     (_, Err(error)) => refused.push((name, error.render())),
@@ -122,22 +122,22 @@ fn case(
     presets: Vec<(String, Vec<u8>, Vec<u8>)>,
     packets: &[Vec<u8>],
 ) -> Case {
-    let origin = portcullis_xdp::ObjectInfo::of(&here).expect("it is of an object");
+    let origin = portcullis_xdp::ObjectInfo::of(&here).expect("compiled from an object");
     let set = |(map, key, value): (String, Vec<u8>, Vec<u8>)| {
         let number = object.maps.iter().position(|it| it.name == map);
-        let number = number.unwrap_or_else(|| panic!("{name}: the object has no map `{map}`, which is to be set"));
+        let number = number.unwrap_or_else(|| panic!("{name}: the object has no map `{map}`, which has presets"));
         let of = &object.maps[number];
         let sizes = (key.len(), value.len()) == (of.key_size as usize, of.value_size as usize);
         assert!(sizes, "{name}: `{map}`, {key:02x?}: {value:02x?}: {} and {} bytes", of.key_size, of.value_size);
         for kernel in [there, other] {
             match kernel.set(number, &key, &value) {
                 Ok(()) => {}
-                // It wants real sockets: there are none on either side.
+                // The map needs real sockets, which neither side has.
                 Err(_) if of.ty == MapType::XSKMAP => return None,
                 Err(error) => panic!("{name}: `{map}`, {key:02x?}: {value:02x?}: {error}"),
             }
         }
-        // Which this program may not use.
+        // This program does not use the map.
         let ours = origin.maps.iter().position(|it| it.as_ref().is_some_and(|it| it.name == map))?;
         Some((ours, key, value))
     };
@@ -156,32 +156,32 @@ fn case(
     ran.extend(rest.iter().map(|packet| run(there, packet)));
     let maps = entries(there);
     if let Some(reason) = there.prints_missing() {
-        println!("{name}: what it prints is not compared: {reason}");
+        println!("{name}: its output is not compared: {reason}");
     }
     let reads_prints = there.prints_missing().is_none();
-    // What is told is told in order.
-    let is_free = oracle::only_adds(&here) && ran.iter().all(|ran| ran.told.is_empty()) && {
+    // Events must arrive in order.
+    let is_order_independent = oracle::only_adds(&here) && ran.iter().all(|ran| ran.host_records.is_empty()) && {
         let mut backwards: Vec<KernelRun> = packets.iter().rev().map(|packet| run(other, packet)).collect();
         backwards.reverse();
         backwards == ran && entries(other) == maps
     };
-    Case { name, program: Arc::new(here), ran, presets, maps, few, reads_prints, is_free }
+    Case { name, program: Arc::new(here), ran, presets, maps, few, reads_prints, is_order_independent }
 }
 
-/// Runs the packets one after the other, as the kernel did, and in batches where that must not
-/// matter; tells of the first difference, and how many packets there were to compare.
-fn differs(device: &dyn Device, case: &Case, packets: &[Vec<u8>]) -> (usize, Option<String>) {
+/// Runs the packets one by one, as the kernel did, and in batches if that must not matter. Returns
+/// the number of packets compared and the first difference.
+fn first_difference(device: &dyn Device, case: &Case, packets: &[Vec<u8>]) -> (usize, Option<String>) {
     let is_near = matches!(device.info().kind, DeviceKind::Cpu | DeviceKind::Reference);
     let mut count = 0;
     let mut difference = None;
-    // To other devices each batch is a round trip, however few packets it has.
-    if is_near || !case.is_free {
+    // On other devices each batch is a round trip, however few packets it has.
+    if is_near || !case.is_order_independent {
         let some = if is_near { packets } else { &packets[..FEW.min(packets.len())] };
         count += some.len();
         difference = differs_by(device, case, some, 1);
     }
-    // The reference takes them in turn in any case.
-    if case.is_free && difference.is_none() && device.info().kind != DeviceKind::Reference {
+    // The reference runs packets one by one in any case.
+    if case.is_order_independent && difference.is_none() && device.info().kind != DeviceKind::Reference {
         count += packets.len();
         difference = differs_by(device, case, packets, BATCH).map(|what| format!("in batches of {BATCH}: {what}"));
     }
@@ -207,16 +207,16 @@ fn differs_by(device: &dyn Device, case: &Case, packets: &[Vec<u8>], size: usize
             session.set_map_words(number, at, words).ok()
         };
         if { set }(&mut presets).is_none() {
-            return Some(format!("what the map {} holds before could not be set", map.name));
+            return Some(format!("cannot set the presets of the map {}", map.name));
         }
     }
     let mut drain = match EventReader::begin(&case.program, &mut *session) {
         Ok(drain) => drain,
         Err(error) => return Some(format!("{error}")),
     };
-    // In the kernel's test run they come from the loopback interface, which is number 1.
+    // Packets of the kernel's test run come from the loopback interface, index 1.
     let metadata = |i| Metadata { port: 1, ..layouts::metadata(i) };
-    let (batches, watched) = layouts::batches_with(packets, size, ResizeRoom::Both, metadata);
+    let (batches, guarded) = layouts::batches_with(packets, size, ResizeRoom::Both, metadata);
     for ((batch, want), packets) in batches.into_iter().zip(case.ran.chunks(size)).zip(packets.chunks(size)) {
         let done = match session.run(batch) {
             Ok(done) => done,
@@ -239,11 +239,11 @@ fn differs_by(device: &dyn Device, case: &Case, packets: &[Vec<u8>], size: usize
             }
         }
     }
-    if let Some(at) = watched.trespass() {
-        return Some(format!("it writes beside the packets, at byte {at}"));
+    if let Some(at) = guarded.stray_write() {
+        return Some(format!("write outside the packets, at byte {at}"));
     }
     if let Some(drain) = &mut drain
-        && let Some(difference) = tells_else(drain, &mut *session, case, &case.ran[..packets.len()])
+        && let Some(difference) = event_difference(drain, &mut *session, case, &case.ran[..packets.len()])
     {
         return Some(difference);
     }
@@ -271,16 +271,21 @@ fn differs_by(device: &dyn Device, case: &Case, packets: &[Vec<u8>], size: usize
     None
 }
 
-/// Whether the host was told something else than the kernel was.
-fn tells_else(drain: &mut EventReader, session: &mut dyn Session, case: &Case, ran: &[KernelRun]) -> Option<String> {
-    let mut told: BTreeMap<String, Vec<Vec<u8>>> = BTreeMap::new();
+/// Returns the first difference between the events of the host and the kernel.
+fn event_difference(
+    drain: &mut EventReader,
+    session: &mut dyn Session,
+    case: &Case,
+    ran: &[KernelRun],
+) -> Option<String> {
+    let mut host_records: BTreeMap<String, Vec<Vec<u8>>> = BTreeMap::new();
     let mut take = |event: Event<'_>| {
         let bytes = match event.payload {
             EventPayload::Data(data) => data,
             EventPayload::WithPacket { data, packet, .. } => [data, packet].concat(),
             EventPayload::Text(text) => text.into_bytes(),
         };
-        told.entry(event.ring.name.clone()).or_default().push(bytes);
+        host_records.entry(event.ring.name.clone()).or_default().push(bytes);
     };
     if let Err(error) = drain.read(session, Some(&mut take)) {
         return Some(format!("{error}"));
@@ -289,18 +294,18 @@ fn tells_else(drain: &mut EventReader, session: &mut dyn Session, case: &Case, r
         return Some(format!("{:?}", drain.counts()));
     }
     if let Some((_, rate)) = SAMPLES.iter().find(|(known, _)| *known == program_of(&case.name)) {
-        return is_no_sample(told.values().flatten(), ran.len(), *rate);
+        return sampling_fault(host_records.values().flatten(), ran.len(), *rate);
     }
-    let is_random = TELLS_RANDOM.iter().any(|source| case.name.starts_with(source));
+    let is_random = RANDOM_EVENTS.iter().any(|source| case.name.starts_with(source));
     for ring in portcullis_xdp::ObjectInfo::of(&case.program).map_or(&[][..], |origin| &origin.rings) {
         if ring.records == RecordKind::Prints && !case.reads_prints {
             continue;
         }
-        let (got, want) = (told.remove(&ring.name).unwrap_or_default(), {
-            let records = ran.iter().filter_map(|ran| ran.told.get(&ring.name));
+        let (got, want) = (host_records.remove(&ring.name).unwrap_or_default(), {
+            let records = ran.iter().filter_map(|ran| ran.host_records.get(&ring.name));
             records.flatten().collect::<Vec<_>>()
         });
-        // The kernel fills samples up: with the number of their bytes they are multiples of eight.
+        // The kernel pads samples: with their length field they are multiples of eight bytes.
         let same = |got: &Vec<u8>, want: &Vec<u8>| match ring.records {
             _ if is_random => got.len() == want.len(),
             RecordKind::Perf => want.starts_with(got) && want.len() == (got.len() + 4).next_multiple_of(8) - 4,
@@ -326,21 +331,22 @@ fn tells_else(drain: &mut EventReader, session: &mut dyn Session, case: &Case, r
     None
 }
 
-/// Whether records are not of one packet in so many, whose numbers are multiples of this.
-fn is_no_sample<'a>(told: impl Iterator<Item = &'a Vec<u8>>, packets: usize, rate: u32) -> Option<String> {
-    let numbers: Vec<Option<u32>> = told.map(|it| it.as_slice().try_into().ok().map(u32::from_le_bytes)).collect();
+/// Returns why records are not a sample of one packet in `rate`, each with a multiple of `rate`.
+fn sampling_fault<'a>(host_records: impl Iterator<Item = &'a Vec<u8>>, packets: usize, rate: u32) -> Option<String> {
+    let numbers: Vec<Option<u32>> =
+        host_records.map(|it| it.as_slice().try_into().ok().map(u32::from_le_bytes)).collect();
     if let Some(wrong) = numbers.iter().find(|number| number.is_none_or(|number| number % rate != 0)) {
-        return Some(format!("{wrong:?} is told of, and is no multiple of {rate}"));
+        return Some(format!("{wrong:?} is in an event, but is not a multiple of {rate}"));
     }
-    // Six standard deviations.
+    // Within six standard deviations.
     let (count, mean) = (numbers.len() as f64, packets as f64 / f64::from(rate));
     let is_far = (count - mean).abs() > 6.0 * mean.sqrt();
-    is_far.then(|| format!("{count} of {packets} packets are told of, and {mean:.1} are to be expected"))
+    is_far.then(|| format!("{count} of {packets} packets have events, expected about {mean:.1}"))
 }
 
-/// Each program once, as clang makes it for one of the processors: the front end is the same for
-/// all devices, and has seen the others for those that are near.
-fn by_turns(cases: &[Case]) -> Vec<&Case> {
+/// Returns each program once, as compiled for one of the processors in turn. The front end is the
+/// same for all devices, and nearby devices have run the other variants.
+fn one_variant_per_program(cases: &[Case]) -> Vec<&Case> {
     let mut of_program: BTreeMap<&str, Vec<&Case>> = BTreeMap::new();
     for case in cases {
         of_program.entry(program_of(&case.name)).or_default().push(case);
@@ -349,7 +355,7 @@ fn by_turns(cases: &[Case]) -> Vec<&Case> {
 }
 
 #[test]
-fn objects_do_what_they_do_in_the_kernel() {
+fn objects_agree_with_the_kernel() {
     if let Some(reason) = kernel::missing() {
         devices::absent("objects in the kernel", "kernel-bpf", &reason);
         return;
@@ -361,36 +367,37 @@ fn objects_do_what_they_do_in_the_kernel() {
     let packets = packets();
     let (cases, refused) = cases(&packets);
     println!("{} programs, {} packets", cases.len(), packets.len());
-    let (expected, refused): (Vec<_>, Vec<_>) = refused.into_iter().partition(|(name, _)| not_yet(name).is_some());
-    expected.iter().for_each(|(name, _)| println!("{name}: not yet: {}", not_yet(name).unwrap_or_default()));
-    let free = cases.iter().filter(|case| case.is_free).count();
-    println!("{free} of them in batches as well: there it does not matter in which order packets come");
-    assert!(free * 4 > cases.len(), "{free} of {} programs may be run in batches", cases.len());
+    let (expected, refused): (Vec<_>, Vec<_>) =
+        refused.into_iter().partition(|(name, _)| known_difference(name).is_some());
+    expected.iter().for_each(|(name, _)| println!("{name}: not yet: {}", known_difference(name).unwrap_or_default()));
+    let free = cases.iter().filter(|case| case.is_order_independent).count();
+    println!("{free} of them also in batches, as they do not depend on the packets' order");
+    assert!(free * 4 > cases.len(), "only {free} of {} programs may run in batches", cases.len());
     let mut table = oracle::Table::default();
     let mut named = BTreeSet::new();
     let each = |device: &Arc<dyn Device>| {
         let (mut failures, mut same) = (Vec::new(), 0);
-        // Of the ways that the CPU has one has all, as has the reference.
+        // Of the CPU's code styles one runs all programs, as does the reference.
         let has_all = matches!(device.info().id.as_str(), "cpu" | "interp");
-        let all = if has_all { cases.iter().collect::<Vec<_>>() } else { by_turns(&cases) };
-        // Devices of one name have one compiler: the first has all programs, the others as many as
-        // have all parts between them.
+        let all = if has_all { cases.iter().collect::<Vec<_>>() } else { one_variant_per_program(&cases) };
+        // Devices of the same name share a compiler: the first runs all programs, the others enough
+        // to cover every feature.
         let some = match named.insert(device.info().id.clone()) {
             true => all.iter().collect(),
             false => devices::share_of_all(device, &all, 30, |case| oracle::parts(&case.program)),
         };
         println!("{}: {} of {} programs", device.info().id, some.len(), all.len());
         for case in some {
-            let (count, difference) = differs(&**device, case, &packets);
+            let (count, difference) = first_difference(&**device, case, &packets);
             table.note(&device.info().id, &case.name, count, difference.is_some());
-            match (difference, not_yet(&case.name)) {
+            match (difference, known_difference(&case.name)) {
                 (None, None) => same += 1,
                 (Some(_), Some(why)) => println!("{}: {}: not yet: {why}", device.info().id, case.name),
                 (Some(difference), None) => failures.push(format!("{}: {difference}", case.name)),
                 (None, Some(_)) => failures.push(format!("{} is the same by now: it may go from the list", case.name)),
             }
         }
-        println!("{}: {same} programs the same as in the kernel, {} differ", device.info().id, failures.len());
+        println!("{}: {same} programs agree with the kernel, {} differ", device.info().id, failures.len());
         assert!(failures.is_empty(), "{}", failures.join("\n\n"));
     };
     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
@@ -403,10 +410,10 @@ fn objects_do_what_they_do_in_the_kernel() {
     assert!(refused.is_empty(), "{}", refused.join("\n"));
 }
 
-/// A program that is too large for the kernel's verifier is taken by every device, those whose
-/// compilers are in software among them, and does there what it does in the reference interpreter.
+/// Every device accepts a program that is too large for the kernel's verifier, also those with
+/// software compilers, and agrees with the reference interpreter.
 #[test]
-fn a_large_object_is_taken_by_every_device() {
+fn every_device_accepts_a_large_object() {
     if let Some(reason) = objects::missing() {
         devices::absent("a large object", "clang-bpf", &reason);
         return;
@@ -419,36 +426,36 @@ fn a_large_object_is_taken_by_every_device() {
     let run = |device: &dyn Device| {
         let mut session = device.load(&program, &LoadOptions::default()).unwrap_or_else(|error| panic!("{error}"));
         let mut all = Vec::new();
-        // One by one: the table of connections knows who came first.
-        let (batches, watched) = layouts::batches_with(&packets, 1, ResizeRoom::Both, layouts::metadata);
+        // Packets run one by one because the connection table depends on their order.
+        let (batches, guarded) = layouts::batches_with(&packets, 1, ResizeRoom::Both, layouts::metadata);
         for batch in batches {
             let done = session.run(batch).unwrap_or_else(|error| panic!("{error}"));
             all.push((done.verdicts.get(0), done.batch.packet(0).to_vec()));
         }
-        assert_eq!(watched.trespass(), None, "{}: beside the packets", device.info().id);
+        assert_eq!(guarded.stray_write(), None, "{}: write outside the packets", device.info().id);
         all
     };
     let wanted = run(&InterpDevice::new());
     let verdicts: BTreeSet<_> = wanted.iter().map(|(verdict, _)| objects::of_ours(*verdict)).collect();
-    assert!(verdicts.len() > 1, "all of them are the same: {verdicts:?}");
+    assert!(verdicts.len() > 1, "all verdicts are equal: {verdicts:?}");
     devices::on_each("a large object", |device| {
         let got = run(&**device);
-        let differs = got.iter().zip(&wanted).position(|(got, wanted)| got != wanted);
+        let first_difference = got.iter().zip(&wanted).position(|(got, wanted)| got != wanted);
         assert_eq!(
-            differs,
+            first_difference,
             None,
             "{}: {:?}",
             device.info().id,
-            differs.map(|at| (&packets[at], &got[at], &wanted[at]))
+            first_difference.map(|at| (&packets[at], &got[at], &wanted[at]))
         );
     });
 }
 
-/// What the page says that there is, two programs at least use.
+/// At least two programs use each feature that the page lists.
 #[test]
-fn whatever_the_page_claims_is_used_by_two_programs() {
+fn features_listed_in_the_page_are_used_by_two_programs() {
     if let Some(reason) = objects::missing() {
-        devices::absent("what objects use", "clang-bpf", &reason);
+        devices::absent("features of objects", "clang-bpf", &reason);
         return;
     }
     let mut used: BTreeMap<String, u32> = BTreeMap::new();

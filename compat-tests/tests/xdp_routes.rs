@@ -1,7 +1,6 @@
-//! Programs of XDP that ask where packets go (`bpf_fib_lookup`, `bpf_check_mtu`): in a network
-//! namespace with routes of every kind, the kernel answers from its own tables, and every device
-//! from maps that were filled from those. The answers are the same, bit by bit, and so are the
-//! packets.
+//! XDP programs that look up routes (`bpf_fib_lookup`, `bpf_check_mtu`), in a network namespace
+//! with routes of every kind. The kernel answers from its own tables, every device from maps filled
+//! from those; answers and packets must be identical.
 #![cfg(target_os = "linux")]
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -14,7 +13,7 @@ use portcullis_compat_tests::kernel::{self, Entries, KernelProgram, KernelRun};
 use portcullis_compat_tests::objects::{self, FORMS};
 use portcullis_compat_tests::{devices, oracle};
 use portcullis_conformance::corpora::Packet;
-use portcullis_conformance::layout::Watched;
+use portcullis_conformance::layout::GuardedArena;
 use portcullis_core::device::{Device, LoadOptions};
 use portcullis_core::map::Table;
 use portcullis_core::packet::{Metadata, ResizeRoom};
@@ -23,7 +22,7 @@ use portcullis_core::routes::RoutingTables;
 use portcullis_live_tests::Namespace;
 use portcullis_xdp::{self as xdp, Object};
 
-/// What `ip` is told, in order. All addresses are for documentation or private.
+/// Arguments of `ip`, in order. All addresses are for documentation or private.
 const NETWORK: &str = "
     link add d0 address 02:00:00:00:00:d0 type veth peer name e0
     link add d1 address 02:00:00:00:00:d1 mtu 1400 type veth peer name e1
@@ -100,7 +99,7 @@ const NETWORK: &str = "
     -6 route add default via 2001:db8:3::fe table 100
 ";
 
-/// Addresses worth asking about.
+/// Destinations that exercise every route.
 const ADDRESSES_V4: [&str; 34] = [
     "10.0.0.1",
     "10.0.0.9",
@@ -137,7 +136,7 @@ const ADDRESSES_V4: [&str; 34] = [
     "127.0.0.1",
     "224.0.0.1",
 ];
-/// See [`ADDRESSES_V4`].
+/// IPv6 counterpart of [`ADDRESSES_V4`].
 const ADDRESSES_V6: [&str; 32] = [
     "2001:db8::1",
     "2001:db8::",
@@ -173,10 +172,10 @@ const ADDRESSES_V6: [&str; 32] = [
     "::ffff:10.0.0.254",
 ];
 
-/// A packet, and the interface that it comes in by.
+/// A packet and the index of its receiving interface.
 type ReceivedPacket = (Vec<u8>, u32);
 
-/// A program with what the kernel makes of packets.
+/// A program with the kernel's results.
 struct Case {
     name: String,
     program: Arc<Program>,
@@ -207,15 +206,15 @@ fn pick<T: Copy>(random: &mut Random, of: &[T]) -> T {
 
 fn address(random: &mut Random, is_v4: bool) -> IpAddr {
     let text = if is_v4 { pick(random, &ADDRESSES_V4) } else { pick(random, &ADDRESSES_V6) };
-    text.parse().expect("an address")
+    text.parse().expect("a valid address")
 }
 
-/// Packets for `lookup.c`: `struct question`.
+/// Returns packets for `lookup.c`: `struct question`.
 fn questions(random: &mut Random, interfaces: &[u32]) -> Vec<ReceivedPacket> {
     let mut all = Vec::new();
     for _ in 0..2500 {
         let family = pick(random, &[2, 2, 2, 2, 10, 10, 10, 10, 0, 7]);
-        // What is not of the family is written over it by programs that ask for one alone.
+        // Programs for one address family overwrite the fields of the other.
         let is_v4 = family != 10;
         let flags = match random.below(8) {
             0..=2 => 0,
@@ -256,7 +255,7 @@ fn questions(random: &mut Random, interfaces: &[u32]) -> Vec<ReceivedPacket> {
     all
 }
 
-/// Packets for `forward.c`.
+/// Returns packets for `forward.c`.
 fn packets(random: &mut Random, interfaces: &[u32]) -> Vec<ReceivedPacket> {
     let mut all = Vec::new();
     for _ in 0..1500 {
@@ -290,10 +289,10 @@ fn packets(random: &mut Random, interfaces: &[u32]) -> Vec<ReceivedPacket> {
     all
 }
 
-/// Every program with what the kernel answers in this thread's network namespace.
+/// Returns every program with the kernel's results in this thread's network namespace.
 fn cases(tables: &RoutingTables) -> Vec<Case> {
     kernel::on_first_processor();
-    // None, one that is not there, and all that are.
+    // Index 0, an absent one, and all existing interfaces.
     let mut interfaces = vec![0, 999];
     interfaces.extend(tables.interfaces.iter().map(|interface| interface.number));
     let mut random = Random::new(69, 1);
@@ -315,7 +314,7 @@ fn cases(tables: &RoutingTables) -> Vec<Case> {
                     there.run_at(packet, *interface).unwrap_or_else(|error| panic!("{name}: {error}"))
                 };
                 let ran = asked.iter().map(run).collect();
-                let origin = portcullis_xdp::ObjectInfo::of(&here).expect("it is of an object");
+                let origin = portcullis_xdp::ObjectInfo::of(&here).expect("compiled from an object");
                 let maps = origin.maps.iter().map(|map| {
                     let number = object.maps.iter().position(|it| Some(it) == map.as_ref())?;
                     there.entries(number).unwrap_or_else(|error| panic!("{name}: {error}"))
@@ -329,7 +328,7 @@ fn cases(tables: &RoutingTables) -> Vec<Case> {
 }
 
 /// Returns the first difference on a device.
-fn differs(device: &dyn Device, case: &Case, tables: &RoutingTables) -> Option<String> {
+fn first_difference(device: &dyn Device, case: &Case, tables: &RoutingTables) -> Option<String> {
     let Case { asked, ran, program, .. } = case;
     let mut session = device.load(program, &LoadOptions::default()).unwrap_or_else(|error| panic!("{error}"));
     if let Some(mut routed) = RouteMaps::from_program(program) {
@@ -340,7 +339,8 @@ fn differs(device: &dyn Device, case: &Case, tables: &RoutingTables) -> Option<S
         metadata: Metadata::new(bytes.len() as u32, *interface, 0),
     };
     let packets: Vec<Packet> = asked.iter().map(packet).collect();
-    let (batches, _watched) = Watched::lay_out(&packets, 500, ResizeRoom::None).expect("there is memory");
+    let (batches, _watched) =
+        GuardedArena::lay_out(&packets, 500, ResizeRoom::None).expect("the arena can be allocated");
     let mut number = 0;
     for batch in batches {
         let done = session.run(batch).unwrap_or_else(|error| panic!("{error}"));
@@ -373,7 +373,7 @@ fn differs(device: &dyn Device, case: &Case, tables: &RoutingTables) -> Option<S
 }
 
 #[test]
-fn packets_go_where_the_kernel_has_them_go() {
+fn routes_agree_with_the_kernel() {
     let missing = kernel::missing().map(|why| ("kernel-bpf", why));
     let missing = missing.or_else(|| objects::missing().map(|why| ("clang-bpf", why)));
     if let Some((tool, reason)) = missing {
@@ -384,29 +384,29 @@ fn packets_go_where_the_kernel_has_them_go() {
     let (tables, cases) = namespace.run(|| {
         let tables = routes::read().unwrap_or_else(|error| panic!("{error}"));
         let cases = cases(&tables);
-        // Nobody has learnt anything meanwhile.
+        // The kernel must not have learnt neighbours meanwhile.
         assert_eq!(routes::read().unwrap_or_else(|error| panic!("{error}")), tables);
         (tables, cases)
     });
-    // Each answer is among them, or the test says less than it should.
+    // The test must reach every kind of answer.
     let result = |ran: &KernelRun| i32::from_ne_bytes(ran.packet[24..28].try_into().expect("four bytes"));
-    let any = cases.iter().find(|case| case.name.starts_with("lookup:lookup_any (v3")).expect("there is one");
+    let any = cases.iter().find(|case| case.name.starts_with("lookup:lookup_any (v3")).expect("lookup_any is a case");
     let answers: std::collections::BTreeSet<i32> = any.ran.iter().map(result).collect();
     println!("{} routes; answers {answers:?}", tables.routes.len());
     assert!([-97, -22, -19, 0, 1, 2, 3, 4, 5, 7, 8].iter().all(|answer| answers.contains(answer)), "{answers:?}");
     devices::on_each("objects and routes", |device| {
         let some = devices::share_of_all(device, &cases, 8, |case| oracle::parts(&case.program));
         let differences = some.into_iter().filter_map(|case| {
-            differs(&**device, case, &tables).map(|difference| format!("{}: {difference}", case.name))
+            first_difference(&**device, case, &tables).map(|difference| format!("{}: {difference}", case.name))
         });
         let differences: Vec<String> = differences.collect();
         assert!(differences.is_empty(), "{}", differences.join("\n\n"));
     });
 }
 
-/// Addresses are what they are taken for.
+/// Address constants parse as addresses of their family.
 #[test]
-fn addresses_are_addresses() {
+fn addresses_parse() {
     assert!(ADDRESSES_V4.iter().all(|it| it.parse::<Ipv4Addr>().is_ok()));
     assert!(ADDRESSES_V6.iter().all(|it| it.parse::<Ipv6Addr>().is_ok()));
 }

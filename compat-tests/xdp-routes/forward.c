@@ -1,5 +1,5 @@
-/* A router: packets of IPv4 and IPv6 go where routes say, with the MACs of the next link and a hop less. What routes say is
- * counted. */
+/* A router: forwards IPv4 and IPv6 packets by the kernel's routes, sets the next link's MAC
+ * addresses and decrements the hop limit. Counts the results of the lookups. */
 #include "../xdp/parse.h"
 
 char LICENSE[] SEC("license") = "GPL";
@@ -13,7 +13,7 @@ struct {
     __type(value, __u64);
 } outcomes SEC(".maps");
 
-/* By interface. */
+/* Indexed by interface. */
 struct {
     __uint(type, BPF_MAP_TYPE_ARRAY);
     __uint(max_entries, 64);

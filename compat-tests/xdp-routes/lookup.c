@@ -1,4 +1,5 @@
-/* Asks by what is in the packet, and puts the answers there, so that packets can ask anything. */
+/* Lookups whose arguments the packet holds; the results are written to the packet, so that packets
+ * can test any combination. */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <bpf/bpf_helpers.h>
@@ -69,21 +70,21 @@ int lookup_v6_flags(struct xdp_md *ctx)
     return ask(ctx, AF_INET6, -1, sizeof(struct bpf_fib_lookup));
 }
 
-/* The structure is not there as a whole. */
+/* The packet is shorter than the structure. */
 SEC("xdp")
 int lookup_short(struct xdp_md *ctx)
 {
     return ask(ctx, 0, 0, sizeof(struct bpf_fib_lookup) - 1);
 }
 
-/* There is no such flag. */
+/* An invalid flag. */
 SEC("xdp")
 int lookup_wrong(struct xdp_md *ctx)
 {
     return ask(ctx, 0, 64, sizeof(struct bpf_fib_lookup));
 }
 
-/* Of any interface, for a length that is said. */
+/* For any interface, with a given length. */
 SEC("xdp")
 int mtu_any(struct xdp_md *ctx)
 {
@@ -98,7 +99,7 @@ int mtu_any(struct xdp_md *ctx)
     return XDP_PASS;
 }
 
-/* Of the interface where the packet came in, for its own length and some bytes more. */
+/* For the receiving interface, with the packet's own length and some bytes more. */
 SEC("xdp")
 int mtu_here(struct xdp_md *ctx)
 {

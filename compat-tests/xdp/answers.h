@@ -1,4 +1,4 @@
-/* How often each answer of a helper's, 0 to -31, was given. */
+/* How often a helper returned each value from 0 to -31. */
 #pragma once
 
 #include <linux/bpf.h>

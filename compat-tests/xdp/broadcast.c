@@ -1,5 +1,6 @@
-/* Packets to all of a map's devices: of an array and of a hash, by flags of which some are known only when the packet is there,
- * some are wrong, and some do nothing by themselves. */
+/* Redirects packets to all devices of an array or hash map. Exercises: BPF_F_BROADCAST and
+ * BPF_F_EXCLUDE_INGRESS, with flags that depend on the packet, are invalid, or have no effect by
+ * themselves. */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <bpf/bpf_helpers.h>
@@ -28,7 +29,7 @@ struct {
     __type(value, __u32);
 } sockets SEC(".maps");
 
-/* What is for everybody goes to all others, and what is for one goes back. */
+/* Group addresses go to all other devices, unicast goes back. */
 SEC("xdp")
 int hub(struct xdp_md *ctx)
 {
@@ -41,7 +42,7 @@ int hub(struct xdp_md *ctx)
     return XDP_TX;
 }
 
-/* Flags out of the packet. */
+/* Flags from the packet. */
 SEC("xdp")
 int by_packet(struct xdp_md *ctx)
 {
@@ -60,7 +61,7 @@ int by_packet(struct xdp_md *ctx)
     return bpf_redirect_map(&hash, eth->h_dest[4] & 15, flags);
 }
 
-/* To all, to one, and by a flag that bpf_redirect() does not have. */
+/* To all, to one, and with a flag that bpf_redirect() does not support. */
 SEC("xdp")
 int one_or_all(struct xdp_md *ctx)
 {
@@ -75,7 +76,7 @@ int one_or_all(struct xdp_md *ctx)
     return bpf_redirect(9, BPF_F_BROADCAST);
 }
 
-/* Only with what excludes the port where it came in, which says nothing by itself. */
+/* Only BPF_F_EXCLUDE_INGRESS, which has no effect without BPF_F_BROADCAST. */
 SEC("xdp")
 int without(struct xdp_md *ctx)
 {

@@ -1,5 +1,6 @@
-/* Functions that are called, and not put in their caller's place by clang. Exercises: static noinline functions, nested and
- * with five arguments, pointers to the caller's stack, to the packet and to a map's value as arguments, loops in functions. */
+/* Functions that clang does not inline. Exercises: static noinline functions, nested and with five
+ * arguments, pointers to the caller's stack, the packet and a map value as arguments, loops in
+ * functions. */
 #include "parse.h"
 
 char LICENSE[] SEC("license") = "GPL";
@@ -82,7 +83,7 @@ int calls_tuple(struct xdp_md *ctx)
         count(record, length, 2);
         return XDP_TX;
     }
-    /* The same function, over memory of another kind. */
+    /* Calls the same function with another kind of memory. */
     count(&fresh, length, 1);
     bpf_map_update_elem(&records, &tuple, &fresh, BPF_ANY);
     return XDP_PASS;

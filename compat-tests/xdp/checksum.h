@@ -1,4 +1,4 @@
-/* The Internet checksum: whole, and mended for what has changed (RFC 1624). */
+/* The Internet checksum: of a whole header (RFC 1071), and updated incrementally (RFC 1624). */
 #pragma once
 
 #include <linux/types.h>
@@ -31,7 +31,7 @@ static __always_inline void csum_replace4(__u16 *check, __u32 from, __u32 to)
     *check = csum_fold((__u32)sum);
 }
 
-/* Of a header without options, whose own checksum field has to be 0. */
+/* Over a header without options, whose own checksum field must be 0. */
 static __always_inline __u16 csum_ipv4(const struct iphdr *ip)
 {
     const __u16 *word = (const __u16 *)ip;

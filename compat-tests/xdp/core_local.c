@@ -1,6 +1,7 @@
-/* Structures with CO-RE relocations for every access, which libbpf would resolve against the kernel's types: of structures that
- * the kernel promises never to change (UAPI) they are what clang has written already. Exercises: preserve_access_index on
- * members, arrays in structures and bit fields, bpf_core_field_exists, bpf_core_type_size. */
+/* CO-RE relocations for every access, which libbpf would resolve against the kernel's types. The
+ * UAPI structures here never change, so the offsets that clang wrote are final. Exercises:
+ * preserve_access_index on members, arrays in structures and bit fields, bpf_core_field_exists,
+ * bpf_core_type_size. */
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_endian.h>

@@ -1,14 +1,15 @@
-/* What pointers and helpers give at their limits. Exercises: pointers that are NULL on one way and are moved, asked for NULL and
- * compared with the packet's end; pointers moved far beyond the packet; bpf_loop with as many rounds as it has and more;
- * bpf_xdp_load_bytes and bpf_xdp_store_bytes at offsets that no packet has. */
+/* Edge cases of pointers and helpers. Exercises: pointers that are NULL on one path, then moved and
+ * compared with NULL and with the packet's end; pointers moved far beyond the packet; bpf_loop at
+ * and above its maximum; bpf_xdp_load_bytes and bpf_xdp_store_bytes at offsets outside every
+ * packet. */
 #include "parse.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
-/* Has clang forget what it knows of a value, and where it is from. */
+/* Hides a value's origin from clang's optimiser. */
 #define FORGET(value) asm volatile("" : "+r"(value))
 
-/* Moves a pointer as clang would not where it may be NULL. */
+/* Moves a pointer, which clang would not do if it may be NULL. */
 #define MOVE(pointer, bytes) asm volatile("%0 += %1" : "+r"(pointer) : "i"(bytes))
 
 #define MAX_LOOPS (1 << 23)
@@ -21,7 +22,7 @@ struct {
     __type(value, __u64[4]);
 } values SEC(".maps");
 
-/* Whether the last byte of what all programs here ask for is odd; below zero where the packet is too short. */
+/* Whether byte 15 is odd, which all programs here test; negative if the packet is too short. */
 static __always_inline int is_odd(struct xdp_md *ctx)
 {
     void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
@@ -29,7 +30,7 @@ static __always_inline int is_odd(struct xdp_md *ctx)
     return data + 16 > end ? -1 : *(__u8 *)(data + 15) & 1;
 }
 
-/* A place in the packet or NULL, moved, is behind the end or not; NULL is so nowhere. */
+/* Compares a packet pointer or NULL, after moving it, with the packet's end. */
 SEC("xdp")
 int corners_end(struct xdp_md *ctx)
 {
@@ -46,7 +47,7 @@ int corners_end(struct xdp_md *ctx)
     return place > end ? XDP_TX : XDP_PASS;
 }
 
-/* NULL that was moved is NULL no longer. */
+/* NULL plus an offset is not NULL. */
 SEC("xdp")
 int corners_moved(struct xdp_md *ctx)
 {
@@ -61,7 +62,7 @@ int corners_moved(struct xdp_md *ctx)
     return place ? XDP_PASS : XDP_TX;
 }
 
-/* The same of a map's value, of which a part is counted where there is one. */
+/* The same with a map value, one of whose counters is incremented if it exists. */
 SEC("xdp")
 int corners_value(struct xdp_md *ctx)
 {
@@ -85,7 +86,7 @@ int corners_value(struct xdp_md *ctx)
     return XDP_PASS;
 }
 
-/* A member of a value or NULL, not moved: NULL as everywhere. */
+/* The address of a member, from a value or from NULL, without moving it: stays NULL. */
 SEC("xdp")
 int corners_member(struct xdp_md *ctx)
 {
@@ -107,7 +108,7 @@ int corners_member(struct xdp_md *ctx)
     return XDP_PASS;
 }
 
-/* Eight times as far as the verifier lets a pointer be moved, which is beyond 32 bits. */
+/* Eight times the largest offset that the verifier allows, which exceeds 32 bits. */
 SEC("xdp")
 int corners_far(struct xdp_md *ctx)
 {
@@ -135,7 +136,7 @@ static long tell(__u32 round, void *context)
     return 0;
 }
 
-/* Few rounds, or more than there may be: in 32 bits or beyond. */
+/* A small number of iterations, or more than allowed: in 32 bits and more. */
 SEC("xdp")
 int corners_rounds(struct xdp_md *ctx)
 {
@@ -165,7 +166,7 @@ int corners_rounds(struct xdp_md *ctx)
     return gave > 8 ? XDP_TX : XDP_PASS;
 }
 
-/* Offsets of 16 bits and of more, of which the kernel tells otherwise. */
+/* Offsets of 16 bits and more, for which the kernel returns different errors. */
 SEC("xdp")
 int corners_offset(struct xdp_md *ctx)
 {

@@ -1,6 +1,7 @@
-/* Counters that a pointer leads to by more than a constant: at an index out of the packet, in a loop's turn, put away on a
- * stack that is indexed, and with what is added known only behind a branch. Exercises: alignment that is known across
- * blocks, additions of which the load is in another block than the store, atomics at offsets that are not known. */
+/* Counters at variable offsets: at an index from the packet, in a loop, through a pointer spilled
+ * to an indexed stack array, and with addends that depend on a branch. Exercises: alignment tracked
+ * across blocks, additions whose load and store are in different blocks, atomics at variable
+ * offsets. */
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 
@@ -30,7 +31,7 @@ static __always_inline void *only_value(void *map)
     return bpf_map_lookup_elem(map, &first);
 }
 
-/* The first bytes of a packet that has as many as there are lanes. */
+/* Reads the first bytes of a packet with at least one byte per lane. */
 static __always_inline __u8 *bytes_of(struct xdp_md *ctx)
 {
     __u8 *bytes = (void *)(long)ctx->data;
@@ -38,7 +39,7 @@ static __always_inline __u8 *bytes_of(struct xdp_md *ctx)
     return (void *)(bytes + LANES) > (void *)(long)ctx->data_end ? 0 : bytes;
 }
 
-/* Between the index and the addition there is a branch, so that they are in different blocks. */
+/* A branch between computing the address and adding, so that they are in different blocks. */
 SEC("xdp")
 int lane_by_byte(struct xdp_md *ctx)
 {
@@ -71,7 +72,7 @@ int lane_in_turn(struct xdp_md *ctx)
     return XDP_PASS;
 }
 
-/* As clang does it when it runs out of registers. */
+/* Spills the pointer, as clang does when it runs out of registers. */
 SEC("xdp")
 int lane_put_away(struct xdp_md *ctx)
 {
@@ -95,7 +96,7 @@ int lane_put_away(struct xdp_md *ctx)
     return XDP_PASS;
 }
 
-/* Where both ways begin with the same load, clang makes it before the branch, and stores on each. */
+/* Both branches begin with the same load: clang hoists it above the branch, and stores in each. */
 SEC("xdp")
 int lane_by_turns(struct xdp_md *ctx)
 {
@@ -135,7 +136,7 @@ int half_by_turns(struct xdp_md *ctx)
     return XDP_PASS;
 }
 
-/* What is added is gathered on the way, and what was stored is added to again. */
+/* The addend is accumulated along the way, and the stored sum is added to again. */
 SEC("xdp")
 int lane_bit_by_bit(struct xdp_md *ctx)
 {
@@ -165,7 +166,7 @@ int lane_bit_by_bit(struct xdp_md *ctx)
     return XDP_PASS;
 }
 
-/* One sum for all turns: clang keeps it in a register, and stores it behind the loop. */
+/* One sum for all iterations: clang keeps it in a register and stores it after the loop. */
 SEC("xdp")
 int lane_of_sums(struct xdp_md *ctx)
 {
@@ -201,7 +202,7 @@ int lane_atomically(struct xdp_md *ctx)
     return XDP_PASS;
 }
 
-/* What another pointer to the same counter gives before it is added to is what was there before. */
+/* The value read through another pointer to the same counter before the addition is the old one. */
 SEC("xdp")
 int lane_seen_twice(struct xdp_md *ctx)
 {

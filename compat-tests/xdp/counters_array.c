@@ -1,5 +1,5 @@
-/* Counters of 8, 16, 32 and 64 bits in arrays and per-CPU arrays, added to in the usual ways. Exercises: *v += 1,
- * (*v)++, __sync_fetch_and_add without its result, adding lengths, u8 and u16 that wrap. */
+/* Counters of 8, 16, 32 and 64 bits in arrays and per-CPU arrays. Exercises: *v += 1, (*v)++,
+ * __sync_fetch_and_add without its result, adding lengths, u8 and u16 that wrap. */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <bpf/bpf_helpers.h>
@@ -24,7 +24,7 @@ COUNTERS(own16, BPF_MAP_TYPE_PERCPU_ARRAY, __u16);
 COUNTERS(own32, BPF_MAP_TYPE_PERCPU_ARRAY, __u32);
 COUNTERS(own64, BPF_MAP_TYPE_PERCPU_ARRAY, __u64);
 
-/* 0 to 15, or 16, which is in no array. */
+/* 0 to 15, or 16, which is outside every array. */
 static __always_inline __u32 slot_of(struct xdp_md *ctx)
 {
     struct ethhdr *eth = (void *)(long)ctx->data;

@@ -1,5 +1,6 @@
-/* Counters of every width in hash and per-CPU hash maps, made on first sight. Exercises: lookup, update with
- * BPF_NOEXIST and BPF_ANY on a miss, add on a hit, values of 1, 2, 4 and 8 bytes. */
+/* Counters of every width in hash and per-CPU hash maps, inserted when first seen. Exercises:
+ * lookup, update with BPF_NOEXIST and BPF_ANY on a miss, add on a hit, values of 1, 2, 4 and 8
+ * bytes. */
 #include "parse.h"
 
 char LICENSE[] SEC("license") = "GPL";

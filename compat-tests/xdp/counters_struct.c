@@ -1,5 +1,6 @@
-/* Structs of counters of mixed widths, counters that saturate, and read-modify-write by xor, or, minimum and
- * maximum. Exercises: several fields of one value, if (*v < LIMIT) (*v)++, bit sets, u8/u16/u32/u64 fields. */
+/* Structs of counters of mixed widths, counters that saturate, and read-modify-write by xor, or,
+ * minimum and maximum. Exercises: several fields of one value, if (*v < LIMIT) (*v)++, bit sets,
+ * u8/u16/u32/u64 fields. */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <linux/ip.h>

@@ -1,6 +1,6 @@
-/* Samples for a perf buffer: what the program says, and the beginning of the packet behind it. Exercises:
- * bpf_perf_event_output with BPF_F_CURRENT_CPU and an index, the length of the packet's part in the flags, known
- * and not, longer than the packet, and flags that there are none of. */
+/* Samples for a perf buffer: the program's data followed by the beginning of the packet. Exercises:
+ * bpf_perf_event_output with BPF_F_CURRENT_CPU and an index, constant and variable lengths of the
+ * packet's part in the flags, longer than the packet, and invalid flags. */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <bpf/bpf_helpers.h>
@@ -18,7 +18,7 @@ struct {
     __uint(value_size, sizeof(int));
 } samples SEC(".maps");
 
-/* As libbpf's samples of XDP have it. */
+/* Same layout as in libbpf's XDP samples. */
 struct sample {
     __u16 cookie;
     __u16 length;
@@ -42,7 +42,7 @@ int perf_sample(struct xdp_md *ctx)
     return XDP_PASS;
 }
 
-/* Without a packet, of a size that is no multiple of anything, and only for some. */
+/* No packet bytes, an odd size, and only for some packets. */
 SEC("xdp")
 int perf_plain(struct xdp_md *ctx)
 {
@@ -65,7 +65,7 @@ int perf_plain(struct xdp_md *ctx)
     return XDP_TX;
 }
 
-/* The whole packet, twenty bytes of it, and more than there is. */
+/* The whole packet, twenty bytes of it, and more than it has. */
 SEC("xdp")
 int perf_lengths(struct xdp_md *ctx)
 {
@@ -76,7 +76,7 @@ int perf_lengths(struct xdp_md *ctx)
     note(1, bpf_perf_event_output(ctx, &samples, 20ULL << 32 | BPF_F_CURRENT_CPU, &number, sizeof(number)));
     note(2, bpf_perf_event_output(ctx, &samples, (length + 1) << 32 | BPF_F_CURRENT_CPU, &number, 2));
     note(3, bpf_perf_event_output(ctx, &samples, 1ULL << 52 | BPF_F_CURRENT_CPU, &number, sizeof(number)));
-    /* Another processor's, which this one cannot write to. */
+    /* Another processor's buffer, which this one cannot write to. */
     if (bpf_perf_event_output(ctx, &samples, 1, &number, sizeof(number)) == 0)
         return XDP_ABORTED;
     return XDP_PASS;

@@ -1,6 +1,6 @@
-/* Prints. Exercises: bpf_printk with up to three arguments, with more (bpf_trace_vprintk), numbers of 32 and 64
- * bits with and without a sign, widths, zeros in front, letters, text that is a constant, addresses, formats that
- * there are none of. */
+/* Prints. Exercises: bpf_printk with up to three arguments, with more (bpf_trace_vprintk), numbers
+ * of 32 and 64 bits with and without a sign, widths, leading zeros, characters, constant strings,
+ * addresses, invalid formats. */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <linux/ip.h>
@@ -68,7 +68,7 @@ int print_addresses(struct xdp_md *ctx)
     return XDP_PASS;
 }
 
-/* What is no format is an error's number, and is not printed. */
+/* An invalid format returns an error and prints nothing. */
 SEC("xdp")
 int print_wrong(struct xdp_md *ctx)
 {
@@ -80,7 +80,7 @@ int print_wrong(struct xdp_md *ctx)
     return XDP_PASS;
 }
 
-/* As programs did it before there were constants. */
+/* The format on the stack, as before clang supported constant strings. */
 SEC("xdp")
 int print_from_stack(struct xdp_md *ctx)
 {

@@ -1,6 +1,7 @@
-/* Records for a ring buffer: handed over whole, or reserved and filled in place. Exercises: bpf_ringbuf_output,
- * bpf_ringbuf_reserve, bpf_ringbuf_submit, bpf_ringbuf_discard, bpf_ringbuf_query, bpf_xdp_load_bytes into a record,
- * records of several sizes, members of 1 to 8 bytes, packed ones, an array filled in a loop, several records a packet. */
+/* Records for a ring buffer: written at once, or reserved and filled in place. Exercises:
+ * bpf_ringbuf_output, bpf_ringbuf_reserve, bpf_ringbuf_submit, bpf_ringbuf_discard,
+ * bpf_ringbuf_query, bpf_xdp_load_bytes into a record, records of several sizes, members of 1 to 8
+ * bytes, packed ones, an array filled in a loop, several records per packet. */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <linux/ip.h>
@@ -36,7 +37,7 @@ struct flow {
     __u8 proto;
 } __attribute__((packed));
 
-/* Every packet, from the stack. */
+/* One record per packet, from the stack. */
 SEC("xdp")
 int ring_output(struct xdp_md *ctx)
 {
@@ -55,7 +56,7 @@ int ring_output(struct xdp_md *ctx)
     return seen.length & 1 ? XDP_PASS : XDP_TX;
 }
 
-/* A copy of the packet: as many bytes as it says, up to 63. And with flags that there are, and that there are not. */
+/* A copy of the packet: as many bytes as it requests, at most 63. With valid and invalid flags. */
 SEC("xdp")
 int ring_output_part(struct xdp_md *ctx)
 {
@@ -78,7 +79,7 @@ int ring_output_part(struct xdp_md *ctx)
     return XDP_PASS;
 }
 
-/* Reserved, filled, and handed over or thrown away. */
+/* Reserved, filled, and submitted or discarded. */
 SEC("xdp")
 int ring_reserve(struct xdp_md *ctx)
 {
@@ -102,7 +103,7 @@ int ring_reserve(struct xdp_md *ctx)
     }
     flow->sport = udp->source;
     flow->dport = udp->dest;
-    /* What is read back is what was written. */
+    /* Reads back what it has written to the record. */
     if (flow->dport == bpf_htons(53))
         flow->proto |= 0x80;
     bpf_ringbuf_submit(flow, 0);
@@ -146,7 +147,7 @@ static long one_of_burst(__u32 i, struct burst_state *state)
     return 0;
 }
 
-/* Up to seven records a packet. */
+/* Up to seven records per packet. */
 SEC("xdp")
 int ring_burst(struct xdp_md *ctx)
 {
@@ -162,7 +163,7 @@ struct snapshot {
     __u8 outcome;
 };
 
-/* The packet's beginning, copied into the record by the kernel: all of it or nothing. */
+/* The kernel copies the packet's beginning into the record: all of it or nothing. */
 SEC("xdp")
 int ring_snapshot(struct xdp_md *ctx)
 {
@@ -179,7 +180,7 @@ int ring_snapshot(struct xdp_md *ctx)
     return copied ? XDP_DROP : XDP_PASS;
 }
 
-/* What never fits, what is too large by flags, and what a ring says of itself. */
+/* Records that never fit, lengths with flag bits, and the ring's own statistics. */
 SEC("xdp")
 int ring_limits(struct xdp_md *ctx)
 {

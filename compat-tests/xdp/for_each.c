@@ -1,5 +1,6 @@
-/* A function for each of a map's entries. Exercises: bpf_for_each_map_elem of an array that is left early, of a hash whose
- * entries are summed up, changed and deleted, of keys of several words, in each other, an empty hash. */
+/* Callbacks over a map's entries. Exercises: bpf_for_each_map_elem over an array with early exit,
+ * over a hash whose entries are summed, changed and deleted, keys of several words, nested
+ * iteration, an empty hash. */
 #include "parse.h"
 
 char LICENSE[] SEC("license") = "GPL";
@@ -45,7 +46,7 @@ static long add_length(void *map, __u32 *key, __u64 *value, struct sum *sum)
     return sum->values > 20000;
 }
 
-/* Up to where the sum is large. */
+/* Stops when the sum is large. */
 SEC("xdp")
 int each_of_array(struct xdp_md *ctx)
 {
@@ -78,7 +79,7 @@ static long add_pair(void *map, struct pair *key, __u32 *value, struct sum *sum)
     return 0;
 }
 
-/* Every packet brings a pair, and makes all of them older until they go. */
+/* Every packet inserts a pair, and ages all pairs until they are deleted. */
 SEC("xdp")
 int each_of_hash(struct xdp_md *ctx)
 {
@@ -120,7 +121,7 @@ static long with_kinds(void *map, __u32 *key, __u64 *value, struct sum *sum)
     return 0;
 }
 
-/* One in another. */
+/* Nested iteration. */
 SEC("xdp")
 int each_in_each(struct xdp_md *ctx)
 {

@@ -1,5 +1,6 @@
-/* A hop: TTL or hop limit decremented with the IPv4 checksum mended, MAC addresses swapped or set from a table,
- * XDP_TX. Exercises: byte and 16-bit stores, early returns, hash map with 6-byte keys from the packet. */
+/* A hop: decrements TTL or hop limit and updates the IPv4 checksum, swaps MAC addresses or sets
+ * them from a table, XDP_TX. Exercises: byte and 16-bit stores, early returns, hash map with 6-byte
+ * keys from the packet. */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <linux/ip.h>
@@ -32,7 +33,7 @@ int mac_swap(struct xdp_md *ctx)
 
     if ((void *)(word + 7) > end)
         return XDP_DROP;
-    /* Not what is sent to many. */
+    /* Does not forward group addresses. */
     if (*(__u8 *)word & 1)
         return XDP_PASS;
     copy[0] = word[0];

@@ -1,12 +1,13 @@
-/* A gateway in one program: tags, IPv4 and IPv6 with what stands behind their headers, options of TCP, a list of networks,
- * access lists by group, a table of connections, NAT in both directions, MSS, counters. Exercises: size, thousands of
- * instructions after unrolling, many live pointers. */
+/* A gateway in one program: VLAN tags, IPv4 and IPv6 with options and extension headers, TCP
+ * options, a list of networks, access lists by group, a connection table, NAT in both directions,
+ * MSS clamping, counters. Exercises: size, thousands of instructions after unrolling, many live
+ * pointers. */
 #include "parse.h"
 #include "checksum.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
-/* As many as the kernel's verifier follows; `benches/objects.rs` has more. */
+/* As many as the kernel's verifier can follow; `benches/objects.rs` has more. */
 #ifndef RULES
 #define RULES 16
 #define OPTIONS 4
@@ -133,7 +134,7 @@ static __always_inline int dropped(__u32 which)
     return XDP_DROP;
 }
 
-/* The segment size that a SYN offers, made smaller where it is too large. */
+/* Clamps the segment size that a SYN offers. */
 static __always_inline void clamp(struct packet *packet, void *end)
 {
     __u8 *option = (void *)(packet->tcp + 1);
@@ -166,7 +167,7 @@ static __always_inline void clamp(struct packet *packet, void *end)
     }
 }
 
-/* What the first rule that fits says: 1 to let it through, 0 to drop it. */
+/* Result of the first matching rule: 1 to pass, 0 to drop. */
 static __always_inline int allowed(struct rules *rules, __u32 source, __u16 port, __u8 protocol)
 {
 #pragma unroll

@@ -1,5 +1,6 @@
-/* Global variables of every kind: parameters in .rodata, initialised tables and words in .data, counters in .bss,
- * static variables, constant arrays indexed by the packet. Exercises: reads and writes of globals at all widths. */
+/* Global variables of every kind: parameters in .rodata, initialised tables and words in .data,
+ * counters in .bss, static variables, constant arrays indexed by the packet. Exercises: reads and
+ * writes of globals at all widths. */
 #include "parse.h"
 
 char LICENSE[] SEC("license") = "GPL";
@@ -84,7 +85,7 @@ int globals_counters(struct xdp_md *ctx)
     return XDP_TX;
 }
 
-/* In turn: the verdicts of a run are 2, 3, 1, 2, ... in the order of the packets. */
+/* The verdicts of a run are 2, 3, 1, 2, ... in the order of the packets. */
 SEC("xdp")
 int globals_turn(struct xdp_md *ctx)
 {

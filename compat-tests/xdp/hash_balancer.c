@@ -1,5 +1,6 @@
-/* Spreads TCP and UDP flows over backends by FNV-1a of the 5-tuple and a ring in an array; the backend's MAC
- * address goes into the packet. Small, for measurements of speed. Exercises: 64-bit multiply, array lookups. */
+/* Balances TCP and UDP flows over backends by FNV-1a of the 5-tuple and a ring in an array; the
+ * backend's MAC address is written to the packet. Small, for benchmarks. Exercises: 64-bit
+ * multiply, array lookups. */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <linux/ip.h>

@@ -1,5 +1,6 @@
-/* Entries that are read behind their deletion, and values that are read before they are replaced. Exercises: a flow that is closed
- * and then accounted for, a key that is deleted and made again, the old value of what an update replaces. */
+/* Entries read after their deletion, and values read before they are replaced. Exercises: a flow
+ * that is closed and then accounted for, a key that is deleted and inserted again, the old value of
+ * an update. */
 #include "parse.h"
 #include "answers.h"
 
@@ -72,7 +73,7 @@ static __always_inline int closes(struct xdp_md *ctx, void *map)
     account(0, flow->bytes);
     account(1, flow->packets);
     account(2, flow->mark[5]);
-    /* Nobody sees this any more. */
+    /* The entry is unreachable now. */
     flow->bytes = 1;
     account(3, flow->bytes);
     return bpf_map_lookup_elem(map, &key) ? XDP_ABORTED : XDP_TX;
@@ -90,7 +91,7 @@ int closed_recent_flows(struct xdp_md *ctx)
     return closes(ctx, &recent);
 }
 
-/* An update replaces the value. What is needed of the old one is read before it, which is right everywhere. */
+/* An update replaces the value; reading the old one before the update is safe everywhere. */
 SEC("xdp")
 int replaced_flows(struct xdp_md *ctx)
 {

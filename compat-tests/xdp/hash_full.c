@@ -1,5 +1,6 @@
-/* Hashes that are full: not one key more than `max_entries`, and room again when one is deleted. Exercises: -E2BIG with every
- * flag, of hashes and per-CPU hashes, updates of what is there in a full map, flags that only the packet decides. */
+/* Full hash maps: never more than `max_entries` keys, and room again after a deletion. Exercises:
+ * -E2BIG with every flag, of hashes and per-CPU hashes, updates of existing keys in a full map,
+ * flags that depend on the packet. */
 #include "parse.h"
 #include "answers.h"
 

@@ -1,5 +1,6 @@
-/* Update with BPF_ANY, BPF_NOEXIST and BPF_EXIST, and delete, with the helpers' answers in the verdict and in
- * counters. Exercises: -EEXIST, -ENOENT, -E2BIG of a full map, unknown flags, an array's own rules, BPF_F_LOCK. */
+/* Update with BPF_ANY, BPF_NOEXIST and BPF_EXIST, and delete, with the helpers' results in the
+ * verdict and in counters. Exercises: -EEXIST, -ENOENT, -E2BIG of a full map, unknown flags, an
+ * array's own rules, BPF_F_LOCK. */
 #include "parse.h"
 #include "answers.h"
 
@@ -45,7 +46,7 @@ struct {
     __type(value, __u64);
 } own_cells SEC(".maps");
 
-/* TCP's flags open, renew and close a session of the source address. */
+/* TCP flags open, renew and close a session of the source address. */
 SEC("xdp")
 int sessions_track(struct xdp_md *ctx)
 {
@@ -101,7 +102,7 @@ int sessions_track(struct xdp_md *ctx)
     }
 }
 
-/* Eight keys fit; the others are told so. */
+/* Eight keys fit; further insertions fail. */
 SEC("xdp")
 int updates_full(struct xdp_md *ctx)
 {
@@ -120,7 +121,7 @@ int updates_full(struct xdp_md *ctx)
     return answer ? XDP_ABORTED : XDP_PASS;
 }
 
-/* What an array makes of flags, of keys that it has not, and of deletion. */
+/* Results of an array for flags, absent keys and deletion. */
 SEC("xdp")
 int updates_of_array(struct xdp_md *ctx)
 {
@@ -147,7 +148,7 @@ int updates_of_array(struct xdp_md *ctx)
     return failed == 4 ? XDP_PASS : failed == 2 ? XDP_TX : XDP_DROP;
 }
 
-/* Under a lock that the values do not have, which each map looks at in an order of its own. */
+/* BPF_F_LOCK on values without a lock; maps differ in the order of their checks. */
 SEC("xdp")
 int updates_under_lock(struct xdp_md *ctx)
 {

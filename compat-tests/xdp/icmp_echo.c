@@ -1,4 +1,4 @@
-/* Answers echo requests of ICMP and ICMPv6 in place, with the checksum mended for the type alone.
+/* Answers ICMP and ICMPv6 echo requests in place, and updates the checksum for the type alone.
  * Exercises: ICMP parsers, address swaps by struct copies, rewriting, XDP_TX. */
 #include "parse.h"
 #include "checksum.h"

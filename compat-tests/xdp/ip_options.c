@@ -1,5 +1,6 @@
-/* Walks the options of IPv4: drops source routes, counts each kind, blanks record routes with no-operations.
- * Exercises: bounded loop over options with variable steps, while, writes at variable offsets. */
+/* Walks IPv4 options: drops source routes, counts each kind, overwrites record routes with
+ * no-operations. Exercises: bounded loop over options with variable steps, while, writes at
+ * variable offsets. */
 #include "parse.h"
 #include "checksum.h"
 

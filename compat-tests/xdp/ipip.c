@@ -1,5 +1,6 @@
-/* IP in IP: encapsulates IPv4 in IPv4 and IPv6 in IPv6, takes off both. Exercises: bpf_xdp_adjust_head by the
- * length of a header, a new outer header with its checksum, globals of .rodata, a hash map of endpoints. */
+/* IP in IP: encapsulates IPv4 in IPv4 and IPv6 in IPv6, and decapsulates both. Exercises:
+ * bpf_xdp_adjust_head by the length of a header, a new outer header with its checksum, globals of
+ * .rodata, a hash map of endpoints. */
 #include "parse.h"
 #include "checksum.h"
 
@@ -55,7 +56,7 @@ int ipip_encap(struct xdp_md *ctx)
     if ((void *)(eth + 1) > end || (void *)(outer + 1) > end)
         return XDP_ABORTED;
 
-    /* The old header lies where the new one's addresses and the outer header end: first what is kept of it. */
+    /* The new outer header overwrites the old header: first save what is needed of it. */
     __builtin_memcpy(new_eth->h_source, eth->h_dest, ETH_ALEN);
     __builtin_memcpy(new_eth->h_dest, endpoint->mac, ETH_ALEN);
     new_eth->h_proto = bpf_htons(ETH_P_IP);

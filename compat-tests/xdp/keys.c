@@ -1,5 +1,6 @@
-/* Hash maps whose keys are of odd sizes: 1, 2, 3, 4, 6, 8, 13, 16, 20 and 37 bytes (40 with padding), on the
- * stack or right in the packet. Exercises: key layouts, hits and misses, deletion, padding set to zero. */
+/* Hash maps with keys of odd sizes: 1, 2, 3, 4, 6, 8, 13, 16, 20 and 37 bytes (40 with padding), on
+ * the stack or inside the packet. Exercises: key layouts, hits and misses, deletion, padding set to
+ * zero. */
 #include "parse.h"
 
 char LICENSE[] SEC("license") = "GPL";
@@ -95,7 +96,7 @@ int keys_small(struct xdp_md *ctx)
     return XDP_TX;
 }
 
-/* Nothing is copied: the helpers take the keys from where they lie in the packet. */
+/* Without copies: the helpers read the keys inside the packet. */
 SEC("xdp")
 int keys_in_packet(struct xdp_md *ctx)
 {
@@ -123,7 +124,7 @@ int keys_in_packet(struct xdp_md *ctx)
         ip6 = take_ipv6(&c);
         if (!ip6)
             return XDP_DROP;
-        /* The value, too, is a byte of the packet. */
+        /* The value is a byte inside the packet, too. */
         if (!bpf_map_lookup_elem(&of16, &ip6->saddr))
             bpf_map_update_elem(&of16, &ip6->saddr, &ip6->nexthdr, BPF_ANY);
         if (bpf_map_lookup_elem(&of16, &ip6->daddr))
@@ -153,7 +154,7 @@ int keys_large(struct xdp_md *ctx)
         ip = take_ipv4(&c);
         if (!ip)
             return XDP_DROP;
-        /* The ports are at the same place in both. */
+        /* The ports are at the same offset in both. */
         if (ip->protocol != IPPROTO_TCP && ip->protocol != IPPROTO_UDP)
             return XDP_PASS;
         udp = take_udp(&c);

@@ -1,5 +1,5 @@
-/* What helpers are given at any byte of the stack, known only when the packet is there: keys and values of maps, what is summed
- * up, what is copied into the packet. Exercises: buffers of helpers that are not aligned. */
+/* Helper buffers at variable stack offsets: keys and values of maps, sums, copies into the packet.
+ * Exercises: unaligned buffers of helpers. */
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 
@@ -14,7 +14,7 @@ struct {
     __type(value, __u64);
 } seen SEC(".maps");
 
-/* A window of the packet's first bytes, by one of them. */
+/* A window of the packet's first bytes, at an offset given by one of them. */
 #define WINDOW(ctx, bytes, copy, from, mask)                                                                 \
     __u8 *bytes = (void *)(long)(ctx)->data;                                                                 \
     __u8 copy[BYTES];                                                                                        \

@@ -1,5 +1,6 @@
-/* Maps as they were defined before there were types: `struct bpf_map_def` in the section `maps`, some with more behind the
- * members that every loader knew. Exercises: legacy array, hash and per-CPU array, legacy maps beside others. */
+/* Map definitions before BTF: `struct bpf_map_def` in the section `maps`, some with more members
+ * than every loader knew. Exercises: legacy array, hash and per-CPU array, legacy maps beside
+ * others. */
 #include "parse.h"
 
 char LICENSE[] SEC("license") = "GPL";
@@ -33,7 +34,7 @@ struct bpf_map_def SEC("maps") totals = {
     .max_entries = 4,
 };
 
-/* As iproute2 has them. */
+/* iproute2's definition. */
 struct bpf_elf_map {
     __u32 type;
     __u32 size_key;

@@ -1,6 +1,6 @@
-/* Helpers that are told how many bytes there are when the packet is there: what is summed up, read from the packet and written to
- * it. Exercises: csum_diff, xdp_load_bytes and xdp_store_bytes with lengths in registers; buffers on the stack, in a map's value
- * and in a record of a ring buffer. */
+/* Helpers with lengths that depend on the packet. Exercises: csum_diff, xdp_load_bytes and
+ * xdp_store_bytes with lengths in registers; buffers on the stack, in a map value and in a
+ * ring-buffer record. */
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 
@@ -26,7 +26,7 @@ struct {
     __uint(max_entries, 65536);
 } told SEC(".maps");
 
-/* A number from 1 to MOST out of a byte, which the compiler knows nothing of. */
+/* A number from 1 to MOST, from a byte unknown to the compiler. */
 static __always_inline __u64 length_of(__u8 byte)
 {
     __u64 length = byte;
@@ -41,7 +41,7 @@ static __always_inline __u64 length_of(__u8 byte)
     if ((void *)(bytes + (most)) > (void *)(long)(ctx)->data_end)                                            \
         return XDP_DROP
 
-/* Sums of what is in the packet, on the stack and in both, with lengths that may be none. */
+/* Sums over the packet, the stack and both, with lengths that may be 0. */
 SEC("xdp")
 int lengths_summed(struct xdp_md *ctx)
 {
@@ -59,7 +59,7 @@ int lengths_summed(struct xdp_md *ctx)
     return XDP_PASS;
 }
 
-/* To the stack, and from there to the packet, elsewhere and with another length. */
+/* Copies to the stack, and from there to another offset of the packet with another length. */
 SEC("xdp")
 int lengths_copied(struct xdp_md *ctx)
 {
@@ -77,7 +77,7 @@ int lengths_copied(struct xdp_md *ctx)
     return loaded ? XDP_DROP : stored ? XDP_PASS : XDP_TX;
 }
 
-/* To a map's value that nobody else has, over what is there. */
+/* Copies to this packet's map value, over its previous contents. */
 SEC("xdp")
 int lengths_to_value(struct xdp_md *ctx)
 {
@@ -93,14 +93,14 @@ int lengths_to_value(struct xdp_md *ctx)
         return XDP_ABORTED;
     if (bpf_xdp_load_bytes(ctx, from, window->bytes, length))
         return XDP_DROP;
-    /* And six of them once more, at an odd place, by a length that is known. */
+    /* Six bytes again, at an odd offset with a constant length. */
     bpf_xdp_load_bytes(ctx, 0, window->bytes + 17, 6);
     if (bpf_xdp_store_bytes(ctx, 2, window->bytes + 1, length))
         return XDP_TX;
     return XDP_PASS;
 }
 
-/* To a record. */
+/* Copies to a record. */
 SEC("xdp")
 int lengths_to_record(struct xdp_md *ctx)
 {

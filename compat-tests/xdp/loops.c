@@ -1,10 +1,10 @@
-/* Loops: with bounds that only the packet decides, in each other, left early, and bpf_loop with functions that stop it, that
- * go round in each other, and that keep their sums on the caller's stack. */
+/* Loops whose bounds depend on the packet, nested loops, early exits, and bpf_loop with callbacks
+ * that stop it, that nest, and that accumulate on the caller's stack. */
 #include "parse.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
-/* Bytes up to the first that is the last one of the source's: how many, and their sum. */
+/* Number and sum of the bytes up to the first that equals the source's last byte. */
 SEC("xdp")
 int loops_bounded(struct xdp_md *ctx)
 {
@@ -27,7 +27,7 @@ int loops_bounded(struct xdp_md *ctx)
     return sum & 1 ? XDP_TX : XDP_PASS;
 }
 
-/* Sorts six bytes: loops in each other over the stack. */
+/* Sorts six bytes: nested loops over the stack. */
 SEC("xdp")
 int loops_nested(struct xdp_md *ctx)
 {
@@ -79,7 +79,7 @@ static long look(__u32 index, struct search *search)
     return 0;
 }
 
-/* Left early, by the function or by the packet's end. */
+/* Ends early, by the callback or at the packet's end. */
 SEC("xdp")
 int loops_by_function(struct xdp_md *ctx)
 {
@@ -121,7 +121,7 @@ static long row(__u32 row, struct grid *grid)
     return bpf_loop(grid->width, cell, grid, 0) != grid->width;
 }
 
-/* A loop in a loop; how often each goes round only the packet decides. */
+/* A nested loop; the packet determines both numbers of iterations. */
 SEC("xdp")
 int loops_in_loops(struct xdp_md *ctx)
 {

@@ -1,5 +1,6 @@
-/* Longest prefixes for IPv4 and IPv6: an access list with counters and actions, and routes of IPv6 through a
- * table of next hops. Exercises: LPM tries of 4 and 16 bytes, shorter lookups, values written, hits and misses. */
+/* Longest-prefix match for IPv4 and IPv6: an access list with counters and actions, and IPv6 routes
+ * through a table of next hops. Exercises: LPM tries of 4 and 16 bytes, shorter lookups, values
+ * written, hits and misses. */
 #include "parse.h"
 
 char LICENSE[] SEC("license") = "GPL";
@@ -87,7 +88,7 @@ int lpm_rules(struct xdp_md *ctx)
     return rule->action;
 }
 
-/* Networks only: no more than 24 bits are asked for. */
+/* Looks up networks: at most 24 bits of the address. */
 SEC("xdp")
 int lpm_networks(struct xdp_md *ctx)
 {

@@ -1,5 +1,6 @@
-/* Tries of other keys than addresses: ports, an address with a port, a pair of addresses, an interface's number and an address
- * of IPv6. What is in them comes from the packets. Exercises: LPM tries with keys of 4+2, 4+6, 4+8 and 4+24 bytes. */
+/* LPM tries whose keys are not addresses: ports, an address with a port, a pair of addresses, an
+ * interface index with an IPv6 address. Packets insert the entries. Exercises: LPM tries with keys
+ * of 4+2, 4+6, 4+8 and 4+24 bytes. */
 #include "parse.h"
 
 char LICENSE[] SEC("license") = "GPL";
@@ -22,7 +23,7 @@ DEFINE_TRIE(services, 6);
 DEFINE_TRIE(pairs, 8);
 DEFINE_TRIE(tenants, 24);
 
-/* Zeros behind so many bits. */
+/* Clears the bits after the first `bits`. */
 static __always_inline void cut(__u8 *data, __u32 bytes, __u32 length)
 {
 #pragma unroll

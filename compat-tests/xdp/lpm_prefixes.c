@@ -1,6 +1,6 @@
-/* Tries that programs change, that are searched for prefixes of any length, and that have keys of other sizes than addresses.
- * What is in them comes from the packets. Exercises: lookup, update with every flag and delete in LPM tries of 4, 2, 8, 16 and
- * 24 bytes, lengths that there are none of, a trie that is full. */
+/* LPM tries that programs change, look up with prefixes of any length, and with keys of unusual
+ * sizes. Packets insert the entries. Exercises: lookup, update with every flag and delete in LPM
+ * tries of 4, 2, 8, 16 and 24 bytes, invalid lengths, a full trie. */
 #include "parse.h"
 #include "answers.h"
 
@@ -42,7 +42,7 @@ static __always_inline struct iphdr *ipv4_of(struct xdp_md *ctx)
     return take_ipv4(&c);
 }
 
-/* The bits behind the length are zeros. */
+/* The bits after the prefix are zero. */
 static __always_inline __be32 network(__be32 address, __u32 length)
 {
     if (length == 0)
@@ -52,8 +52,8 @@ static __always_inline __be32 network(__be32 address, __u32 length)
     return address & bpf_htonl(0xffffffff << (32 - length));
 }
 
-/* Each source brings the network that its checksum says the length of; each target is looked up by the length that its TTL
- * says, up to some that there are none of. */
+/* Each source inserts a network whose length its checksum gives; each destination is looked up with
+ * the length that its TTL gives, some of them invalid. */
 SEC("xdp")
 int prefixes_learn(struct xdp_md *ctx)
 {
@@ -80,7 +80,7 @@ int prefixes_learn(struct xdp_md *ctx)
     return rule->number & 1 ? XDP_TX : XDP_PASS;
 }
 
-/* Networks come and go, and whole addresses are looked up. */
+/* Networks are inserted and deleted, and whole addresses are looked up. */
 SEC("xdp")
 int prefixes_forget(struct xdp_md *ctx)
 {

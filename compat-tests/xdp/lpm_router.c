@@ -1,5 +1,5 @@
-/* Routes IPv4 by longest prefix: next hop's MAC addresses, TTL, checksum. Small, for measurements of speed.
- * Exercises: LPM trie with a default-less table, array of next hops, hits and misses. */
+/* Routes IPv4 by longest prefix: next hop's MAC addresses, TTL, checksum. Small, for benchmarks.
+ * Exercises: LPM trie without a default route, array of next hops, hits and misses. */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <linux/ip.h>

@@ -1,4 +1,4 @@
-/* LRU hash maps as connection tables, large enough that the oldest need not go in a test. Exercises: LRU lookup
+/* LRU hash maps as connection tables, large enough that tests evict nothing. Exercises: LRU lookup
  * and update, a two-way flow key, states in a value, per-CPU LRU counters. */
 #include "parse.h"
 
@@ -11,7 +11,7 @@ enum state {
     STATE_CLOSING,
 };
 
-/* What is looked at of an address, and the first port that is not looked at, so that flows meet again. */
+/* The bits of addresses that are used, and the first port that is not, so that flows collide. */
 const volatile __be32 host_mask = bpf_htonl(0xff000001);
 const volatile __u16 ephemeral = 1024;
 

@@ -1,6 +1,6 @@
-/* Maps that hold maps: for each protocol a table of its own, found by number or by key. Exercises: array_of_maps and
- * hash_of_maps with hits and misses, lookups, counters, updates and deletions in the maps that are found, one map in two
- * slots, two lookups at once. */
+/* Maps of maps: a table for each protocol, found by index or by key. Exercises: array_of_maps and
+ * hash_of_maps with hits and misses, lookups, counters, updates and deletions in inner maps, one
+ * map in two slots, two lookups at once. */
 #include "parse.h"
 
 char LICENSE[] SEC("license") = "GPL";
@@ -46,7 +46,7 @@ struct {
     .values = { [IPPROTO_TCP] = &flows_tcp, [IPPROTO_UDP] = &flows_udp },
 };
 
-/* The slot of a packet: its protocol's, or one of which some are empty and some beyond the map. */
+/* The slot of a packet's protocol; some slots are empty and some outside the map. */
 static __always_inline __u32 slot_of(struct xdp_md *ctx, struct iphdr **ip)
 {
     struct cursor c = cursor_of(ctx);
@@ -87,7 +87,7 @@ int maps_by_number(struct xdp_md *ctx)
     return XDP_TX;
 }
 
-/* Two maps at once, which may be the same: what is in one is set in the other. */
+/* Two inner maps, possibly the same: entries of one are written to the other. */
 SEC("xdp")
 int maps_two_at_once(struct xdp_md *ctx)
 {
@@ -158,7 +158,7 @@ static __noinline int count_in(void *map, __u32 index)
     return 1;
 }
 
-/* The lookups in a function, called twice. */
+/* Lookups in a function that is called twice. */
 SEC("xdp")
 int maps_in_function(struct xdp_md *ctx)
 {
@@ -187,7 +187,7 @@ struct {
     .values = { [0] = &widths_short, [1] = &widths_long, [5] = &widths_short },
 };
 
-/* A pointer to a map that is kept over other lookups, and one that may be of two kinds of slots. */
+/* A map pointer that is live across other lookups, and one from either kind of outer map. */
 SEC("xdp")
 int maps_kept(struct xdp_md *ctx)
 {

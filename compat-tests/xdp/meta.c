@@ -1,5 +1,6 @@
-/* Metadata in front of the packet: stored, read back, and handed to the next program by a tail call. Exercises:
- * bpf_xdp_adjust_meta, data_meta, tail call, metadata before and after a change of the head. */
+/* Metadata in front of the packet: stored, read back, and passed to the next program by a tail
+ * call. Exercises: bpf_xdp_adjust_meta, data_meta, tail call, metadata before and after a change of
+ * the head. */
 #include "parse.h"
 
 char LICENSE[] SEC("license") = "GPL";
@@ -75,7 +76,7 @@ int meta_use(struct xdp_md *ctx)
     return mark->protocol == IPPROTO_TCP ? XDP_TX : XDP_PASS;
 }
 
-/* Stores, moves the head past a tag, reads again, and takes the metadata off. */
+/* Stores metadata, moves the head past a tag, reads it again, and removes it. */
 SEC("xdp")
 int meta_round_trip(struct xdp_md *ctx)
 {

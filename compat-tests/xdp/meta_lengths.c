@@ -1,5 +1,6 @@
-/* Metadata of lengths that only the packet decides, of lengths that there are none of, and accesses of every width. Exercises:
- * bpf_xdp_adjust_meta and its errors, data_meta compared with data and subtracted from it, metadata in a hash's key. */
+/* Metadata of variable and invalid lengths, and accesses of every width. Exercises:
+ * bpf_xdp_adjust_meta and its errors, data_meta compared with and subtracted from data, metadata in
+ * a hash key. */
 #include "parse.h"
 
 char LICENSE[] SEC("license") = "GPL";
@@ -49,7 +50,7 @@ int meta_widths(struct xdp_md *ctx)
     return wide->c == bpf_htons(ETH_P_IP) ? XDP_TX : XDP_PASS;
 }
 
-/* The length is in the packet; some of them there cannot be. */
+/* The packet gives the length; some lengths are invalid. */
 SEC("xdp")
 int meta_by_packet(struct xdp_md *ctx)
 {
@@ -78,7 +79,7 @@ int meta_by_packet(struct xdp_md *ctx)
     return XDP_TX;
 }
 
-/* What there cannot be: odd lengths, more than there is room for, metadata behind the packet's beginning. */
+/* Invalid metadata: odd lengths, more than fits, and a start after the packet's. */
 SEC("xdp")
 int meta_errors(struct xdp_md *ctx)
 {

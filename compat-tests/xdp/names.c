@@ -1,5 +1,5 @@
-/* Maps whose names are those of others with something before or behind, or words that stand for something in Portcullis's own
- * texts. Exercises: names of maps, counters of 8 and 16 bits, atomic operations. */
+/* Maps whose names are prefixes or suffixes of others, or words with a meaning in Portcullis's
+ * generated code. Exercises: names of maps, counters of 8 and 16 bits, atomic operations. */
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 

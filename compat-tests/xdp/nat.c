@@ -1,5 +1,6 @@
-/* Source and destination NAT of TCP and UDP over IPv4, with checksums mended by RFC 1624 or by
- * bpf_csum_diff(). Exercises: packet rewriting, packed 13-byte keys, hash maps, values copied to the packet. */
+/* Source and destination NAT of TCP and UDP over IPv4, with incremental checksum updates (RFC 1624)
+ * or bpf_csum_diff(). Exercises: packet rewriting, packed 13-byte keys, hash maps, values copied to
+ * the packet. */
 #include "parse.h"
 #include "checksum.h"
 
@@ -19,7 +20,7 @@ struct binding {
     __u16 packets;
 };
 
-/* By the low six bits of the private source address. */
+/* Indexed by the low six bits of the private source address. */
 struct {
     __uint(type, BPF_MAP_TYPE_ARRAY);
     __uint(max_entries, 64);
@@ -87,7 +88,7 @@ static __always_inline int parse(struct xdp_md *ctx, struct packet *packet)
 static __always_inline void replace_address(struct packet *packet, __be32 *field, __be32 address)
 {
     csum_replace4(&packet->ip->check, *field, address);
-    /* A UDP checksum of 0 says that there is none. */
+    /* A UDP checksum of 0 means none. */
     if (packet->ip->protocol != IPPROTO_UDP || *packet->check) {
         csum_replace4(packet->check, *field, address);
         if (packet->ip->protocol == IPPROTO_UDP && !*packet->check)
@@ -154,7 +155,7 @@ int nat_target(struct xdp_md *ctx)
     return XDP_TX;
 }
 
-/* The same to one service, by the helper: both addresses at once. */
+/* The same for one service, with the helper: both addresses at once. */
 SEC("xdp")
 int nat_full_csum_diff(struct xdp_md *ctx)
 {

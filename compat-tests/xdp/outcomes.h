@@ -1,4 +1,4 @@
-/* What each helper gave last. */
+/* The last result of each helper. */
 #pragma once
 
 #include <linux/bpf.h>

@@ -1,5 +1,6 @@
-/* A cursor over a packet and what the programs that parse several layers share. Every take_*() gives the
- * header at the cursor and moves past it, or NULL where the packet ends before the header does. */
+/* A cursor over a packet, and code shared by the programs that parse several layers. Every take_*()
+ * returns the header at the cursor and advances past it, or returns NULL if the packet ends before
+ * the header does. */
 #pragma once
 
 #include <linux/bpf.h>
@@ -29,7 +30,7 @@ struct vlan_tag {
     __be16 proto;
 };
 
-/* Not from linux/icmp.h, which asks for the C library's headers of a 32-bit machine. */
+/* Not from linux/icmp.h, which includes headers of a 32-bit C library. */
 struct icmphdr {
     __u8 type;
     __u8 code;
@@ -79,7 +80,8 @@ static __always_inline struct cursor cursor_of(struct xdp_md *ctx)
     return c;
 }
 
-/* Past the Ethernet header and its VLAN tags: the EtherType, in network order, or 0. */
+/* Advances past the Ethernet header and its VLAN tags; returns the EtherType in network order, or
+ * 0. */
 static __always_inline __be16 take_link_layer(struct cursor *c, struct ethhdr **eth)
 {
     struct vlan_tag *tag;
@@ -101,7 +103,7 @@ static __always_inline __be16 take_link_layer(struct cursor *c, struct ethhdr **
     return proto;
 }
 
-/* The IPv4 header with its options. */
+/* Returns the IPv4 header with its options. */
 static __always_inline struct iphdr *take_ipv4(struct cursor *c)
 {
     struct iphdr *ip = c->pos;
@@ -118,8 +120,8 @@ static __always_inline struct iphdr *take_ipv4(struct cursor *c)
     return ip;
 }
 
-/* Past the extension headers of IPv6: the number of the protocol behind them, or -1 where they end too early
- * or never. */
+/* Advances past IPv6 extension headers; returns the number of the protocol after them, or -1 if the
+ * packet ends in them or there are too many. */
 static __always_inline int take_extensions(struct cursor *c, __u8 next)
 {
     struct extension *extension;

@@ -1,5 +1,6 @@
-/* Parses Ethernet, up to four VLAN tags, IPv4 with options or IPv6 with extension headers, and TCP, UDP or
- * ICMP; counts packets and bytes of each kind. Exercises: parsers, enums, switch, u64 counters in a struct. */
+/* Parses Ethernet, up to four VLAN tags, IPv4 with options or IPv6 with extension headers, and TCP,
+ * UDP or ICMP; counts packets and bytes of each kind. Exercises: parsers, enums, switch, u64
+ * counters in a struct. */
 #include "parse.h"
 
 char LICENSE[] SEC("license") = "GPL";
@@ -124,7 +125,7 @@ int parse_stack(struct xdp_md *ctx)
     }
 }
 
-/* Drops what a strict reading of the headers' own lengths refuses. */
+/* Drops packets that contradict the lengths in their headers. */
 SEC("xdp")
 int parse_strict(struct xdp_md *ctx)
 {

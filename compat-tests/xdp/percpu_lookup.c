@@ -1,5 +1,5 @@
-/* A value of one processor among those of all. The kernel's test runs on the first. Exercises: bpf_map_lookup_percpu_elem of an
- * array, a hash and an LRU hash, hits and misses. */
+/* The value of one processor in per-CPU maps. The kernel's test runs on the first processor.
+ * Exercises: bpf_map_lookup_percpu_elem of an array, a hash and an LRU hash, hits and misses. */
 #include "parse.h"
 
 char LICENSE[] SEC("license") = "GPL";
@@ -29,7 +29,7 @@ int percpu_sum(struct xdp_md *ctx)
     first = bpf_map_lookup_percpu_elem(&sums, &key, 0);
     if (!first)
         return own ? XDP_ABORTED : XDP_DROP;
-    /* There is no such processor. */
+    /* No such processor exists. */
     if (bpf_map_lookup_percpu_elem(&sums, &key, 1 << 20))
         return XDP_ABORTED;
     return *first > 5000 ? XDP_TX : XDP_PASS;

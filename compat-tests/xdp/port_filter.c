@@ -1,5 +1,5 @@
-/* Drops TCP and UDP to a few ports, passes the rest. Small, without maps: one of the three for measurements of
- * speed. Exercises: plain bounds checks and a switch. */
+/* Drops TCP and UDP to a few ports, passes the rest. Small, without maps: one of the three for
+ * benchmarks. Exercises: plain bounds checks and a switch. */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <linux/ip.h>

@@ -1,6 +1,7 @@
-/* What comes to each UDP port, and verdicts by port: some are reflected, some closed, the rest goes on. Counters are of a
- * hash, where an entry is made by whoever comes first, and of an array. Exercises: constants from the host, updates that
- * make an entry only where there is none, atomic additions, exchange of MAC addresses. */
+/* Counts traffic by UDP port, with verdicts by port: some are reflected, some dropped, the rest
+ * passes. The counters are in an array, and in a hash whose entries the first packet inserts.
+ * Exercises: constants from the host, updates with BPF_NOEXIST, atomic additions, exchange of MAC
+ * addresses. */
 #include "parse.h"
 
 char LICENSE[] SEC("license") = "GPL";

@@ -1,5 +1,5 @@
-/* Random numbers, in programs whose verdicts and maps do not depend on which. Exercises: bpf_get_prandom_u32, its
- * remainder, several a packet, one in a loop. */
+/* Random numbers, in programs whose verdicts and maps do not depend on their values. Exercises:
+ * bpf_get_prandom_u32, its remainder, several per packet, one in a loop. */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <bpf/bpf_helpers.h>
@@ -37,7 +37,7 @@ static __always_inline void count(__u32 slot)
         *there += 1;
 }
 
-/* Some backend takes the packet: all of them have nothing to say. */
+/* Takes a random backend; all of them have the same value. */
 SEC("xdp")
 int random_backend(struct xdp_md *ctx)
 {
@@ -50,7 +50,7 @@ int random_backend(struct xdp_md *ctx)
     return XDP_TX;
 }
 
-/* One packet in 128 is told of, with its number. */
+/* Reports one packet in 128, with its number. */
 SEC("xdp")
 int random_sampler(struct xdp_md *ctx)
 {
@@ -62,7 +62,7 @@ int random_sampler(struct xdp_md *ctx)
     return XDP_PASS;
 }
 
-/* Four numbers a packet, all of which are told. */
+/* Reports four numbers per packet. */
 SEC("xdp")
 int random_several(struct xdp_md *ctx)
 {

@@ -1,6 +1,6 @@
-/* Limits of packets for each source: a fixed window and a token bucket. Exercises: bpf_ktime_get_ns, division of
- * 64 bits, .rodata parameters. As built, the window never ends and the bucket never fills again, so that the
- * verdict depends on a source's packets so far but not on the clock. */
+/* Packet rate limits per source: a fixed window and a token bucket. Exercises: bpf_ktime_get_ns,
+ * 64-bit division, .rodata parameters. As built, the window never ends and the bucket never
+ * refills, so that the verdict depends on a source's packets so far but not on the clock. */
 #include "parse.h"
 
 char LICENSE[] SEC("license") = "GPL";

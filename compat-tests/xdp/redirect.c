@@ -1,5 +1,5 @@
-/* bpf_redirect() to an interface from a global, from a map and by a hash. Exercises: redirects without a map,
- * ingress_ifindex and rx_queue_index of the context, the target in a value. */
+/* bpf_redirect() to an interface from a global, from a map and by a hash. Exercises: redirects
+ * without a map, ingress_ifindex and rx_queue_index of the context, the target in a value. */
 #include "parse.h"
 
 char LICENSE[] SEC("license") = "GPL";
@@ -42,7 +42,7 @@ int redirect_by_map(struct xdp_md *ctx)
     interface = bpf_map_lookup_elem(&interfaces, &key);
     if (!interface || !*interface)
         return XDP_PASS;
-    /* Not back to where it came from. */
+    /* Not back to the receiving interface. */
     if (*interface == ctx->ingress_ifindex + 4)
         return XDP_TX;
     return bpf_redirect(*interface, 0);

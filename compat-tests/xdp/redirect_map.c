@@ -1,5 +1,5 @@
-/* bpf_redirect_map() over every kind of map, with the low bits of the flags as what to do on a miss. Exercises:
- * devmap, devmap_hash, xskmap, cpumap, lookup in them first, broadcast. */
+/* bpf_redirect_map() over every kind of map, with the default action in the low bits of the flags.
+ * Exercises: devmap, devmap_hash, xskmap, cpumap, a preceding lookup, broadcast. */
 #include "parse.h"
 
 char LICENSE[] SEC("license") = "GPL";
@@ -49,7 +49,7 @@ int redirect_devmap(struct xdp_md *ctx)
     return bpf_redirect_map(&ports, eth->h_dest[5], XDP_PASS);
 }
 
-/* What to do on a miss comes from the packet. */
+/* The packet gives the default action. */
 SEC("xdp")
 int redirect_devmap_hash(struct xdp_md *ctx)
 {
@@ -74,7 +74,7 @@ int redirect_xskmap(struct xdp_md *ctx)
     return bpf_redirect_map(&sockets, queue, XDP_DROP);
 }
 
-/* As it was done before misses could have an action. */
+/* A lookup before the redirect, as before flags could hold a default action. */
 SEC("xdp")
 int redirect_xskmap_looked_up(struct xdp_md *ctx)
 {

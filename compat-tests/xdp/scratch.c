@@ -1,7 +1,7 @@
-/* Memory of a processor's own that programs use as a larger stack: one packet after the other has all of it, and what it has
- * written there is there until it is done. Exercises: an entry of a percpu_array and global variables that are filled, looked at,
- * handed on by a tail call, indexed, summed up in, and written by helpers. What a program has written it clears in the end, so
- * that maps are the same in whatever order packets come. */
+/* Per-CPU memory used as a larger stack: a packet has it to itself from start to end. Exercises: an
+ * entry of a percpu_array and global variables that are filled, read, passed on by a tail call,
+ * indexed, summed in, and written by helpers. Programs clear the memory at the end, so that maps do
+ * not depend on the packets' order. */
 #include "parse.h"
 
 char LICENSE[] SEC("license") = "GPL";
@@ -48,7 +48,7 @@ struct {
     __type(value, struct numbers);
 } scratch_numbers SEC(".maps");
 
-/* Both, which nobody but these programs has: on one queue they are a processor's own, too. */
+/* Only these programs use them, so with one queue they are private to a processor, too. */
 __u32 scratch_words[4] SEC(".bss.scratch");
 __u64 scratch_long SEC(".bss.scratch");
 
@@ -76,7 +76,7 @@ static __always_inline struct bytes *bytes_of(void)
     return bpf_map_lookup_elem(&scratch_bytes, &zero);
 }
 
-/* No store of it is left out, or put together with others. */
+/* Keeps clang from removing or merging stores. */
 #define BARRIER() asm volatile("" ::: "memory")
 
 static __always_inline void clear_flow(struct flow *flow)
@@ -121,7 +121,7 @@ static __always_inline int judge(struct flow *flow, __u8 *bytes, void *end)
     return flow->flags & 1 ? (flow->ports[1] & 1 ? XDP_TX : XDP_PASS) : XDP_DROP;
 }
 
-/* Filled, and looked at behind that. */
+/* Filled, then read. */
 SEC("xdp")
 int scratch_filled(struct xdp_md *ctx)
 {
@@ -167,7 +167,7 @@ int scratch_handed_on(struct xdp_md *ctx)
     return XDP_DROP;
 }
 
-/* As an array that is indexed by what is in the packet. */
+/* As an array indexed by the packet. */
 SEC("xdp")
 int scratch_indexed(struct xdp_md *ctx)
 {
@@ -196,7 +196,7 @@ int scratch_indexed(struct xdp_md *ctx)
     return XDP_TX;
 }
 
-/* Written by helpers: what is copied there, and what an update makes of it. */
+/* Written by helpers: by a copy, and by an update. */
 SEC("xdp")
 int scratch_of_helpers(struct xdp_md *ctx)
 {
@@ -222,7 +222,7 @@ int scratch_of_helpers(struct xdp_md *ctx)
     return verdict;
 }
 
-/* Global variables: a sum, what is exchanged, and a bit. */
+/* Global variables: a sum, an exchange, and a bit. */
 SEC("xdp")
 int scratch_globals(struct xdp_md *ctx)
 {
@@ -254,7 +254,7 @@ int scratch_globals(struct xdp_md *ctx)
     return was & 1 ? XDP_TX : XDP_PASS;
 }
 
-/* A number of 64 bits that is stored, added to, and looked at by halves. */
+/* A 64-bit number that is stored, added to, and read by halves. */
 SEC("xdp")
 int scratch_halves(struct xdp_md *ctx)
 {
@@ -278,7 +278,7 @@ int scratch_halves(struct xdp_md *ctx)
     return XDP_PASS;
 }
 
-/* Only the lower half is ever looked at. */
+/* Only the lower half is ever read. */
 SEC("xdp")
 int scratch_half(struct xdp_md *ctx)
 {
@@ -296,7 +296,7 @@ int scratch_half(struct xdp_md *ctx)
     return XDP_PASS;
 }
 
-/* Beside an array on the stack that is indexed, too. */
+/* Together with an indexed array on the stack. */
 SEC("xdp")
 int scratch_and_stack(struct xdp_md *ctx)
 {
@@ -336,7 +336,7 @@ static __always_inline struct numbers *numbers_of(void)
     return bpf_map_lookup_elem(&scratch_numbers, &zero);
 }
 
-/* Counts of what is in the packet, which are cleared before. */
+/* A histogram of packet bytes, cleared before. */
 SEC("xdp")
 int scratch_counted(struct xdp_md *ctx)
 {
@@ -361,7 +361,7 @@ int scratch_counted(struct xdp_md *ctx)
     return XDP_TX;
 }
 
-/* What is stored on one way alone, by a helper, or by an update, and then added to. */
+/* Stored on one path only, by a helper, or by an update, and then added to. */
 SEC("xdp")
 int scratch_perhaps(struct xdp_md *ctx)
 {
@@ -399,7 +399,7 @@ int scratch_perhaps(struct xdp_md *ctx)
     return XDP_PASS;
 }
 
-/* Beside an array that is too large to be copied, to which is only added. */
+/* Together with an array that is too large to be copied and is only added to. */
 SEC("xdp")
 int scratch_beside(struct xdp_md *ctx)
 {

@@ -1,6 +1,7 @@
-/* Arrays on the stack, indexed by what the packet says or filled in loops. Exercises: bytes that a branch asks for where the stack
- * is indexed behind it, halves of 64-bit constants, unions; loops that end where a counter is a number, with counters that go up
- * and down by one and more, while pointers are kept on the stack; counters and pointers that move together. */
+/* Arrays on the stack, indexed by the packet or filled in loops. Exercises: bytes tested by a
+ * branch after the stack was indexed, halves of 64-bit constants, unions; loops with constant
+ * bounds whose counters go up and down by one and more, with pointers kept on the stack; counters
+ * and pointers that move together. */
 #include "parse.h"
 
 char LICENSE[] SEC("license") = "GPL";
@@ -21,7 +22,7 @@ struct {
     __type(value, __u64);
 } names SEC(".maps");
 
-/* Has clang forget what it knows of a value. */
+/* Hides a value's origin from clang's optimiser. */
 #define FORGET(value) asm volatile("" : "+r"(value))
 
 static __always_inline __u64 *sums_of(__u32 key)
@@ -29,7 +30,7 @@ static __always_inline __u64 *sums_of(__u32 key)
     return bpf_map_lookup_elem(&sums, &key);
 }
 
-/* A table of which some entries are known, one of these asked for before it is indexed. */
+/* A table with some known entries, one of which is tested before the table is indexed. */
 SEC("xdp")
 int stack_table(struct xdp_md *ctx)
 {
@@ -49,7 +50,7 @@ int stack_table(struct xdp_md *ctx)
     return XDP_TX;
 }
 
-/* The same of the upper half of a constant. */
+/* The same with the upper half of a constant. */
 SEC("xdp")
 int stack_halves(struct xdp_md *ctx)
 {
@@ -71,7 +72,7 @@ int stack_halves(struct xdp_md *ctx)
     return XDP_TX;
 }
 
-/* Counts a name, and known ones; whether it is one. */
+/* Counts a name, and known ones; returns whether it is known. */
 static __always_inline int counts(const char *key, __u64 *known)
 {
     __u64 one = 1, *count = bpf_map_lookup_elem(&names, key);
@@ -85,7 +86,8 @@ static __always_inline int counts(const char *key, __u64 *known)
     return !!count;
 }
 
-/* A name in small letters for a key, while three pointers to values and two into the packet are on the stack. */
+/* Uses a name in lower case as a key, with three value pointers and two packet pointers on the
+ * stack. */
 SEC("xdp")
 int stack_name(struct xdp_md *ctx)
 {
@@ -109,7 +111,7 @@ int stack_name(struct xdp_md *ctx)
     return seen ? XDP_PASS : XDP_TX;
 }
 
-/* The same, where each byte is asked for by itself. */
+/* The same, with a test for each byte. */
 SEC("xdp")
 int stack_name_to_the_end(struct xdp_md *ctx)
 {
@@ -135,8 +137,8 @@ struct triple {
     __u32 a, b, c;
 };
 
-/* Of the packet's first 48 bytes arrays of each width, filled upwards and downwards, of which the packet says which part counts.
- * What is kept is kept on the stack. */
+/* Arrays of each width over the packet's first 48 bytes, filled upwards and downwards; the packet
+ * selects the part that counts. Intermediate values are kept on the stack. */
 #define FILLS(name, type, count, first, last, step)                                                          \
     SEC("xdp")                                                                                               \
     int name(struct xdp_md *ctx)                                                                             \
@@ -170,7 +172,7 @@ FILLS(stack_words_down, __u32, 8, 7, -1, -1)
 FILLS(stack_quads, __u64, 4, 0, 4, 1)
 FILLS(stack_triples, struct triple, 4, 0, 4, 1)
 
-/* A pointer that moves with a counter: of the two only the counter is compared. */
+/* A pointer that advances with a counter; only the counter is compared. */
 SEC("xdp")
 int stack_moving(struct xdp_md *ctx)
 {

@@ -1,4 +1,4 @@
-/* Tail calls: a chain that ends where nothing is in a slot, an index beyond the map, and the 33 that there may be.
+/* Tail calls: a chain that ends at an empty slot, an index outside the map, and the limit of 33.
  * Exercises: bpf_tail_call, its limit, a map of programs, the packet changed on the way. */
 #include "parse.h"
 
@@ -45,7 +45,7 @@ int chain_begin(struct xdp_md *ctx)
         bpf_tail_call(ctx, &chain, 2);
         break;
     case ETH_P_IPV6:
-        /* Nothing is there. */
+        /* This slot is empty. */
         bpf_tail_call(ctx, &chain, 3);
         return XDP_TX;
     default:
@@ -96,7 +96,7 @@ int chain_udp(struct xdp_md *ctx)
     return XDP_TX;
 }
 
-/* Calls itself until it may no longer. */
+/* Calls itself until the limit. */
 SEC("xdp")
 int chain_turn(struct xdp_md *ctx)
 {

@@ -1,6 +1,7 @@
-/* Tail calls out of functions: the program called runs in place of the function, and what it returns is what the function
- * returns to its caller. Exercises: a tail call one and two functions deep, a miss, a called program that changes the packet
- * and has functions itself, values that the callers keep over the call. */
+/* Tail calls from functions: the called program runs instead of the rest of the function, and its
+ * result is returned to the function's caller. Exercises: a tail call one and two functions deep, a
+ * miss, a called program that changes the packet and has functions itself, values that callers keep
+ * across the call. */
 #include "parse.h"
 
 char LICENSE[] SEC("license") = "GPL";
@@ -42,7 +43,7 @@ static __noinline int dispatch(struct xdp_md *ctx, __u32 step)
     return 77;
 }
 
-/* What is kept on this function's stack is there again when the program behind the tail call has returned. */
+/* This function's stack is intact after the tail-called program has returned. */
 static __noinline int through(struct xdp_md *ctx, __u32 step, __u32 seed)
 {
     volatile __u32 kept = seed * 3;

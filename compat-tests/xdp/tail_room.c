@@ -1,5 +1,6 @@
-/* Cuts and grows the end of a packet: to a snap length, to what the IP header claims, by a trailer with a sum.
- * Exercises: bpf_xdp_adjust_tail in both directions, pointers read again, new bytes that are zero, failures. */
+/* Cuts and grows the end of a packet: to a snap length, to the length in the IP header, by a
+ * trailer with a sum. Exercises: bpf_xdp_adjust_tail in both directions, pointers read again, new
+ * bytes that are zero, failures. */
 #include "parse.h"
 #include "checksum.h"
 
@@ -25,7 +26,7 @@ int tail_snap(struct xdp_md *ctx)
     return bpf_xdp_adjust_tail(ctx, -excess) ? XDP_ABORTED : XDP_TX;
 }
 
-/* Padding behind the IP packet goes; fewer than 14 bytes are not left. */
+/* Removes padding after the IP packet, but leaves at least 14 bytes. */
 SEC("xdp")
 int tail_trim(struct xdp_md *ctx)
 {
@@ -38,7 +39,7 @@ int tail_trim(struct xdp_md *ctx)
     if ((void *)(ip + 1) > end)
         return XDP_DROP;
     if (eth->h_proto != bpf_htons(ETH_P_IP))
-        /* Below the least length, which fails. */
+        /* Fails below the minimum length. */
         return bpf_xdp_adjust_tail(ctx, 13 - length) ? XDP_PASS : XDP_ABORTED;
     claimed = bpf_ntohs(ip->tot_len) + sizeof(*eth);
     if (claimed >= length)
@@ -70,7 +71,7 @@ int tail_append(struct xdp_md *ctx)
 #pragma unroll
     for (int i = 0; i < 7; i++)
         sum += ((__u16 *)data)[i];
-    /* Four bytes stay as they came. */
+    /* Four bytes remain unchanged. */
     trailer = data + length + 4;
     if ((void *)(trailer + 1) > end)
         return XDP_ABORTED;
@@ -80,7 +81,7 @@ int tail_append(struct xdp_md *ctx)
     return sum & 1 ? XDP_TX : XDP_PASS;
 }
 
-/* Pads short frames with zeros to Ethernet's least length, as a receiver without checks might want it. */
+/* Pads short frames with zeros to Ethernet's minimum length. */
 SEC("xdp")
 int tail_pad(struct xdp_md *ctx)
 {

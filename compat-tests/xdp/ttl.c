@@ -1,5 +1,5 @@
-/* Takes one from TTLs and hop limits, with the checksum, as routers do. Without maps and helpers: for measurements of
- * speed. Exercises: packet rewriting, two ways of nearly the same length. */
+/* Decrements TTLs and hop limits and updates the checksum, as routers do. Without maps and helpers:
+ * for benchmarks. Exercises: packet rewriting, two paths of nearly the same length. */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <linux/ip.h>

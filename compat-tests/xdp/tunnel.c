@@ -1,5 +1,6 @@
-/* VXLAN and GRE: puts whole frames into VXLAN, takes them out, and puts IPv4 and IPv6 into GRE. Exercises:
- * bpf_xdp_adjust_head by 50 bytes, outer headers as one packed struct, with checksum, a flow hash as port. */
+/* VXLAN and GRE: encapsulates whole frames in VXLAN, decapsulates them, and encapsulates IPv4 and
+ * IPv6 in GRE. Exercises: bpf_xdp_adjust_head by 50 bytes, outer headers as one packed struct, with
+ * checksum, a flow hash as port. */
 #include "parse.h"
 #include "checksum.h"
 

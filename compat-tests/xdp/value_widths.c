@@ -1,5 +1,6 @@
-/* Reads and writes values at every width and at odd places: a union of 1, 2, 4 and 8 bytes, fields behind each
- * other, whole structs copied, a byte table indexed by the packet. Exercises: access widths, sign extension. */
+/* Reads and writes values at every width and odd offsets: a union of 1, 2, 4 and 8 bytes,
+ * consecutive fields, whole structs copied, a byte table indexed by the packet. Exercises: access
+ * widths, sign extension. */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <bpf/bpf_helpers.h>

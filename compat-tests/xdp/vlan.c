@@ -1,5 +1,5 @@
-/* Pushes, pops, stacks and rewrites VLAN tags. Exercises: bpf_xdp_adjust_head in both directions, data
- * pointers read again, MAC addresses moved over a stack copy. */
+/* Pushes, pops, stacks and rewrites VLAN tags. Exercises: bpf_xdp_adjust_head in both directions,
+ * data pointers read again, MAC addresses moved through a copy on the stack. */
 #include "parse.h"
 
 char LICENSE[] SEC("license") = "GPL";
@@ -75,7 +75,7 @@ int vlan_pop(struct xdp_md *ctx)
 
     __builtin_memcpy(&copy, eth, sizeof(copy));
     copy.h_proto = tag->proto;
-    /* Fails where fewer than 14 bytes would be left. */
+    /* Fails if fewer than 14 bytes would remain. */
     if (bpf_xdp_adjust_head(ctx, sizeof(*tag)))
         return XDP_ABORTED;
     eth = (void *)(long)ctx->data;
@@ -86,7 +86,7 @@ int vlan_pop(struct xdp_md *ctx)
     return XDP_TX;
 }
 
-/* Everything into a provider's tag, with the priority of the customer's. */
+/* Adds a provider tag to every packet, with the customer tag's priority. */
 SEC("xdp")
 int vlan_stack(struct xdp_md *ctx)
 {
@@ -104,7 +104,7 @@ int vlan_stack(struct xdp_md *ctx)
     return push_tag(ctx, tci, bpf_htons(ETH_P_8021AD)) ? XDP_ABORTED : XDP_TX;
 }
 
-/* Another number for each VLAN that the map knows; both tags of a stack in turn. */
+/* Translates each VLAN that the map has; both tags of a stack in turn. */
 SEC("xdp")
 int vlan_translate(struct xdp_md *ctx)
 {

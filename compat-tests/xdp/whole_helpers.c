@@ -1,6 +1,7 @@
-/* Helpers that copy bytes and sum them up, and maps that few have. Exercises: xdp_get_buff_len, xdp_load_bytes and
- * xdp_store_bytes within the packet and beyond its end, csum_diff with both sides, one, and lengths that are no multiple of
- * four, get_smp_processor_id, lru_percpu_hash, bpf_ringbuf_query, bpf_trace_vprintk. */
+/* Helpers that copy and sum bytes, and rarely used maps. Exercises: xdp_get_buff_len,
+ * xdp_load_bytes and xdp_store_bytes inside the packet and across its end, csum_diff with both
+ * buffers, with one, and with lengths that are not a multiple of four, get_smp_processor_id,
+ * lru_percpu_hash, bpf_ringbuf_query, bpf_trace_vprintk. */
 #include "parse.h"
 
 char LICENSE[] SEC("license") = "GPL";
@@ -37,7 +38,8 @@ static __always_inline void count(void *map, __u32 key, __u64 bytes)
     }
 }
 
-/* Swaps the addresses, and writes the difference that a new source makes behind them, where there is room. */
+/* Swaps the addresses, and writes the checksum difference of a new source after them, if they fit.
+ * */
 SEC("xdp")
 int whole_swap(struct xdp_md *ctx)
 {
@@ -64,7 +66,7 @@ struct {
     __uint(max_entries, 64 * 1024);
 } records SEC(".maps");
 
-/* Tells how large the ring is, and of every other length what it is. */
+/* Reports the ring's size, and for every other length what kind it is. */
 SEC("xdp")
 int whole_tells(struct xdp_md *ctx)
 {
@@ -76,7 +78,8 @@ int whole_tells(struct xdp_md *ctx)
     return bpf_ringbuf_output(&records, record, sizeof(record), 0) ? XDP_ABORTED : XDP_PASS;
 }
 
-/* Sums up what there is at an offset that the packet says, by all ways to sum up, and counts by the sum. */
+/* Sums the bytes at an offset from the packet in every way that csum_diff has, and counts by the
+ * sum. */
 SEC("xdp")
 int whole_sums(struct xdp_md *ctx)
 {
@@ -86,12 +89,12 @@ int whole_sums(struct xdp_md *ctx)
 
     if (bpf_xdp_load_bytes(ctx, 13, &at, 1))
         return XDP_ABORTED;
-    /* Often beyond the end: they stay zeros. */
+    /* Often outside the packet: the bytes then stay zero. */
     bpf_xdp_load_bytes(ctx, at, bytes, 14);
     key = bpf_csum_diff(NULL, 0, (__be32 *)bytes, 16, at);
     key += bpf_csum_diff((__be32 *)bytes, 8, NULL, 0, 7) << 1;
     key ^= bpf_csum_diff((__be32 *)bytes, 4, (__be32 *)(bytes + 4), 12, 0);
-    /* Where they came from they are written back a byte further on. */
+    /* Writes the bytes back one byte after their source. */
     bpf_xdp_store_bytes(ctx, at + 1, bytes, 3);
     count(&by_sum, key & 255, bpf_xdp_get_buff_len(ctx) + bpf_get_smp_processor_id());
     return XDP_PASS;

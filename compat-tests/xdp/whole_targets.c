@@ -1,5 +1,6 @@
-/* Where packets go, by a number or a key that the packet has, and by which map, which another says. Exercises: devmap,
- * devmap_hash and cpumap that hold nothing or little, what to do then, a hash of maps. */
+/* Redirects to a target given by an index or key from the packet, through a map selected by
+ * another. Exercises: devmap, devmap_hash and cpumap with few or no entries, default actions, a
+ * hash of maps. */
 #include "parse.h"
 
 char LICENSE[] SEC("license") = "GPL";

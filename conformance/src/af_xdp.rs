@@ -1,7 +1,6 @@
-//! What AF_XDP can be on an interface, where there is no peer to ask: which ways the driver offers
-//! for the program and for frames, that each queue has its socket, that what arrives is received at
-//! some rate, that frames that are sent come home, that none is lost, and that the interface is
-//! afterwards as it was.
+//! Self-test of a network card through AF_XDP, without a peer. It reports the XDP modes and copy
+//! modes that the driver offers, the receive rate, and whether every queue gets a socket, every
+//! transmitted frame completes, no frame is lost and the interface is restored.
 
 use std::io::ErrorKind;
 use std::thread;
@@ -15,69 +14,70 @@ use portcullis_io::live::link::{Interface, StackDevice};
 use portcullis_io::live::{Lane, LiveError};
 use serde::Serialize;
 
-/// An EtherType for experiments (IEEE 802), which no kernel and no router answers.
+/// EtherType of test frames: one for local experiments (IEEE 802), to which no kernel or router
+/// replies.
 pub const EXPERIMENT: u16 = 0x88b5;
 
-/// Frames that are sent out of each queue, where any are.
+/// Number of test frames transmitted per queue.
 pub const COPIES: usize = 64;
 
-/// Packets of a batch.
+/// Packets per batch.
 const BATCH: usize = 64;
 
-/// How long an interface may take to have its link again: drivers set queues up anew for a program
-/// and for sockets.
-const LINK: Duration = Duration::from_secs(15);
+/// Maximum time for an interface to regain its link: drivers set queues up again for a program and
+/// for sockets.
+const LINK_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// How long frames may take to leave.
-const LEAVING: Duration = Duration::from_secs(5);
+/// Maximum time for frames to be transmitted.
+const TRANSMIT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long the last packets may take to come once the program is gone.
-const SETTLED: Duration = Duration::from_millis(50);
+/// Time to wait for the last packets after the program is detached.
+const RECEIVE_GRACE: Duration = Duration::from_millis(50);
 
-/// What a test is to do.
+/// Options of the self-test.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The interface, and which of its queues.
+    /// The interface and its queues.
     pub port: PortSpec,
-    /// Which packets are taken from the kernel, all of which are put into its stack again; none
-    /// where this is `None`, but those of [`EXPERIMENT`], which end here.
+    /// Packets to receive; all of them are passed to the kernel's stack. If `None`, only frames of
+    /// [`EXPERIMENT`] are received, and dropped.
     pub take: Option<Steering>,
-    /// How long each way receives.
+    /// How long to receive in each mode.
     pub time: Duration,
-    /// Whether frames are sent: [`COPIES`] out of each queue, of [`EXPERIMENT`], from the
-    /// interface's MAC address to itself.
+    /// Whether to transmit frames of [`EXPERIMENT`], [`COPIES`] per queue, from the interface's MAC
+    /// address to itself.
     pub send: bool,
 }
 
 /// Results of the self-test of a network card.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
-    /// The version that tested.
+    /// Version of this program.
     pub version: &'static str,
-    /// The interface's name.
+    /// Name of the interface.
     pub interface: String,
-    /// What its driver is called, where it says.
+    /// Name of its driver, if known.
     pub driver: Option<String>,
-    /// Bytes of a packet, from behind its Ethernet header.
+    /// Maximum length of a packet in bytes, without its Ethernet header.
     pub mtu: u32,
-    /// Whether there was a link.
+    /// Whether the interface had a link.
     pub has_link: bool,
-    /// Whether VLAN tags are taken out of packets before XDP sees them.
+    /// Whether the driver removes VLAN tags before XDP sees the packets.
     pub loses_vlan_tags: bool,
-    /// Which packets were taken, in words.
+    /// Description of the packets that were received.
     pub taken: String,
-    /// Each way that there could be.
+    /// Results by mode.
     pub ways: Vec<ModeReport>,
-    /// What differs from the state before the test; `None` if nothing does.
+    /// Difference from the state before the test; `None` if there is none.
     pub changed: Option<String>,
 }
 
-/// The program in a mode, with frames that get into memory in a way.
+/// Result of one combination of XDP mode and copy mode.
 #[derive(Debug, Clone, Serialize)]
 pub struct ModeReport {
-    /// Where the program runs: `native` or `skb`.
+    /// XDP mode: `native` or `skb`.
     pub mode: &'static str,
-    /// Whether the driver itself puts frames into memory.
+    /// Whether the driver writes frames into the UMEM itself.
     pub zero_copy: bool,
     /// Result of the mode.
     #[serde(flatten)]
@@ -90,14 +90,14 @@ pub struct ModeReport {
 pub enum Outcome {
     /// The mode works.
     Ran(Numbers),
-    /// The driver, or the kernel, does not have it.
+    /// The driver or the kernel does not support the mode.
     NotOffered {
-        /// Who says what.
+        /// Message of the driver or the kernel.
         reason: String,
     },
-    /// The mode should work and does not.
+    /// The mode should work but failed.
     Failed {
-        /// What happened.
+        /// Description of the failure.
         reason: String,
     },
 }
@@ -105,41 +105,42 @@ pub enum Outcome {
 /// Counters of a mode's run.
 #[derive(Debug, Clone, Serialize)]
 pub struct Numbers {
-    /// The queues, each of which has a socket.
+    /// Queues, each of which had a socket.
     pub queues: Vec<u32>,
-    /// How long packets were received, in seconds.
+    /// Time spent receiving, in seconds.
     pub seconds: f64,
-    /// Packets that arrived at the interface, whoever took them, as its driver counts them.
+    /// Packets that arrived at the interface according to its driver, whoever received them.
     pub arrived: u64,
-    /// Packets that were received here.
+    /// Packets received by the self-test.
     pub received: u64,
-    /// Their bytes.
+    /// Bytes in these packets.
     pub bytes: u64,
-    /// Millions of them a second.
+    /// Receive rate in millions of packets per second.
     pub mpps: f64,
-    /// Packets that the kernel dropped, as there was no room for them.
+    /// Packets that the kernel dropped because a ring was full.
     pub dropped_by_kernel: u64,
-    /// Packets that went into the kernel's stack.
+    /// Packets passed to the kernel's stack.
     pub passed: u64,
-    /// Frames that were to be sent.
+    /// Frames submitted for transmission.
     pub sent: u64,
-    /// Frames that did not come home.
+    /// Frames whose transmission did not complete.
     pub not_completed: u64,
-    /// Frames of memory in all.
+    /// Frames of the UMEM.
     pub frames: u64,
-    /// Frames that are nowhere in the end.
+    /// Frames that are in no pool or ring at the end.
     pub frames_missing: i64,
 }
 
 impl Numbers {
-    /// Whether frames are all accounted for, and those that were sent have left.
+    /// Whether all frames are accounted for and every transmission completed.
     pub fn is_good(&self) -> bool {
         self.frames_missing == 0 && self.not_completed == 0
     }
 }
 
 impl Report {
-    /// Whether there is a way, every way that there is works, and the interface is as it was.
+    /// Whether at least one mode is offered, every mode offered works, and the interface is
+    /// restored.
     pub fn passed(&self) -> bool {
         let good = |way: &ModeReport| match &way.outcome {
             Outcome::Ran(numbers) => numbers.is_good(),
@@ -151,12 +152,13 @@ impl Report {
     }
 }
 
-/// Tests an interface of this thread's network namespace, and tells `observe` of each way before it
-/// begins. Once `stop` is cancelled, it ends soon, with what is left untried missing in the report.
+/// Tests an interface of this thread's network namespace, and calls `observe` with each mode before
+/// testing it. Cancelling `stop` ends the test soon; the modes not tested are then missing from the
+/// report.
 ///
 /// # Errors
-/// Where nothing could be tried: there is no such interface, it has not these queues, somebody else
-/// has it, a capability is missing.
+/// If no mode can be tested: the interface or its queues do not exist, another process uses them,
+/// or a capability is missing.
 pub fn run(options: &Options, stop: &CancelToken, observe: &mut dyn FnMut(&str)) -> Result<Report, XdpError> {
     let before = Interface::find(&options.port.interface)?;
     let program_before = program_at(before.index);
@@ -181,19 +183,19 @@ pub fn run(options: &Options, stop: &CancelToken, observe: &mut dyn FnMut(&str))
         observe(&format!("{} mode, {}", mode.name(), if zero_copy { "zero copy" } else { "copied" }));
         let outcome = match attempt(options, &before, mode, copying, stop) {
             Ok(numbers) => Outcome::Ran(numbers),
-            Err(ModeError::Open(error)) if is_about_everything(&error) => return Err(error),
+            Err(ModeError::Open(error)) if affects_every_mode(&error) => return Err(error),
             Err(ModeError::Open(error)) => refused(&error),
             Err(trouble) => Outcome::Failed { reason: trouble.to_string() },
         };
         report.ways.push(ModeReport { mode: mode.name(), zero_copy, outcome });
-        // The next one finds it as this one did, also where the driver has set it up anew.
+        // The driver may have reset the interface; every mode starts from the same state.
         wait_for_link(&before, stop);
     }
     report.changed = changed(&before, program_before);
     Ok(report)
 }
 
-/// Why a way did not come to its end.
+/// Why a mode's test failed.
 #[derive(Debug, thiserror::Error)]
 enum ModeError {
     #[error(transparent)]
@@ -207,19 +209,19 @@ enum ModeError {
 /// Classifies the error of opening a port in a mode.
 fn refused(error: &XdpError) -> Outcome {
     match error {
-        // What a run would be told to do is not what this is about.
+        // Reported without the error's own advice, which concerns ordinary runs.
         XdpError::NoZeroCopy { .. } => Outcome::NotOffered { reason: "the driver has no zero-copy mode".into() },
         XdpError::Program(BpfError::NotNative { .. }) => Outcome::NotOffered { reason: error.to_string() },
         _ => Outcome::Failed { reason: error.to_string() },
     }
 }
 
-/// Whether other ways will fail for the same reason.
-fn is_about_everything(error: &XdpError) -> bool {
+/// Whether the error would occur in every mode.
+fn affects_every_mode(error: &XdpError) -> bool {
     let program = |error: &BpfError| matches!(error, BpfError::NotPermitted { .. } | BpfError::Occupied { .. });
     match error {
         XdpError::Program(error) => program(error),
-        // Somebody else has the queue, and still had it when it was tried for long enough.
+        // Another process still uses the queue after several attempts.
         XdpError::Socket { error, .. } => matches!(error.kind(), ErrorKind::ResourceBusy | ErrorKind::PermissionDenied),
         XdpError::NoQueue { .. } | XdpError::Link(_) => true,
         _ => false,
@@ -305,8 +307,8 @@ fn numbers(
     }
 }
 
-/// Gives all packets this verdict until an end is wanted, nothing more comes, and what was to leave
-/// has left.
+/// Gives all packets the verdict `verdict`. Ends after `end` is cancelled, once no packets arrive
+/// and all transmissions have completed, or their time has run out.
 fn drive(lane: &mut Lane, verdict: Action, end: &CancelToken) -> Result<(), LiveError> {
     let mut ending: Option<Instant> = None;
     loop {
@@ -318,8 +320,8 @@ fn drive(lane: &mut Lane, verdict: Action, end: &CancelToken) -> Result<(), Live
         lane.executor.poll()?;
         if end.is_cancelled() {
             let since = ending.get_or_insert_with(Instant::now).elapsed();
-            let has_left = !lane.executor.is_busy() || since > LEAVING;
-            if packets == 0 && since > SETTLED && has_left || since > 2 * LEAVING {
+            let has_left = !lane.executor.is_busy() || since > TRANSMIT_TIMEOUT;
+            if packets == 0 && since > RECEIVE_GRACE && has_left || since > 2 * TRANSMIT_TIMEOUT {
                 return Ok(());
             }
         }
@@ -329,33 +331,35 @@ fn drive(lane: &mut Lane, verdict: Action, end: &CancelToken) -> Result<(), Live
     }
 }
 
-/// To the interface from itself: no switch sends it anywhere else, as it has just come from there.
+/// Returns a frame from the interface to itself, which a switch does not forward, since it arrives
+/// at the port of its destination.
 fn frame(mac: [u8; 6]) -> Vec<u8> {
     let mut frame = [&mac[..], &mac, &EXPERIMENT.to_be_bytes(), b"portcullis selftest"].concat();
-    // The shortest that Ethernet has.
+    // Minimum length of an Ethernet frame, without its checksum.
     frame.resize(60, 0);
     frame
 }
 
-/// Waits until an interface has the link that it had.
+/// Waits until an interface that had a link has it again.
 fn wait_for_link(before: &Interface, stop: &CancelToken) {
     let begun = Instant::now();
     let is_there = || Interface::find(&before.name).map_or(true, |now| now.has_link);
-    while before.has_link && !is_there() && begun.elapsed() < LINK && !stop.is_cancelled() {
+    while before.has_link && !is_there() && begun.elapsed() < LINK_TIMEOUT && !stop.is_cancelled() {
         thread::sleep(Duration::from_millis(20));
     }
 }
 
-/// Packets that arrived at an interface so far: the second of its numbers in proc_net(5)'s `dev`.
+/// Returns the number of packets that have arrived at an interface: its second column in `dev`
+/// (proc_net(5)).
 fn arrived(interface: &str) -> Option<u64> {
-    // Of this thread's network namespace.
+    // The file of this thread's network namespace.
     let table = std::fs::read_to_string("/proc/thread-self/net/dev").ok()?;
     let mut numbers =
         table.lines().find_map(|line| line.trim_start().strip_prefix(interface)?.strip_prefix(':'))?.split_whitespace();
     numbers.nth(1)?.parse().ok()
 }
 
-/// In what an interface differs from what it was.
+/// Returns how an interface differs from its state before the test.
 fn changed(before: &Interface, program_before: Option<u32>) -> Option<String> {
     let now = match Interface::find(&before.name) {
         Ok(now) => now,
@@ -406,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn a_way_that_is_not_offered_is_no_failure_and_a_frame_that_is_missing_is() {
+    fn missing_frames_fail_the_test_and_modes_not_offered_do_not() {
         let refused = Outcome::NotOffered { reason: "no".into() };
         let failed = Outcome::Failed { reason: "no".into() };
         assert!(report(vec![refused.clone(), ran(0, 0)]).passed());
@@ -421,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn what_arrived_at_the_loopback_interface_is_known() {
+    fn packets_that_arrived_at_the_loopback_interface_are_counted() {
         assert!(arrived("lo").is_some() && arrived("l").is_none());
     }
 }

@@ -1,9 +1,9 @@
-//! The packets of the self-test. The same ones every time and everywhere.
+//! Packet corpora of the self-test, identical in every run and on every machine.
 
 use portcullis_core::packet::Metadata;
 use portcullis_io::synth::{self, Generator, Mix, Random, Size, Spec};
 
-/// A packet and what is known of it.
+/// A packet and its metadata.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Packet {
     /// Packet bytes.
@@ -15,24 +15,24 @@ pub struct Packet {
 /// Packets of one kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Corpus {
-    /// What they are.
+    /// Name of the corpus.
     pub name: &'static str,
     /// The packets.
     pub packets: Vec<Packet>,
 }
 
-/// How many packets are taken.
+/// How many packets to use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Depth {
-    /// A part, spread over all: for debug builds, in which the interpreter is slow.
+    /// A sample of every corpus, for debug builds, in which the interpreter is slow.
     Quick,
-    /// All of them, but of the hostile packets one in three: they come in long rows that differ by
-    /// a byte, and the reference is slow.
+    /// All packets, except that of the hostile packets only one in three: long series of them
+    /// differ by a byte, and the reference is slow.
     #[default]
     Full,
 }
 
-/// Every corpus.
+/// Returns every corpus.
 pub fn corpora(depth: Depth) -> Vec<Corpus> {
     let (usual, hostile_step) = match depth {
         Depth::Quick => (5, 250),
@@ -44,7 +44,7 @@ pub fn corpora(depth: Depth) -> Vec<Corpus> {
         .collect()
 }
 
-/// Well-formed packets of every kind that there is.
+/// Well-formed packets of every kind of the generator.
 fn traffic() -> Corpus {
     let spec = Spec { packets: 600, seed: 7, size: Size::Range(64, 400), flows: 100, mix: Mix::default() };
     let mut generator = Generator::new(&spec);
@@ -58,7 +58,7 @@ fn traffic() -> Corpus {
     Corpus { name: "traffic", packets }
 }
 
-/// Packets that lie about themselves, with any metadata.
+/// Packets with contradictory headers and arbitrary metadata.
 fn hostile() -> Corpus {
     let packets = synth::hostile::corpus().into_iter().filter(|bytes| bytes.len() <= 2048);
     let mut random = Random::new(0x0bad_cafe, 0);
@@ -70,13 +70,13 @@ fn hostile() -> Corpus {
     Corpus { name: "hostile", packets: packets.collect() }
 }
 
-/// Packets of every length up to 160 bytes, where the boundaries of most headers lie, and some long
-/// ones. No byte is like its neighbours, so that one that is read from a wrong place shows.
+/// Packets of every length up to 160 bytes, which covers the boundaries of most headers, and some
+/// long ones. Neighbouring bytes differ, so that a byte read from a wrong offset is noticed.
 fn boundaries() -> Corpus {
     let lengths = (0..=160).chain([255, 256, 257, 1500, 1501, 1514, 2048, 5000]);
     let packets = lengths
         .map(|length: u32| {
-            // 167 is prime to 256: all bytes occur.
+            // 167 and 256 are coprime, so every byte value occurs.
             let bytes = (0..length).map(|i| (i.wrapping_mul(167) + length * 31 + 1) as u8).collect();
             Packet {
                 bytes,

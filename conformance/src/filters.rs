@@ -1,4 +1,4 @@
-//! The filters of the self-test: the stock ones and the probes.
+//! Filters of the self-test: the stock filters and the probes.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use portcullis::stock::{
 
 use super::state::{self, Entry};
 
-/// What a filter is written in.
+/// The language of a filter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 pub enum Language {
     /// WGSL.
@@ -28,10 +28,10 @@ pub enum Language {
 }
 
 impl Language {
-    /// All of them.
+    /// Every language.
     pub const ALL: [Language; 2] = [Language::Wgsl, Language::OpenClC];
 
-    /// The language's name.
+    /// Returns the language's name.
     pub fn name(self) -> &'static str {
         match self {
             Language::Wgsl => "WGSL",
@@ -39,8 +39,8 @@ impl Language {
         }
     }
 
-    /// How names of its files end.
-    pub fn ending(self) -> &'static str {
+    /// Returns the extension of the language's files.
+    pub fn extension(self) -> &'static str {
         match self {
             Language::Wgsl => "wgsl",
             Language::OpenClC => "cl",
@@ -48,23 +48,23 @@ impl Language {
     }
 }
 
-/// A filter that every device must agree about.
+/// A filter on whose results every device must agree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Case {
-    /// Name of the filter: its file's, without the ending.
+    /// Name of the filter: its file's, without the extension.
     pub name: &'static str,
-    /// What its text is written in.
+    /// Language of the source.
     pub language: Language,
     /// Source text.
     pub text: Cow<'static, str>,
-    /// Fuel to compile it with.
+    /// Fuel limit per packet.
     pub fuel: u32,
-    /// Parameters, name and value.
+    /// Values of parameters, by name.
     pub parameters: Vec<(String, String)>,
-    /// Whether the filter checks itself and passes every packet if all is right. Such filters also
-    /// test the interpreter.
+    /// Whether the filter checks its own results and passes every packet if they are right. Such
+    /// filters also test the interpreter.
     pub always_passes: bool,
-    /// What the host puts into its maps.
+    /// Initial map entries.
     pub entries: Vec<Entry>,
 }
 
@@ -74,8 +74,8 @@ macro_rules! probes {
     };
 }
 
-/// The probes, name and text: one or more for each rule of what a filter means. The second line of
-/// each that begins with `// probe:` holds its directives: `expect=pass`, `fuel=N`,
+/// Names and sources of the probes, at least one for each rule of the filters' semantics. A line
+/// that begins with `// probe:` holds a probe's directives: `expect=pass`, `fuel=N`,
 /// `set=NAME=VALUE`.
 pub const PROBES: &[(&str, &str)] = probes!(
     "loads",
@@ -105,15 +105,15 @@ pub const PROBES: &[(&str, &str)] = probes!(
     "floats",
 );
 
-/// The stock filters that have maps, with what the host puts into these; but `gtpu_decap`, for no
-/// packet of the corpora comes through a tunnel.
+/// Returns the stock filters with maps and their initial entries, except `gtpu_decap`: the corpora
+/// have no tunnelled packets.
 pub fn stateful() -> Vec<Case> {
     let of = |language| move |&(name, text): &(&'static str, &'static str)| Case::stateful(name, language, text);
     let all = STATEFUL.iter().map(of(Language::Wgsl)).chain(STATEFUL_IN_C.iter().map(of(Language::OpenClC)));
     all.filter(|case| case.name != "gtpu_decap").collect()
 }
 
-/// All without maps, the stock filters first.
+/// Returns the filters without maps, the stock filters first.
 pub fn cases() -> Vec<Case> {
     let of = |language| move |&(name, text): &(&'static str, &'static str)| Case::new(name, language, text);
     let in_wgsl = STOCK.iter().chain(PROBES).map(of(Language::Wgsl));
@@ -121,10 +121,10 @@ pub fn cases() -> Vec<Case> {
 }
 
 impl Case {
-    /// Reads the directives in a filter's text.
+    /// Reads the directives in a filter's source.
     ///
     /// # Panics
-    /// At a directive that there is not: a mistake in one of our own files.
+    /// If a directive is unknown, which is a mistake in one of the probes.
     fn new(name: &'static str, language: Language, text: &'static str) -> Case {
         let mut case = Case {
             name,
@@ -144,14 +144,14 @@ impl Case {
                     let (name, value) = parameter.split_once('=').expect("NAME=VALUE");
                     case.parameters.push((name.into(), value.into()));
                 }
-                _ => panic!("{name}: there is no directive `{directive}`"),
+                _ => panic!("{name}: unknown directive `{directive}`"),
             }
         }
         case
     }
 
-    /// One with maps. Those with keys have room for the corpora's and no more: they are cleared
-    /// before each run.
+    /// Returns a stock filter with maps. Keyed maps are reduced to the size that the corpora need,
+    /// because they are cleared before each run.
     fn stateful(name: &'static str, language: Language, text: &str) -> Case {
         let line = |line: &str| match line.split_once(" entries=") {
             Some((map, rest))
@@ -166,13 +166,13 @@ impl Case {
         Case { text, entries: state::entries(name), ..Case::new(name, language, "") }
     }
 
-    /// Compiles it.
+    /// Compiles the filter.
     ///
     /// # Errors
-    /// None, unless this build is broken.
+    /// Never, unless this build is broken.
     pub fn compile(&self) -> Result<Arc<Program>, Diagnostics> {
         let options = ProgramOptions::default().with_parameters(self.parameters.clone()).with_fuel(self.fuel);
-        let source = Source::new(format!("{}.{}", self.name, self.language.ending()), &*self.text);
+        let source = Source::new(format!("{}.{}", self.name, self.language.extension()), &*self.text);
         match self.language {
             Language::Wgsl => wgsl::compile(&source, &options),
             Language::OpenClC => opencl_c::compile(&source, &options, &mut NoIncludes),
@@ -180,8 +180,9 @@ impl Case {
         .map(Arc::new)
     }
 
-    /// The filter that says what this one means: the same in WGSL, where it is a stock filter.
-    pub fn meaning(&self) -> Case {
+    /// Returns the case that defines the expected results: the WGSL version of a stock filter, or
+    /// the filter itself.
+    pub fn reference_case(&self) -> Case {
         let named = |texts: &[(&'static str, &'static str)]| texts.iter().find(|(name, _)| *name == self.name).copied();
         let stock = named(STOCK).map(|(name, text)| Case::new(name, Language::Wgsl, text));
         let stateful = || named(STATEFUL).map(|(name, text)| Case::stateful(name, Language::Wgsl, text));
@@ -215,12 +216,12 @@ mod tests {
     }
 
     #[test]
-    fn every_stock_filter_is_there_in_every_language() {
+    fn every_stock_filter_exists_in_every_language() {
         let names = |texts: &[(&'static str, &str)]| texts.iter().map(|(name, _)| *name).collect::<Vec<_>>();
         assert_eq!(names(STOCK), names(STOCK_IN_C));
         assert_eq!(names(STATEFUL), names(STATEFUL_IN_C));
         for case in cases().into_iter().chain(stateful()) {
-            let meaning = case.meaning();
+            let meaning = case.reference_case();
             assert_eq!((meaning.name, meaning.language), (case.name, Language::Wgsl));
             assert_eq!(meaning == case, case.language == Language::Wgsl);
         }

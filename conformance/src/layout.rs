@@ -1,4 +1,4 @@
-//! Packets laid out in memory in every way that a device must not notice.
+//! Memory layouts of packets, to which devices must be insensitive.
 
 use std::sync::mpsc::{Receiver, channel};
 
@@ -6,25 +6,29 @@ use portcullis_core::packet::{Arena, ArenaError, Batch, BatchCutter, Descriptor,
 
 use super::corpora::Packet;
 
-/// What lies where no packet does: not zero, so that reading it shows.
+/// Fill byte between packets: not zero, so that a read of it changes results.
 const FILL: u8 = 0xa5;
 
-/// Packets in an arena that is watched: whoever writes beside the packets is found out.
+/// Detects writes outside the packets of an arena.
 #[derive(Debug)]
-pub struct Watched {
+pub struct GuardedArena {
     home: Receiver<Arena>,
-    /// The bytes, ascending, that a device may write to.
+    /// Byte ranges that a device may write, ascending.
     allowed: Vec<std::ops::Range<usize>>,
 }
 
-impl Watched {
-    /// Lays `packets` out in batches of `size`, at least 1, each packet at another distance from a
-    /// 4-byte word than the one before it, as packets of a capture are. With [`ResizeRoom::Both`] a
-    /// packet's room is its own.
+impl GuardedArena {
+    /// Lays `packets` out in batches of `size`, at least 1. Consecutive packets have different
+    /// offsets within a 4-byte word, like packets of a capture. With [`ResizeRoom::Both`] every
+    /// packet has its own room.
     ///
     /// # Errors
-    /// More packets than an arena can hold, or than there is memory for.
-    pub fn lay_out(packets: &[Packet], size: usize, room: ResizeRoom) -> Result<(Vec<Batch>, Watched), ArenaError> {
+    /// If an arena cannot hold the packets, or cannot be allocated.
+    pub fn lay_out(
+        packets: &[Packet],
+        size: usize,
+        room: ResizeRoom,
+    ) -> Result<(Vec<Batch>, GuardedArena), ArenaError> {
         let margin = if room == ResizeRoom::Both { RESIZE_ROOM as usize } else { 0 };
         let mut descriptors = Vec::with_capacity(packets.len());
         let mut allowed = Vec::with_capacity(packets.len());
@@ -47,17 +51,17 @@ impl Watched {
         for (packets, descriptors) in packets.chunks(size).zip(descriptors.chunks(size)) {
             let metadata = packets.iter().map(|p| p.metadata).collect();
             let batch = carver.cut_batch(descriptors.to_vec(), metadata, room);
-            batches.push(batch.expect("laid out in order, apart, and inside the arena"));
+            batches.push(batch.expect("descriptors are ascending, disjoint and inside the arena"));
         }
-        Ok((batches, Watched { home, allowed }))
+        Ok((batches, GuardedArena { home, allowed }))
     }
 
-    /// The offset of the first byte, if any, that was written to and belongs to no packet.
+    /// Returns the offset of the first byte outside all packets that was written to.
     ///
     /// # Panics
-    /// When a batch is still there: only its holder may look at its memory.
-    pub fn trespass(self) -> Option<usize> {
-        let arena = self.home.try_recv().expect("every batch is gone");
+    /// If a batch still exists, since only its holder may access its memory.
+    pub fn stray_write(self) -> Option<usize> {
+        let arena = self.home.try_recv().expect("every batch has been dropped");
         let mut from = 0;
         let end = arena.len();
         for range in self.allowed.into_iter().chain(std::iter::once(end..end)) {
@@ -82,7 +86,7 @@ mod tests {
     #[test]
     fn the_bytes_arrive_at_every_alignment() {
         for room in [ResizeRoom::None, ResizeRoom::Both] {
-            let (batches, watched) = Watched::lay_out(&packets(), 6, room).unwrap();
+            let (batches, guarded) = GuardedArena::lay_out(&packets(), 6, room).unwrap();
             assert_eq!(batches.iter().map(Batch::len).collect::<Vec<_>>(), [6, 6, 6, 2]);
             assert!(batches.iter().flat_map(Batch::packets).eq(packets().iter().map(|p| &p.bytes[..])));
             let mut alignments: Vec<u32> = batches[0].descriptors().iter().map(|d| d.offset % 4).collect();
@@ -90,18 +94,18 @@ mod tests {
             alignments.dedup();
             assert_eq!(alignments, [0, 1, 2, 3]);
             drop(batches);
-            assert_eq!(watched.trespass(), None);
+            assert_eq!(guarded.stray_write(), None);
         }
     }
 
     #[test]
-    fn writing_beside_a_packet_is_found_out() {
-        let (mut batches, mut watched) = Watched::lay_out(&packets(), 20, ResizeRoom::None).unwrap();
+    fn writes_outside_packets_are_detected() {
+        let (mut batches, mut guarded) = GuardedArena::lay_out(&packets(), 20, ResizeRoom::None).unwrap();
         batches[0].packet_mut(5).fill(0);
-        // As if the packet were one byte shorter than what was written.
-        watched.allowed[5].end -= 1;
-        let at = watched.allowed[5].end;
+        // Pretend that the packet is a byte shorter than what was written.
+        guarded.allowed[5].end -= 1;
+        let at = guarded.allowed[5].end;
         drop(batches);
-        assert_eq!(watched.trespass(), Some(at));
+        assert_eq!(guarded.stray_write(), Some(at));
     }
 }

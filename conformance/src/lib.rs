@@ -1,9 +1,9 @@
-//! Whether a device does what filters mean: every stock filter, in every language, and every probe,
-//! over every corpus, in batches of several sizes and layouts, against the reference interpreter.
-//! Verdicts, lengths and bytes must be the same, whatever the language, and no byte beside the
-//! packets may change. What filters leave in their maps must be the same, too.
+//! Conformance suite for devices. Every stock filter, in every language, and every probe runs over
+//! every corpus, in batches of several sizes and layouts, and is compared with the reference
+//! interpreter: verdicts, lengths, packet bytes and final maps must be equal, and bytes outside the
+//! packets must not change.
 //!
-//! All of it is part of the library, so that a machine with a new GPU is judged by one command.
+//! The suite is a library, so that `portcullis selftest` tests a machine with a new GPU.
 
 #[cfg(all(target_os = "linux", feature = "af-xdp"))]
 pub mod af_xdp;
@@ -24,12 +24,12 @@ use portcullis_core::program::Program;
 
 use corpora::{Corpus, Packet};
 use filters::Case;
-use layout::Watched;
+use layout::GuardedArena;
 pub use report::{DeviceReport, FilterResult, Mismatch, MissingDevice, Report};
 use state::Entry;
 
-/// Batch sizes and layouts: one packet; odd numbers that end inside any group of lanes; a whole
-/// work group and one more; all that there are.
+/// Batch sizes and layouts: single packets, odd sizes that leave a group of lanes incomplete, a
+/// work group and one packet more, and all packets at once.
 const LAYOUTS: [(usize, ResizeRoom); 6] = [
     (1, ResizeRoom::Both),
     (7, ResizeRoom::None),
@@ -39,21 +39,21 @@ const LAYOUTS: [(usize, ResizeRoom); 6] = [
     (usize::MAX, ResizeRoom::None),
 ];
 
-/// The batches that a reference gets: it takes packets one after the other anyway, and is slow.
+/// Batch size for the interpreter, which is slow and runs packets one by one in any case.
 const REFERENCE_BATCH: usize = 64;
 
-/// Packets that are sent one by one, which is slow on some devices.
+/// Number of packets submitted one by one, which is slow on some devices.
 const ONE_BY_ONE: usize = 40;
 
-/// What became of a packet.
+/// Result for one packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Outcome {
     verdict: Verdict,
     bytes: Vec<u8>,
 }
 
-/// Tests `devices` against `reference` with these filters and packets, and tells `observe` each
-/// filter's name as it begins.
+/// Compares `devices` with `reference` over these filters and packets, and calls `observe` with
+/// each filter's name before running it.
 pub fn run(
     devices: &[Arc<dyn Device>],
     reference: &dyn Device,
@@ -70,8 +70,7 @@ pub fn run(
             let mut result = FilterResult { filter, language, compared: 0, mismatches: 0, first: None, error: None };
             match &prepared {
                 Ok(prepared) => {
-                    // A driver's or compiler's panic is that filter's failure; the others still
-                    // count.
+                    // A panic in a driver or compiler fails this filter only.
                     let checked = catch_unwind(AssertUnwindSafe(|| prepared.check(&**device, &mut result)));
                     result.error = match checked {
                         Ok(checked) => checked.err().map(|error| error.to_string()),
@@ -86,7 +85,7 @@ pub fn run(
     report
 }
 
-/// A filter, compiled, and what the reference makes of each packet.
+/// A compiled filter and its expected results.
 struct Prepared<'a> {
     program: Arc<Program>,
     entries: Vec<Entry>,
@@ -97,14 +96,14 @@ struct Prepared<'a> {
 struct Expected<'a> {
     corpus: &'a Corpus,
     outcomes: Vec<Outcome>,
-    /// The maps after the packets that are sent one by one, and after all.
+    /// Maps after the packets that are submitted one by one, and after all.
     maps: [Vec<Vec<Row>>; 2],
 }
 
 impl<'a> Prepared<'a> {
     fn new(case: &Case, corpora: &'a [Corpus], reference: &dyn Device) -> Result<Prepared<'a>, String> {
         let compile = |case: &Case| case.compile().map_err(|error| error.to_string());
-        let (program, meaning) = (compile(case)?, compile(&case.meaning())?);
+        let (program, meaning) = (compile(case)?, compile(&case.reference_case())?);
         let mut session = reference.load(&meaning, &LoadOptions::default()).map_err(|error| error.to_string())?;
         let mut with_outcomes = Vec::new();
         for corpus in corpora {
@@ -118,7 +117,7 @@ impl<'a> Prepared<'a> {
                 *maps = state::of(&mut *session, &meaning).map_err(failed)?;
             }
             if case.always_passes {
-                // What the probe's own reckoning says counts for more than the reference does.
+                // A probe that checks itself takes precedence over the reference.
                 outcomes.iter_mut().for_each(|outcome| outcome.verdict = Verdict::Pass);
             }
             with_outcomes.push(Expected { corpus, outcomes, maps });
@@ -140,7 +139,7 @@ impl<'a> Prepared<'a> {
                 let count = if size == 1 { ONE_BY_ONE.min(corpus.packets.len()) } else { corpus.packets.len() };
                 let packets = &corpus.packets[..count];
                 state::set(&mut *session, &self.program, &self.entries)?;
-                let (got, trespass) = run_all(&mut *session, packets, size, room)?;
+                let (got, stray_write) = run_all(&mut *session, packets, size, room)?;
                 let place = format!("{}, {}, {room:?} room", corpus.name, batches_of(size));
                 for (index, ((packet, got), want)) in packets.iter().zip(&got).zip(outcomes).enumerate() {
                     result.compared += 1;
@@ -152,8 +151,8 @@ impl<'a> Prepared<'a> {
                 if left != *want {
                     result.mismatch(|| Mismatch::maps(&place, &names, want, &left));
                 }
-                if let Some(at) = trespass {
-                    result.mismatch(|| Mismatch::trespass(&place, at));
+                if let Some(at) = stray_write {
+                    result.mismatch(|| Mismatch::stray_write(&place, at));
                 }
             }
         }
@@ -170,16 +169,16 @@ fn batches_of(size: usize) -> String {
     if size == usize::MAX { "one batch".into() } else { format!("batches of {size}") }
 }
 
-/// Sends the packets through in batches, as many in flight as the session takes. With them comes
-/// the first byte beside the packets that was written to.
+/// Runs the packets in batches, as many in flight as the session accepts. Returns their outcomes,
+/// and the offset of the first byte written outside the packets, if any.
 fn run_all(
     session: &mut dyn Session,
     packets: &[Packet],
     size: usize,
     room: ResizeRoom,
 ) -> Result<(Vec<Outcome>, Option<usize>), DeviceError> {
-    let laid_out = Watched::lay_out(packets, size.min(packets.len().max(1)), room);
-    let (batches, watched) = laid_out.map_err(|error| DeviceError::Refused(error.to_string()))?;
+    let laid_out = GuardedArena::lay_out(packets, size.min(packets.len().max(1)), room);
+    let (batches, guarded) = laid_out.map_err(|error| DeviceError::Refused(error.to_string()))?;
     let mut outcomes = Vec::with_capacity(packets.len());
     let mut batches = batches.into_iter();
     loop {
@@ -200,7 +199,7 @@ fn run_all(
                 .map(|(verdict, bytes)| Outcome { verdict, bytes: bytes.to_vec() }),
         );
     }
-    Ok((outcomes, watched.trespass()))
+    Ok((outcomes, guarded.stray_write()))
 }
 
 #[cfg(test)]
@@ -210,7 +209,7 @@ mod tests {
     use super::*;
     use portcullis_core::device::noop::NoopDevice;
 
-    /// The reference itself is on trial too: by the probes that know their answer.
+    /// Probes that check their own results test the reference itself.
     #[test]
     fn the_interpreter_agrees_with_itself_and_with_the_probes() {
         let interp = portcullis::devices::open("interp").unwrap();
@@ -225,10 +224,10 @@ mod tests {
         assert!(report.devices[0].results.iter().all(|r| r.compared > 100));
     }
 
-    /// The test can fail: the device that does nothing gets right what passes anyway, and nothing
-    /// else.
+    /// The suite can fail: a device that does nothing passes only the filters that pass every
+    /// packet unchanged.
     #[test]
-    fn a_device_that_is_wrong_is_found_out() {
+    fn an_incorrect_device_is_detected() {
         let noop: Arc<dyn Device> = Arc::new(NoopDevice::new());
         let interp = portcullis::devices::open("interp").unwrap();
         let (right, wrong) = (["minimal", "loads"], ["port_filter", "stores", "verdicts", "metadata", "redirects"]);
@@ -244,9 +243,9 @@ mod tests {
         assert!(!report.passed());
     }
 
-    /// Stateful filters find something in their maps, and change them or decide by them.
+    /// Stateful filters read or change their maps over the corpora.
     #[test]
-    fn stateful_filters_have_something_to_do() {
+    fn stateful_filters_use_their_maps() {
         let interp = portcullis::devices::open("interp").unwrap();
         let corpora = corpora::corpora(Depth::Quick);
         for case in filters::stateful().iter().filter(|case| case.language == Language::Wgsl) {
@@ -265,9 +264,9 @@ mod tests {
         }
     }
 
-    /// A device whose verdicts are right, and whose maps are not, is found out.
+    /// A device with correct verdicts and incorrect maps is detected.
     #[test]
-    fn maps_that_are_wrong_are_found_out() {
+    fn incorrect_maps_are_detected() {
         let interp = portcullis::devices::open("interp").unwrap();
         let corpora = corpora::corpora(Depth::Quick);
         let cases = filters::stateful();
@@ -283,10 +282,9 @@ mod tests {
         assert!(first.expected.starts_with("`flows` has ") && first.expected != first.got, "{first:?}");
     }
 
-    /// A text that means something else than its twin in WGSL is found out, by the reference
-    /// itself.
+    /// A filter that differs from its WGSL version is detected, even on the reference.
     #[test]
-    fn a_language_that_is_wrong_is_found_out() {
+    fn an_incorrect_translation_is_detected() {
         let text = "uint xdp_filter(__global uchar *pkt, uint len) { return len < 70 ? XDP_DROP : XDP_PASS; }";
         let mut cases = filters::cases();
         cases.retain(|case| case.name == "minimal");

@@ -1,4 +1,4 @@
-//! How the self-test ended: for people, and as a file to send.
+//! Results of the self-test, as text and as JSON.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -10,31 +10,31 @@ use serde::Serialize;
 use super::filters::Language;
 use super::{Outcome, REFERENCE_BATCH};
 
-/// Everything that a self-test found out.
+/// Results of a self-test.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
-    /// The version that was tested.
+    /// Version of this program.
     pub version: &'static str,
-    /// The processor architecture and system that it was tested on.
+    /// Processor architecture and operating system.
     pub host: String,
-    /// Each device.
+    /// Results by device.
     pub devices: Vec<DeviceReport>,
-    /// Backends without a device here.
+    /// Backends without a device on this machine.
     pub missing: Vec<MissingDevice>,
 }
 
-/// A backend that has no device, and why.
+/// A backend without a device, and the reason.
 #[derive(Debug, Clone, Serialize)]
 pub struct MissingDevice {
     /// The backend's name, or the device's id.
     pub device: String,
-    /// Why it is not there, and what to install.
+    /// Why no device was found, and what to install.
     pub reason: String,
     /// Whether the device was required.
     pub required: bool,
 }
 
-/// What a device did.
+/// Results of one device.
 #[derive(Debug, Clone, Serialize)]
 pub struct DeviceReport {
     /// Device id.
@@ -45,45 +45,45 @@ pub struct DeviceReport {
     pub kind: &'static str,
     /// Driver name and version.
     pub driver: String,
-    /// Why it was sent less than others.
+    /// Why the device ran fewer packets than others.
     pub note: Option<String>,
-    /// Filters that it ran as they mean to be.
+    /// Number of filters without a difference.
     pub passed: usize,
-    /// Filters that it did not.
+    /// Number of filters that differed or failed.
     pub failed: usize,
-    /// Each filter.
+    /// Results by filter.
     pub results: Vec<FilterResult>,
 }
 
-/// What a device made of a filter.
+/// Results of one filter on one device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct FilterResult {
-    /// The filter.
+    /// Name of the filter.
     pub filter: &'static str,
     /// Language of the filter.
     pub language: Language,
-    /// Packets compared with the reference.
+    /// Number of packets compared with the reference.
     pub compared: u64,
     /// Number of packets with differing results.
     pub mismatches: u64,
-    /// The first of them.
+    /// The first mismatch.
     pub first: Option<Mismatch>,
-    /// Why the filter could not be run to its end.
+    /// Error that ended the filter's run.
     pub error: Option<String>,
 }
 
-/// A packet that ended otherwise than it must.
+/// A difference from the expected results.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Mismatch {
-    /// The corpus, the batches and their layout.
+    /// Corpus, batch size and layout.
     pub place: String,
     /// The packet's index in the corpus.
     pub index: usize,
     /// Packet bytes as received, in hexadecimal.
     pub packet: String,
-    /// What the reference says.
+    /// Expected result.
     pub expected: String,
-    /// What the device says.
+    /// Result of the device.
     pub got: String,
 }
 
@@ -115,12 +115,12 @@ impl Report {
         }
     }
 
-    /// Whether every device passed and none that is required is missing.
+    /// Whether every device passed and no required device is missing.
     pub fn passed(&self) -> bool {
         self.devices.iter().all(|d| d.failed == 0) && !self.missing.iter().any(|m| m.required)
     }
 
-    /// The filters that failed, each with its first mismatch in full; nothing when all is well.
+    /// Describes each failed filter with its first mismatch; empty if every device passed.
     pub fn failures(&self) -> String {
         let mut text = String::new();
         for device in &self.devices {
@@ -143,13 +143,13 @@ impl DeviceReport {
         self.results.push(result);
     }
 
-    /// How many filters in a language it did not run as they mean to be, and how many there were.
+    /// Returns the number of filters in a language that failed, and the number that ran.
     pub fn differing(&self, language: Language) -> (usize, usize) {
         let results: Vec<_> = self.results.iter().filter(|result| result.language == language).collect();
         (results.iter().filter(|result| !result.passed()).count(), results.len())
     }
 
-    /// Packets compared with the reference, all filters together.
+    /// Returns the number of packets compared with the reference, over all filters.
     pub fn compared(&self) -> u64 {
         self.results.iter().map(|r| r.compared).sum()
     }
@@ -184,7 +184,7 @@ impl FilterResult {
 
 impl Mismatch {
     pub(super) fn outcome(place: &str, index: usize, packet: &[u8], want: &Outcome, got: &Outcome) -> Mismatch {
-        // From the first byte that differs, where the verdict is not all that does.
+        // Start at the first byte that differs, if any does.
         let differs = want.bytes.iter().zip(&got.bytes).position(|(a, b)| a != b);
         let from = differs.unwrap_or(want.bytes.len().min(got.bytes.len()));
         let show = |outcome: &Outcome| {
@@ -197,7 +197,7 @@ impl Mismatch {
         Mismatch { place: place.into(), index, packet: hex(packet, usize::MAX), expected: show(want), got: show(got) }
     }
 
-    /// Maps that hold something else in the end.
+    /// Describes maps whose final contents differ.
     pub(super) fn maps(place: &str, names: &[&str], want: &[Vec<Row>], got: &[Vec<Row>]) -> Mismatch {
         let differs = |number: &usize| want[*number] != got[*number];
         let map = (0..names.len()).find(differs).unwrap_or_default();
@@ -210,13 +210,13 @@ impl Mismatch {
         Mismatch { place: place.into(), index: 0, packet: String::new(), expected: show(want), got: show(got) }
     }
 
-    pub(super) fn trespass(place: &str, at: usize) -> Mismatch {
+    pub(super) fn stray_write(place: &str, at: usize) -> Mismatch {
         Mismatch {
             place: place.into(),
             index: 0,
             packet: String::new(),
-            expected: "no byte beside the packets changes".into(),
-            got: format!("byte {at} of the arena, which belongs to no packet, was written to"),
+            expected: "no writes outside the packets".into(),
+            got: format!("write to byte {at} of the arena, outside the packets"),
         }
     }
 }

@@ -1,22 +1,20 @@
-//! What the self-test's filters with maps find in them, and what they leave there. Before every run
-//! the maps are as they are at first, with a few entries of the host's.
+//! Map contents of the self-test's filters. Before each run the maps are reset to their initial
+//! contents and a few entries.
 
 use portcullis_core::device::{DeviceError, Session};
 use portcullis_core::map::layout::Layout;
 use portcullis_core::map::{Row, Table, rows};
 use portcullis_core::program::Program;
 
-/// An entry that the host makes: the map's name, a key and a value.
+/// An initial map entry: the map's name, a key and a value.
 pub type Entry = (&'static str, Vec<u32>, Vec<u32>);
 
-/// What the host puts into the maps of a stock filter, so that the packets of the corpora find
-/// something.
+/// Returns the initial map entries of a stock filter, some of which match packets of the corpora.
 pub fn entries(filter: &str) -> Vec<Entry> {
-    // IPv4 in IPv6 (RFC 4291, section 2.5.5.2), as keys of sources have it; a host of the
-    // corpora's.
+    // An IPv4 address of the corpora in an IPv6 key (IPv4-mapped: RFC 4291, section 2.5.5.2).
     let mapped = |address: u32| vec![0, 0, 0xffff, address];
     let host = 0xc0a8_0001;
-    // The networks that the corpora's addresses are in: of IPv6 2001:db8::/32.
+    // Networks of the corpora's IPv6 addresses, in 2001:db8::/32.
     let v6 = |low: u32, length: u32| vec![0x2001_0db8, 0, 0, low, length];
     let next_hop = |number: u32| ("next_hops", vec![number], vec![number + 100, 0x0200, number, 0x0202, number]);
     match filter {
@@ -53,7 +51,7 @@ pub fn entries(filter: &str) -> Vec<Entry> {
     }
 }
 
-/// Makes the maps what they are before a run.
+/// Resets the maps to their state before a run.
 pub fn set(session: &mut dyn Session, program: &Program, entries: &[Entry]) -> Result<(), DeviceError> {
     for (number, map) in program.maps().iter().enumerate() {
         session.set_map_words(number, 0, &vec![0; Layout::of(map).words()])?;
@@ -74,8 +72,8 @@ pub fn set(session: &mut dyn Session, program: &Program, entries: &[Entry]) -> R
     Ok(())
 }
 
-/// The entries of all maps; of a ring none, which has records in the order in which packets
-/// happened to come.
+/// Returns the entries of all maps; none of rings, whose order of records depends on that of the
+/// packets.
 pub fn of(session: &mut dyn Session, program: &Program) -> Result<Vec<Vec<Row>>, DeviceError> {
     let maps = program.maps().iter().enumerate();
     maps.map(|(number, map)| match map.is_ring {

@@ -116,7 +116,7 @@ impl DeviceLimit {
 /// Whether a device accesses packets in host memory without a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InPlaceReads {
-    /// It works on copies.
+    /// Never: the device works on copies.
     Never,
     /// By some dispatch methods, or if the memory allows it, as this text says.
     Sometimes(&'static str),
@@ -255,8 +255,7 @@ pub struct LoadOptions {
     /// device, and [`Device::load`] if it has to wait for a GPU. Work that the device has begun is
     /// abandoned: dropping the session does not wait for it.
     pub cancel: CancelToken,
-    /// What is measured, and under which conditions. Filters that are not measured need nothing of
-    /// it.
+    /// Measurement, for benchmarks; the default measures nothing.
     pub measure: MeasureOptions,
 }
 

@@ -1,4 +1,7 @@
 //! A minimal rtnetlink client: netlink(7), rtnetlink(7), include/uapi/linux/netlink.h.
+//!
+//! Requests are few and answers are read attribute by attribute, so this is smaller than the glue
+//! for `netlink-packet-route`, `netlink-packet-core` and `netlink-sys` would be.
 #![allow(unsafe_code)]
 
 use std::fs::File;

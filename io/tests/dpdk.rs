@@ -3,7 +3,6 @@
 
 mod support;
 
-use std::path::Path;
 use std::time::Instant;
 
 use portcullis_core::packet::{Action, Descriptor, ResizeRoom};
@@ -11,16 +10,17 @@ use portcullis_io::dpdk::{Dpdk, DpdkError, Options, PassTarget, open};
 use portcullis_io::live::{ExecutedCounts, Loss};
 use support::{
     TIMEOUT, capture, close_and_check, drive, drive_once, drive_pipelined, drive_run, numbered, options, packets,
-    redirect,
+    redirect, write_mixed_capture,
 };
 
 #[test]
 fn a_capture_is_received_and_transmitted_unchanged() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out.pcap");
-    let mixed = concat!(env!("CARGO_MANIFEST_DIR"), "/../samples/mixed.pcap");
-    let want = packets(Path::new(mixed));
-    let port = format!("net_pcap0,rx_pcap={mixed},tx_pcap={}", out.display());
+    let mixed = folder.path().join("mixed.pcap");
+    write_mixed_capture(&mixed);
+    let want = packets(&mixed);
+    let port = format!("net_pcap0,rx_pcap={},tx_pcap={}", mixed.display(), out.display());
     let ended = drive(&options(&[&port]), want.len() as u64, |_, batch| vec![Action::Tx as u32; batch.len()]);
     assert_eq!(ended.of(Action::Tx), want.len() as u64);
     assert_eq!(ended.received[0].bytes, want.iter().map(|packet| packet.len() as u64).sum::<u64>());

@@ -5,7 +5,6 @@
 
 mod support;
 
-use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 
@@ -13,9 +12,7 @@ use portcullis_core::packet::{Action, Batch, ResizeRoom};
 use portcullis_io::dpdk::gpudev::{Block, DriverError, GpuDriver, GpuProperties, GpuSpec, SoftwareGpu};
 use portcullis_io::dpdk::{HeaderSplit, Mempool, Options, open};
 use portcullis_io::live::Loss;
-use support::{capture, close_and_check, drive, drive_once, numbered, options, packets};
-
-const MIXED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../samples/mixed.pcap");
+use support::{capture, close_and_check, drive, drive_once, numbered, options, packets, write_mixed_capture};
 
 /// A driver that tracks what it has handed out.
 #[derive(Debug)]
@@ -162,12 +159,15 @@ fn transmit(batch: &Batch) -> Vec<u32> {
 
 #[test]
 fn packets_pass_through_gpu_memory_unchanged() {
-    let want = packets(Path::new(MIXED));
+    let inputs = tempfile::tempdir().unwrap();
+    let mixed = inputs.path().join("mixed.pcap");
+    write_mixed_capture(&mixed);
+    let want = packets(&mixed);
     for (number, driver) in [memory(), memory().with_separate_memory()].into_iter().enumerate() {
         let folder = tempfile::tempdir().unwrap();
         let out = folder.path().join("out.pcap");
         let gpu = Watched::new(driver);
-        let port = format!("net_pcap{},rx_pcap={MIXED},tx_pcap={}", 20 + number, out.display());
+        let port = format!("net_pcap{},rx_pcap={},tx_pcap={}", 20 + number, mixed.display(), out.display());
         let options = Options { mempool: Mempool::Gpu(gpu.gpu()), ..options(&[&port]) };
         let mut seen = 0;
         let ended = drive(&options, want.len() as u64, |_, batch| {
@@ -230,11 +230,13 @@ fn more_long_packets_than_long_buffers_pass_through_gpu_memory() {
 
 #[test]
 fn host_memory_is_registered_with_the_gpu() {
-    let want = packets(Path::new(MIXED));
     let folder = tempfile::tempdir().unwrap();
+    let mixed = folder.path().join("mixed.pcap");
+    write_mixed_capture(&mixed);
+    let want = packets(&mixed);
     let out = folder.path().join("out.pcap");
     let gpu = Watched::new(memory());
-    let port = format!("net_pcap23,rx_pcap={MIXED},tx_pcap={}", out.display());
+    let port = format!("net_pcap23,rx_pcap={},tx_pcap={}", mixed.display(), out.display());
     let options = Options { mempool: Mempool::Pinned(gpu.gpu()), ..options(&[&port]) };
     drive(&options, want.len() as u64, |_, batch| {
         assert!(places(batch).iter().all(|(device, host, len)| device.is_none() && gpu.is_shown(*host, *len)));

@@ -25,6 +25,27 @@ const CACHE_DIRECTORY: &str = "auto";
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct CalibrationKey(String);
 
+/// Why a stored calibration cannot be used, or one cannot be stored.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CalibrationError {
+    /// The cache is disabled or unusable, for this reason.
+    #[error("{0}")]
+    Cache(String),
+    /// The stored costs are damaged.
+    #[error("it cannot be read: {0}")]
+    Unreadable(#[source] serde_json::Error),
+    /// The stored costs belong to other devices.
+    #[error("it was made for other devices")]
+    OtherDevices,
+    /// The costs have no representation in the file.
+    #[error(transparent)]
+    Unwritable(serde_json::Error),
+    /// The file cannot be written.
+    #[error("the cache directory is not writable")]
+    ReadOnly,
+}
+
 impl CalibrationKey {
     /// Returns the key for a filter on these candidates.
     pub fn new(program: &Program, candidates: &[&DeviceInfo], options: &LoadOptions) -> CalibrationKey {
@@ -92,14 +113,15 @@ impl CalibrationStore {
     /// Returns the costs stored for a key, if any.
     ///
     /// # Errors
-    /// A description of what is wrong with the stored file.
-    pub fn get(&self, key: &CalibrationKey, ids: &[String]) -> Result<Option<Costs>, String> {
+    /// What is wrong with the stored file.
+    pub fn get(&self, key: &CalibrationKey, ids: &[String]) -> Result<Option<Costs>, CalibrationError> {
         let Ok(cache) = &self.0 else { return Ok(None) };
-        let Some(bytes) = cache.try_get(key.0.as_bytes()).map_err(|unusable| unusable.to_string())? else {
+        let Some(bytes) =
+            cache.try_get(key.0.as_bytes()).map_err(|unusable| CalibrationError::Cache(unusable.to_string()))?
+        else {
             return Ok(None);
         };
-        let record: CalibrationRecord =
-            serde_json::from_slice(&bytes).map_err(|error| format!("it cannot be read: {error}"))?;
+        let record: CalibrationRecord = serde_json::from_slice(&bytes).map_err(CalibrationError::Unreadable)?;
         let is_valid = |costs: &Costs| {
             let split = costs.split.as_ref();
             costs.devices.len() == ids.len()
@@ -108,21 +130,21 @@ impl CalibrationStore {
         };
         match record.devices == ids && is_valid(&record.costs) {
             true => Ok(Some(record.costs)),
-            false => Err("it was made for other devices".into()),
+            false => Err(CalibrationError::OtherDevices),
         }
     }
 
     /// Stores costs for a key.
     ///
     /// # Errors
-    /// A description of why they are not stored.
-    pub fn put(&self, key: &CalibrationKey, ids: &[String], costs: &Costs) -> Result<(), String> {
-        let cache = self.0.as_ref().map_err(CacheError::to_string)?;
+    /// Why they are not stored.
+    pub fn put(&self, key: &CalibrationKey, ids: &[String], costs: &Costs) -> Result<(), CalibrationError> {
+        let cache = self.0.as_ref().map_err(|error| CalibrationError::Cache(error.to_string()))?;
         let record = CalibrationRecord { devices: ids.to_vec(), costs: costs.clone() };
-        let bytes = serde_json::to_vec(&record).map_err(|error| error.to_string())?;
+        let bytes = serde_json::to_vec(&record).map_err(CalibrationError::Unwritable)?;
         match cache.put(key.0.as_bytes(), &bytes) {
             true => Ok(()),
-            false => Err("the cache directory is not writable".into()),
+            false => Err(CalibrationError::ReadOnly),
         }
     }
 }
@@ -184,17 +206,19 @@ mod tests {
         let store = CalibrationStore::with_cache(Cache::at(&at, 1 << 20).unwrap());
         let ids = ["cpu".to_owned(), "cuda:0".to_owned()];
         let key = CalibrationKey("a".into());
-        assert_eq!(store.get(&key, &ids), Ok(None));
+        assert_eq!(store.get(&key, &ids).unwrap(), None);
         store.put(&key, &ids, &costs()).unwrap();
-        assert_eq!(store.get(&key, &ids), Ok(Some(costs())));
-        assert_eq!(store.get(&CalibrationKey("b".into()), &ids), Ok(None));
-        assert_eq!(store.get(&key, &ids[..1]), Err("it was made for other devices".into()));
+        assert_eq!(store.get(&key, &ids).unwrap(), Some(costs()));
+        assert_eq!(store.get(&CalibrationKey("b".into()), &ids).unwrap(), None);
+        let error = store.get(&key, &ids[..1]).unwrap_err();
+        assert!(matches!(error, CalibrationError::OtherDevices), "{error}");
+        assert_eq!(error.to_string(), "it was made for other devices");
 
         // A truncated file.
         let file = std::fs::read_dir(&at).unwrap().next().unwrap().unwrap().path();
         let whole = std::fs::read(&file).unwrap();
         std::fs::write(&file, &whole[..whole.len() - 3]).unwrap();
-        let message = store.get(&key, &ids).unwrap_err();
+        let message = store.get(&key, &ids).unwrap_err().to_string();
         assert!(message.contains("is damaged, or somebody else's") && message.contains(".bin"), "{message}");
 
         // Intact files with unusable content.
@@ -213,7 +237,7 @@ mod tests {
             ),
         ] {
             assert!(cache.put(b"a", text.as_bytes()));
-            let message = store.get(&key, &ids).unwrap_err();
+            let message = store.get(&key, &ids).unwrap_err().to_string();
             assert!(message.contains(what), "{text}: {message}");
         }
 
@@ -222,10 +246,16 @@ mod tests {
             use std::os::unix::fs::PermissionsExt;
             std::fs::set_permissions(&at, std::fs::Permissions::from_mode(0o777)).unwrap();
             let store = CalibrationStore(Cache::at(&at, 1 << 20));
-            assert_eq!(store.get(&key, &ids), Ok(None));
-            let message = store.put(&key, &ids, &costs()).unwrap_err();
+            assert_eq!(store.get(&key, &ids).unwrap(), None);
+            let message = store.put(&key, &ids, &costs()).unwrap_err().to_string();
             assert!(message.contains("others may enter it"), "{message}");
         }
-        assert!(CalibrationStore::disabled().put(&key, &ids, &costs()).unwrap_err().contains("caching is disabled"));
+        assert!(
+            CalibrationStore::disabled()
+                .put(&key, &ids, &costs())
+                .unwrap_err()
+                .to_string()
+                .contains("caching is disabled")
+        );
     }
 }

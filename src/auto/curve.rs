@@ -19,17 +19,22 @@ pub struct CostCurve {
     points: Vec<(u32, f64)>,
 }
 
+/// Points that no curve of costs can have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("impossible costs")]
+pub struct ImpossibleCosts;
+
 impl CostCurve {
     /// Creates a curve through points of packets and nanoseconds.
     ///
     /// # Errors
     /// If there is no point, they are not in ascending order, or a cost is not positive and finite.
-    pub fn new(points: Vec<(u32, f64)>) -> Result<CostCurve, String> {
+    pub fn new(points: Vec<(u32, f64)>) -> Result<CostCurve, ImpossibleCosts> {
         let ascend = points.windows(2).all(|pair| pair[0].0 < pair[1].0);
         let are_costs = points.iter().all(|&(packets, ns)| packets > 0 && ns.is_finite() && ns > 0.0);
         match !points.is_empty() && ascend && are_costs {
             true => Ok(CostCurve { points }),
-            false => Err("impossible costs".into()),
+            false => Err(ImpossibleCosts),
         }
     }
 
@@ -104,9 +109,9 @@ impl CostCurve {
 }
 
 impl TryFrom<Vec<(u32, f64)>> for CostCurve {
-    type Error = String;
+    type Error = ImpossibleCosts;
 
-    fn try_from(points: Vec<(u32, f64)>) -> Result<CostCurve, String> {
+    fn try_from(points: Vec<(u32, f64)>) -> Result<CostCurve, ImpossibleCosts> {
         CostCurve::new(points)
     }
 }

@@ -36,7 +36,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use portcullis_core::device::{Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, LoadOptions, Session};
 use portcullis_core::program::Program;
 
-use calibration::{CalibrationKey, CalibrationStore};
+use calibration::{CalibrationError, CalibrationKey, CalibrationStore};
 use chooser::Chooser;
 use costs::{Costs, LENGTH_CLASSES, Placement, SPLIT_COST_RATIO, SWEEP_SIZES, SplitCosts};
 pub use explain::Explanation;
@@ -178,8 +178,8 @@ impl AutoDevice {
     /// anything.
     ///
     /// # Errors
-    /// A description of why the cached calibration is unusable.
-    pub fn predict(&self, program: &Arc<Program>, options: &LoadOptions) -> Result<Explanation, String> {
+    /// Why the cached calibration is unusable.
+    pub fn predict(&self, program: &Arc<Program>, options: &LoadOptions) -> Result<Explanation, CalibrationError> {
         let infos: Vec<_> = self.candidates.iter().map(|device| device.info()).collect();
         let costs = self.settings.store.get(&CalibrationKey::new(program, &infos, options), &self.ids())?;
         let mut outcome = PlacementOutcome {

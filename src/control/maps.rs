@@ -50,7 +50,7 @@ pub fn remove_entry(service: &mut dyn Service, name: &str, cells: &[String]) -> 
 
 fn find(service: &mut dyn Service, name: &str) -> Result<(usize, Declaration), Refusal> {
     let maps = service.maps();
-    let number = map_file::find_map(&maps, name).map_err(Refusal::failed)?;
+    let number = map_file::find_map(&maps, name).map_err(|error| Refusal::failed(error.to_string()))?;
     Ok((number, maps[number].clone()))
 }
 

@@ -20,24 +20,43 @@ use portcullis_core::spelling::nearest;
 
 pub use entries::Entries;
 
+/// Error of [`find_map`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FindMapError {
+    /// The map is an event ring.
+    #[error("`{name}` is an event ring, which has no entries; use `run --events FILE` to write its events")]
+    EventRing {
+        /// The name, escaped.
+        name: String,
+    },
+    /// The filter has no map of this name.
+    #[error("the filter has no map `{name}`; it has {known}{hint}")]
+    Unknown {
+        /// The name, escaped.
+        name: String,
+        /// The names of the maps that exist, for the message.
+        known: String,
+        /// The most similar name as a question, for the message; may be empty.
+        hint: String,
+    },
+}
+
 /// Returns the index of the map with this name.
 ///
 /// # Errors
 /// If there is no such map, with the names that exist, or if it is an event ring, which has no
 /// entries.
-pub fn find_map(maps: &[Declaration], name: &str) -> Result<usize, String> {
+pub fn find_map(maps: &[Declaration], name: &str) -> Result<usize, FindMapError> {
     match maps.iter().position(|map| map.is_called(name)) {
-        Some(number) if maps[number].is_ring => Err(format!(
-            "`{}` is an event ring, which has no entries; use `run --events FILE` to write its events",
-            text::quote_cell(name)
-        )),
+        Some(number) if maps[number].is_ring => Err(FindMapError::EventRing { name: text::quote_cell(name) }),
         Some(number) => Ok(number),
         None => {
             let names = || maps.iter().filter(|map| !map.is_ring).map(|map| map.name.as_str());
             let near = nearest(name, names()).map_or_else(String::new, |near| format!("; did you mean `{near}`?"));
             let there: Vec<String> = names().map(|name| format!("`{name}`")).collect();
             let there = if there.is_empty() { "no maps".into() } else { there.join(", ") };
-            Err(format!("the filter has no map `{}`; it has {there}{near}", text::quote_cell(name)))
+            Err(FindMapError::Unknown { name: text::quote_cell(name), known: there, hint: near })
         }
     }
 }

@@ -110,7 +110,7 @@ impl<'a> TypedRowBuilder<'a> {
 
     /// Checks the key that has been parsed.
     fn check_key(&self) -> Result<(), String> {
-        self.typed.check_key(&self.key)?;
+        self.typed.check_key(&self.key).map_err(|error| error.to_string())?;
         let words = self.map.key_from_bytes(&self.key);
         match self.map.kind {
             MapKind::Array if words[0] >= self.map.entries => {

@@ -60,7 +60,7 @@ fn sources_are_golden() {
                 fs::write(&golden, &kernel.source).unwrap();
             } else {
                 let want = fs::read_to_string(&golden).unwrap_or_default();
-                assert_eq!(kernel.source, want, "{} differs; UPDATE_GOLDEN=1 writes it anew", golden.display());
+                assert_eq!(kernel.source, want, "{} differs; UPDATE_GOLDEN=1 rewrites it", golden.display());
             }
         }
     }

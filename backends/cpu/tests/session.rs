@@ -200,7 +200,11 @@ fn conditions_become_branches_without_materialised_booleans() {
 #[test]
 fn a_filter_without_conditions_has_a_single_scalar_style() {
     assert_eq!(branching_form("fn xdp_filter(pkt: u32) -> u32 { return XDP_PASS; }"), None);
-    assert!(branching_form(include_str!("../../../shaders/port_filter.wgsl")).is_some());
+    let one_condition = "fn xdp_filter(pkt: u32) -> u32 {
+        if load_u8(pkt, 0u) == 1u && load_u8(pkt, 1u) == 2u { return XDP_DROP; }
+        return XDP_PASS;
+    }";
+    assert!(branching_form(one_condition).is_some());
 }
 
 #[test]

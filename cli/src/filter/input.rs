@@ -25,7 +25,7 @@ pub enum Input {
 #[derive(Debug, Clone)]
 pub struct Expression {
     pub text: String,
-    /// Whether it was given without `--expr`, as tcpdump takes it.
+    /// Set if the words came without `--expr`, as tcpdump takes them.
     pub is_bare: bool,
 }
 
@@ -106,9 +106,14 @@ impl Input {
         }
     }
 
-    /// A stock filter by its name, whatever files there are.
-    pub fn of_stock(name: &str) -> Option<Input> {
-        stock::find(name).map(Input::Stock)
+    /// A stock filter by its name, whatever files there are. The error says which languages it is
+    /// written in.
+    pub fn of_stock(name: &str, language: Option<Language>) -> Result<Option<Input>, String> {
+        let Some(stock) = stock::find(name) else { return Ok(None) };
+        match language {
+            None | Some(Language::Wgsl | Language::OpenclC) => Ok(Some(Input::Stock(stock))),
+            Some(_) => Err(format!("the stock filter `{name}` is written in wgsl and opencl-c")),
+        }
     }
 
     fn known(name: &OsStr, language: Option<Language>) -> Result<Option<Input>, String> {
@@ -116,12 +121,10 @@ impl Input {
         if has_ending_of_filters(name, language) || is_file(Path::new(name)) {
             return Ok(Some(Input::File(name.into())));
         }
-        match (name.to_str().and_then(stock::find), language) {
-            (Some(stock), None | Some(Language::Wgsl | Language::OpenclC)) => Ok(Some(Input::Stock(stock))),
-            (Some(stock), Some(_)) => Err(format!("the stock filter `{}` is written in wgsl and opencl-c", stock.name)),
-            (None, Some(Language::Bpf | Language::Xdp)) => Ok(Some(Input::File(name.into()))),
-            (None, _) => Ok(None),
+        if let Some(input) = name.to_str().map_or(Ok(None), |name| Input::of_stock(name, language))? {
+            return Ok(Some(input));
         }
+        Ok(matches!(language, Some(Language::Bpf | Language::Xdp)).then(|| Input::File(name.into())))
     }
 }
 

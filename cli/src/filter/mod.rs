@@ -48,8 +48,8 @@ pub struct FilterArgs {
 struct Words {
     /// Filter: a stock filter (`portcullis filters`), a file, or a tcpdump expression
     ///
-    /// Files are .wgsl, .cl (OpenCL C), .bpf (`tcpdump -ddd`) or .o (XDP); of an object with several
-    /// XDP programs name one: FILE.o:PROGRAM. `-` reads standard input. Words that are no file and
+    /// Files are .wgsl, .cl (OpenCL C), .bpf (`tcpdump -ddd`) or .o (XDP); if an object has several
+    /// XDP programs, name one: FILE.o:PROGRAM. `-` reads standard input. Words that are no file and
     /// no stock filter are an expression, as with `--expr`.
     #[arg(required_unless_present = "expr", value_parser = NameParser, hide_possible_values = true, help_heading = "Filter")]
     filter: Vec<OsString>,
@@ -196,7 +196,7 @@ impl FilterArgs {
     #[cfg(all(target_os = "linux", feature = "live"))]
     pub fn reload(&self) -> Result<Reload, Failure> {
         if self.is_stdin() {
-            return Err(Failure::Usage("the run reads the filter itself, and needs a file".into()));
+            return Err(Failure::Usage("the running instance reads the filter itself, and needs a file".into()));
         }
         let language = self.language.and_then(|language| Some(language.to_possible_value()?.get_name().to_owned()));
         let reload = Reload { language, set: self.set.clone(), fuel: Some(self.fuel), ..Reload::default() };
@@ -224,7 +224,8 @@ impl FilterArgs {
         }
         let input = match (filter, expr) {
             (Some(filter), _) => {
-                filter.to_str().and_then(Input::of_stock).unwrap_or_else(|| Input::File(filter.clone()))
+                let stock = filter.to_str().map_or(Ok(None), |name| Input::of_stock(name, language));
+                stock.map_err(Refusal::usage)?.unwrap_or_else(|| Input::File(filter.clone()))
             }
             (None, expr) => Input::Expression(Expression { text: expr.clone().unwrap_or_default(), is_bare: false }),
         };
@@ -244,7 +245,7 @@ impl FilterArgs {
             (None, Some("cl")) => Ok(Language::OpenclC),
             (None, Some("bpf")) => Ok(Language::Bpf),
             (None, _) => Err(Failure::Usage(format!(
-                "{}: filters' names end in .wgsl, .cl, .bpf or .o; of any other say the language: --language wgsl, --language \
+                "{}: the name of a filter ends in .wgsl, .cl, .bpf or .o; for any other name give --language wgsl, --language \
                  opencl-c, --language bpf or --language xdp",
                 self.name()
             ))),
@@ -277,7 +278,7 @@ impl FilterArgs {
         let source = self.source()?;
         let mut instructions = None;
         let compiled = match self.language()? {
-            Language::Xdp => unreachable!("objects are no texts"),
+            Language::Xdp => unreachable!("loaded above"),
             Language::Wgsl => wgsl::compile(&source, &options),
             Language::OpenclC => match self.path().filter(|_| !self.is_stdin()) {
                 Some(file) => {
@@ -293,11 +294,11 @@ impl FilterArgs {
         };
         let program = compiled.map_err(|mut diagnostics| {
             if self.is_stdin() && self.language.is_none() && source.text.contains("__global") {
-                let hint = "standard input is taken for WGSL; of OpenCL C say --language opencl-c";
+                let hint = "standard input is read as WGSL; for OpenCL C add --language opencl-c";
                 diagnostics.errors.iter_mut().take(1).for_each(|error| error.notes.push(hint.into()));
             }
             if self.is_stdin() && self.language.is_none() && bpf::parse(&source).is_ok() {
-                let hint = "standard input is taken for WGSL; of what `tcpdump -ddd` prints say --language bpf";
+                let hint = "standard input is read as WGSL; for the output of `tcpdump -ddd` add --language bpf";
                 diagnostics.errors.iter_mut().take(1).for_each(|error| error.notes.push(hint.into()));
             }
             name_options(diagnostics)
@@ -372,8 +373,7 @@ impl FilterArgs {
             return Err(Failure::Wrong(format!("{}: {what}", self.name())));
         }
         if bytes.starts_with(b"\x7fELF") {
-            let what =
-                "this is an ELF object; `--language xdp`, or a name that ends in .o, takes one with programs for XDP";
+            let what = "this is an ELF object; if it has XDP programs, add `--language xdp` or rename it to end in .o";
             return Err(Failure::Wrong(format!("{}: {what}", self.name())));
         }
         Ok(Source::from_bytes(self.name(), bytes)?)
@@ -391,8 +391,8 @@ pub fn name_options(mut diagnostics: Diagnostics) -> Diagnostics {
 }
 
 /// Splits the name of an object into its file and the program named, if one is: `FILE.o` or
-/// `FILE.o:PROGRAM`; with `--language xdp` also `FILE` or `FILE:PROGRAM`, unless the whole name is a
-/// file's. Returns `None` for other filters.
+/// `FILE.o:PROGRAM`; with `--language xdp` also `FILE` or `FILE:PROGRAM`, unless the whole name is
+/// a file's. Returns `None` for other filters.
 fn object(path: &Path, language: Option<Language>) -> Option<(&Path, Option<&str>)> {
     let has_ending = |path: &Path| path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("o"));
     let split = || path.to_str()?.rsplit_once(':').map(|(file, program)| (Path::new(file), Some(program)));

@@ -82,7 +82,7 @@ type Worker = Option<(Arc<dyn Device>, LoadOptions)>;
 /// Runs all modes and delivers the report.
 pub fn run(args: &Args) -> Result<(), Failure> {
     let given = ports::ports("--dpdk", &args.dpdk)?;
-    let idle_exit = args.idle_exit.or(ports::over(&given));
+    let idle_exit = args.idle_exit.or(ports::default_idle_exit(&given));
     let are_captures = given.iter().all(ports::is_capture);
     let modes = plan::modes(&args.workload, &args.mempool, &args.burst);
     drive::check_processors(&args.pin)?;
@@ -113,7 +113,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         later: modes.iter().map(|mode| buffers(args, *mode)).collect::<BTreeSet<_>>().into_iter().sum(),
         ..Options::of(given)
     };
-    ports::tell_of_damage(&options);
+    ports::warn_about_truncated_captures(&options);
     let gpu = mempool::gpu(args.gpu.as_deref())?;
     if let Some(work) = args.work.filter(|work| *work > MAX_SYNTHETIC_WORK) {
         return Err(Failure::Usage(format!("--work: {work:?} is more than {MAX_SYNTHETIC_WORK:?}")));
@@ -146,7 +146,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     if report.rows.is_empty() {
         return failed.map_or(Ok(()), Err);
     }
-    out::deliver(args.json.as_deref(), report.json(), report.table())?;
+    out::write_report(args.json.as_deref(), report.json(), report.table())?;
     // A mode whose work in flight was cancelled counts as interrupted.
     let was_cancelled = |row: &Row| row.ran.as_ref().is_none_or(|ran| ran.is_cancelled);
     let is_interrupted = report.rows.len() < modes.len() || report.rows.last().is_some_and(was_cancelled);
@@ -176,7 +176,9 @@ impl Benchmark<'_> {
         }
         let gpu = self.gpu(mode.mempool)?;
         if let Some(gpu) = gpu {
-            options.mempool = gpu.mempool(mode.mempool == plan::Mempool::Gpu).map_err(NotMeasured::Unavailable)?;
+            options.mempool = gpu
+                .mempool(mode.mempool == plan::Mempool::Gpu)
+                .map_err(|error| NotMeasured::Unavailable(error.to_string()))?;
             // One item for each burst that the buffers suffice for; more would stay unused.
             options.items = (2 * packets / u32::from(mode.burst))
                 .next_power_of_two()
@@ -219,7 +221,7 @@ impl Benchmark<'_> {
         let (lanes, measurements, given_up) = self.drive(lanes, live, || run.stop());
         drop(lanes);
         let written = run.written();
-        let buffers = ports::balance(run.close()).given_up(given_up);
+        let buffers = ports::balance(run.close()).attribute_to_device(given_up);
         let cut_short = written.iter().find_map(|written| written.check().err());
         let is_cancelled = measurements.is_cancelled && cut_short.is_none();
         row.ran = Some(
@@ -337,7 +339,7 @@ impl Benchmark<'_> {
             () if is_idle.into_inner() => StopReason::Idle,
             () => StopReason::Interrupted,
         };
-        let given_up = drive::given_up(error.as_ref(), &run);
+        let given_up = drive::abandoned_packets(error.as_ref(), &run);
         let error = error.map(|error| error.to_string());
         let measurements = Measurements { ended, error, is_cancelled, ..self.measurements(&window, &stats) };
         (lanes, measurements, given_up)

@@ -23,7 +23,7 @@ use crate::{explain, out};
 
 /// Runs the filter over the capture `read`.
 pub fn run(args: &Args, read: &Path) -> Result<(), Failure> {
-    usable(args, read)?;
+    check_arguments(args, read)?;
     let program = Arc::new(args.filter.load()?);
     let interrupt = Interrupt::default();
     let settings = Settings { expected_packets: args.expected(EXPECTED_BATCH_PACKETS), ..Settings::default() };
@@ -60,30 +60,30 @@ pub fn run(args: &Args, read: &Path) -> Result<(), Failure> {
     interrupt.begin();
 
     let mut progress = Progress::new(args.progress);
-    let mut onlooker = RunObserver { progress: &mut progress, maps: &mut maps };
-    let mut finished = pipeline::run(source, &mut *session, outputs, &interrupt.stop, &mut onlooker);
+    let mut observer = RunObserver { progress: &mut progress, maps: &mut maps };
+    let mut finished = pipeline::run(source, &mut *session, outputs, &interrupt.stop, &mut observer);
     progress.clear();
     finished.totals.times.read += opened;
     finished.totals.elapsed = begun.elapsed();
 
     // Events that cannot be written stop the run as well, but that is no interrupt.
     let stopped = finished.stopped && !maps.events_failed();
-    let (saved, told) = match &finished.error {
+    let (saved, events_written) = match &finished.error {
         None | Some(PipelineError::Source(_)) => {
-            let told = maps.last_events(Some(&mut *session));
-            (maps.write(&mut *session), told)
+            let events_written = maps.last_events(Some(&mut *session));
+            (maps.write(&mut *session), events_written)
         }
         // Batches may be in flight, and the state of the maps after an abandoned batch is unknown.
         Some(_) => (Ok(()), maps.last_events(None)),
     };
-    let end = End { stopped, packets: finished.totals.packets, writes_maps: maps.writes() };
+    let end = RunEnd { stopped, packets: finished.totals.packets, writes_maps: maps.writes() };
     match finished.error {
-        Some(PipelineError::Device(DeviceError::Cancelled)) if stopped => end.given_up(),
-        Some(error) => return Err(end.failed(&error, saved, told)),
-        None => saved.map_err(|failure| end.not_saved(failure))?,
+        Some(PipelineError::Device(DeviceError::Cancelled)) if stopped => end.report_abandoned(),
+        Some(error) => return Err(end.report_error(&error, saved, events_written)),
+        None => saved.map_err(|failure| end.report_unsaved_maps(failure))?,
     }
-    tell(args, &*device, &mut *session, &mut maps, &finished.totals, stopped)?;
-    told?;
+    print_results(args, &*device, &mut *session, &mut maps, &finished.totals, stopped)?;
+    events_written?;
     if stopped {
         out::note("interrupted: the rest of the input was not read");
         return Err(Failure::Silent(INTERRUPTED));
@@ -92,7 +92,7 @@ pub fn run(args: &Args, read: &Path) -> Result<(), Failure> {
 }
 
 /// Refuses arguments that contradict each other or standard input and output.
-fn usable(args: &Args, read: &Path) -> Result<(), Failure> {
+fn check_arguments(args: &Args, read: &Path) -> Result<(), Failure> {
     let wrong = |what: &str| Err(Failure::Usage(what.into()));
     if args.filter.is_stdin() && read == Path::new("-") {
         return wrong("the filter and --read cannot both be standard input");
@@ -101,18 +101,18 @@ fn usable(args: &Args, read: &Path) -> Result<(), Failure> {
         return wrong("--read -: standard input is a terminal; pipe a capture into it");
     }
     if args.batch == Some(BatchSize::Auto) {
-        let what = "a capture does not come at a rate that a size could be found for; give a number, or nothing";
+        let what = "adapts to live traffic only; give a number, or leave the option out";
         return wrong(&format!("--batch auto: {what}"));
     }
     if args.captures_to_stdout() && stdout().is_terminal() {
-        return wrong("a capture is binary, and standard output a terminal; send it to a file");
+        return wrong("standard output is a terminal, and a capture is binary; redirect it to a file");
     }
     Ok(())
 }
 
 /// How a run ended.
-struct End {
-    /// Whether it was interrupted.
+struct RunEnd {
+    /// Set if the run was interrupted.
     stopped: bool,
     /// Packets with a verdict.
     packets: u64,
@@ -120,22 +120,29 @@ struct End {
     writes_maps: bool,
 }
 
-impl End {
+impl RunEnd {
     /// The failure after all errors have been reported.
     fn silent(&self) -> Failure {
         Failure::Silent(if self.stopped { INTERRUPTED } else { WRONG })
     }
 
     /// Reports that a batch in flight was abandoned.
-    fn given_up(&self) {
-        out::warn("what was under way took too long and was given up; the packets before it are counted and written");
+    fn report_abandoned(&self) {
+        out::warn(
+            "the batches in flight took too long and were abandoned; the packets before them are counted and written",
+        );
         if self.writes_maps {
-            out::warn("no map is written: nobody knows how far what was given up has changed it");
+            out::warn("no map is written: the abandoned batches may have changed only part of them");
         }
     }
 
     /// Reports an error that ended the run, and what became of its maps and of the last events.
-    fn failed(&self, error: &PipelineError, saved: Result<(), Failure>, told: Result<(), Failure>) -> Failure {
+    fn report_error(
+        &self,
+        error: &PipelineError,
+        saved: Result<(), Failure>,
+        events_written: Result<(), Failure>,
+    ) -> Failure {
         if error.is_broken_pipe() {
             // Silent, except about what the user wanted to keep.
             if self.writes_maps {
@@ -146,14 +153,14 @@ impl End {
         out::error(&error.to_string());
         if self.packets > 0 {
             let what = match (error, self.packets) {
-                (PipelineError::Sink(_), 1) => "packet was judged, and may not be written",
-                (PipelineError::Sink(_), _) => "packets were judged, and not all are written",
-                (_, 1) => "packet came through before",
-                _ => "packets came through before",
+                (PipelineError::Sink(_), 1) => "packet was filtered, but may not be written",
+                (PipelineError::Sink(_), _) => "packets were filtered, but not all are written",
+                (_, 1) => "packet was filtered before the error",
+                _ => "packets were filtered before the error",
             };
             out::note(&format!("{} {what}", out::grouped(self.packets)));
         }
-        if let Err(failure) = told {
+        if let Err(failure) = events_written {
             failure.report();
         }
         match saved {
@@ -165,12 +172,12 @@ impl End {
     }
 
     /// Reports that maps could not be written.
-    fn not_saved(&self, failure: Failure) -> Failure {
+    fn report_unsaved_maps(&self, failure: Failure) -> Failure {
         if let Failure::Wrong(text) = &failure {
             out::error(text);
             let (packets, verb) = if self.packets == 1 { ("packet", "was") } else { ("packets", "were") };
             let count = out::grouped(self.packets);
-            out::note(&format!("{count} {packets} {verb} judged, and not all maps are written"));
+            out::note(&format!("{count} {packets} {verb} filtered, but not all maps are written"));
             return self.silent();
         }
         if self.stopped {
@@ -182,7 +189,7 @@ impl End {
 }
 
 /// Prints the results, to standard error if standard output is in use.
-fn tell(
+fn print_results(
     args: &Args,
     device: &dyn Device,
     session: &mut dyn Session,

@@ -15,11 +15,11 @@ use crate::out;
 
 /// All dumps of a run.
 pub struct Dumps {
-    all: Vec<(MapFile, To)>,
+    all: Vec<(MapFile, Destination)>,
 }
 
 /// Destination of a dump.
-enum To {
+enum Destination {
     Stdout,
     File(Replacement),
 }
@@ -28,8 +28,11 @@ impl Dumps {
     /// Checks that the files can be written.
     pub fn open(dumps: &[MapFile]) -> Result<Dumps, SinkError> {
         let one = |dump: &MapFile| {
-            let to =
-                if dump.file == Path::new("-") { Ok(To::Stdout) } else { Replacement::new(&dump.file).map(To::File) };
+            let to = if dump.file == Path::new("-") {
+                Ok(Destination::Stdout)
+            } else {
+                Replacement::new(&dump.file).map(Destination::File)
+            };
             to.map(|to| (dump.clone(), to))
         };
         Ok(Dumps { all: dumps.iter().map(one).collect::<Result<_, _>>()? })
@@ -49,16 +52,16 @@ impl Dumps {
 fn one(
     (number, map): (usize, &Declaration),
     format: Format,
-    to: &To,
+    to: &Destination,
     session: &mut dyn Session,
 ) -> Result<(), Failure> {
     let words = session.map_words(number)?;
     let content = |out: &mut dyn Write| map::dump(map, &words, format, out);
     match to {
-        To::Stdout => {
+        Destination::Stdout => {
             let mut out = BufWriter::new(io::stdout().lock());
             content(&mut out).and_then(|()| out.flush()).map_err(|error| out::stdout_failed(&error))
         }
-        To::File(file) => file.write(content).map_err(Failure::from),
+        Destination::File(file) => file.write(content).map_err(Failure::from),
     }
 }

@@ -18,12 +18,12 @@ use crate::failure::Failure;
 use crate::out;
 
 /// Maximum time before an event is read.
-const LATEST: Duration = Duration::from_millis(100);
+const MAX_EVENT_DELAY: Duration = Duration::from_millis(100);
 
 /// Writer of the event file.
 pub struct Log {
     name: String,
-    out: BufWriter<Counted>,
+    out: BufWriter<CountingFile>,
     /// Ends, as offsets in the file, of the lines that may still be in the buffer.
     ends: VecDeque<u64>,
     /// Events that could not be written.
@@ -35,12 +35,12 @@ pub struct Log {
 }
 
 /// A file and the number of bytes written to it.
-struct Counted {
+struct CountingFile {
     file: Box<dyn Write + Send>,
     bytes: u64,
 }
 
-impl Write for Counted {
+impl Write for CountingFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let written = self.file.write(bytes)?;
         self.bytes += written as u64;
@@ -95,7 +95,7 @@ impl Log {
             "-" => Box::new(io::stdout()),
             _ => Box::new(File::create(path).map_err(|error| SinkError::Create { name: name.clone(), error })?),
         };
-        let out = BufWriter::with_capacity(1 << 16, Counted { file, bytes: 0 });
+        let out = BufWriter::with_capacity(1 << 16, CountingFile { file, bytes: 0 });
         Ok(Log { name, out, ends: VecDeque::new(), unwritten: 0, failed: None, stop: stop.clone() })
     }
 
@@ -158,7 +158,7 @@ impl Log {
 
 /// Event reader, event file and counters of a run.
 pub struct Events {
-    drain: Option<EventReader>,
+    reader: Option<EventReader>,
     /// Counts of programs that a reload has replaced.
     before: EventCounts,
     any: bool,
@@ -173,9 +173,9 @@ pub struct Events {
 impl Events {
     /// Starts to read events of the session.
     pub fn begin(program: &Program, session: &mut dyn Session) -> Result<Events, DeviceError> {
-        let drain = EventReader::begin(program, session)?;
-        let any = drain.is_some();
-        Ok(Events { drain, before: EventCounts::default(), any, log: None, packets: 0, rate: 1, last: Instant::now() })
+        let reader = EventReader::begin(program, session)?;
+        let any = reader.is_some();
+        Ok(Events { reader, before: EventCounts::default(), any, log: None, packets: 0, rate: 1, last: Instant::now() })
     }
 
     /// Sets the file for events; without one they are only counted.
@@ -191,22 +191,22 @@ impl Events {
     /// Counts of events, if the program has any. Those that could not be written count as lost.
     pub fn counts(&self) -> Option<EventCounts> {
         let mut all = self.before;
-        all += self.drain.as_ref().map(EventReader::counts).unwrap_or_default();
+        all += self.reader.as_ref().map(EventReader::counts).unwrap_or_default();
         let unwritten = self.log.as_ref().map_or(0, |log| log.unwritten);
         let all = EventCounts { events: all.events.saturating_sub(unwritten), lost: all.lost + unwritten };
         self.any.then_some(all)
     }
 
     /// Reads events if the next batch, of `coming` packets, might find no room for its own, or if
-    /// [`LATEST`] has elapsed. To be called before a batch is submitted and, with 0, while no
-    /// packets arrive.
+    /// [`MAX_EVENT_DELAY`] has elapsed. To be called before a batch is submitted and, with 0, while
+    /// no packets arrive.
     pub fn boundary(&mut self, session: &mut dyn Session, coming: usize) -> Result<(), DeviceError> {
-        let Some(drain) = &self.drain else { return Ok(()) };
-        let room = u64::from(drain.packet_capacity());
+        let Some(reader) = &self.reader else { return Ok(()) };
+        let room = u64::from(reader.packet_capacity());
         let coming = coming as u64;
         let is_idle = coming == 0;
         let is_full = (self.packets + coming).saturating_mul(self.rate) > room;
-        if self.packets > 0 && (is_idle || is_full || self.last.elapsed() >= LATEST) {
+        if self.packets > 0 && (is_idle || is_full || self.last.elapsed() >= MAX_EVENT_DELAY) {
             self.read(session)?;
         }
         self.packets += coming;
@@ -215,14 +215,14 @@ impl Events {
 
     /// Reads all pending events.
     pub fn read(&mut self, session: &mut dyn Session) -> Result<(), DeviceError> {
-        let Some(drain) = &mut self.drain else { return Ok(()) };
+        let Some(reader) = &mut self.reader else { return Ok(()) };
         let most = match &mut self.log {
             Some(log) => {
-                let most = drain.read(session, Some(&mut |event| log.write(event)))?;
+                let most = reader.read(session, Some(&mut |event| log.write(event)))?;
                 log.flush();
                 most
             }
-            None => drain.read(session, None)?,
+            None => reader.read(session, None)?,
         };
         self.rate = u64::from(most).div_ceil(self.packets.max(1)).max(1);
         (self.packets, self.last) = (0, Instant::now());
@@ -239,9 +239,9 @@ impl Events {
     ) -> Result<(), DeviceError> {
         self.read(old)?;
         let next = EventReader::begin(program, new)?;
-        self.before += self.drain.as_ref().map(EventReader::counts).unwrap_or_default();
+        self.before += self.reader.as_ref().map(EventReader::counts).unwrap_or_default();
         self.any |= next.is_some();
-        (self.drain, self.packets, self.rate) = (next, 0, 1);
+        (self.reader, self.packets, self.rate) = (next, 0, 1);
         Ok(())
     }
 

@@ -12,10 +12,10 @@ use crate::failure::INTERRUPTED;
 use crate::out;
 
 /// Time after which a pending end is announced.
-const AT_ONCE: Duration = Duration::from_millis(200);
+const ANNOUNCE_DELAY: Duration = Duration::from_millis(200);
 
 /// Time that batches in flight have to complete after the announcement.
-const GRACE: Duration = Duration::from_millis(1300);
+const ABANDON_DELAY: Duration = Duration::from_millis(1300);
 
 /// State that an interrupt sets.
 #[derive(Debug, Clone, Default)]
@@ -57,23 +57,24 @@ impl Interrupt {
             let (give_up, begun, ended) = (give_up.clone(), begun.clone(), ended.clone());
             std::thread::spawn(move || {
                 // On another thread: standard error may block, and the handler must not.
-                std::thread::sleep(AT_ONCE);
+                std::thread::sleep(ANNOUNCE_DELAY);
                 if !begun.load(Ordering::Relaxed) {
                     #[cfg(all(target_os = "linux", feature = "live"))]
                     out::live::leave();
                     std::process::exit(INTERRUPTED.into());
                 }
                 if !ended.load(Ordering::Relaxed) {
-                    out::note("interrupted: finishing what is under way (again: end at once)");
+                    out::note("interrupted: finishing the batches in flight (again: end at once)");
                 }
-                std::thread::sleep(GRACE);
+                std::thread::sleep(ABANDON_DELAY);
                 give_up.cancel();
             });
         }
     }
 
     /// Declares that there is work to finish in order. Before, an interrupt ends the program after
-    /// [`AT_ONCE`], which leaves a run that is just starting the time to begin and end in order.
+    /// [`ANNOUNCE_DELAY`], which leaves a run that is just starting the time to begin and end in
+    /// order.
     pub fn begin(&self) {
         self.begun.store(true, Ordering::Relaxed);
     }

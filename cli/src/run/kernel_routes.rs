@@ -29,13 +29,13 @@ impl KernelRoutes {
     ) -> Result<(), Failure> {
         let usage = |what: String| Err(Failure::Usage(format!("--kernel-routes: {what}")));
         if cfg!(not(target_os = "linux")) {
-            return usage("only Linux has this".into());
+            return usage("supported on Linux only".into());
         }
         let Some(routed) = RouteMaps::from_program(program) else {
-            return usage("the filter looks for no routes: it calls neither bpf_fib_lookup nor bpf_check_mtu".into());
+            return usage("the filter looks up no routes: it calls neither bpf_fib_lookup nor bpf_check_mtu".into());
         };
         if device.id == "noop" {
-            return usage("noop runs no filter, which would look for routes; choose another device".into());
+            return usage("noop runs no filter and looks up no routes; choose another device".into());
         }
         match others.find(|name| routed.maps().any(|map| map.name == *name)) {
             Some(name) => {
@@ -109,7 +109,7 @@ struct RouteWatch;
 #[cfg(not(target_os = "linux"))]
 impl RouteWatch {
     fn start() -> Result<(RoutingTables, RouteWatch), Failure> {
-        Err(Failure::Usage("--kernel-routes: only Linux has this".into()))
+        Err(Failure::Usage("--kernel-routes: supported on Linux only".into()))
     }
 
     fn take(&mut self) -> Option<Result<RoutingTables, String>> {

@@ -105,14 +105,14 @@ impl MapFile {
         let (map, file) = parts(text, "--dump-map flows=flows.csv")?;
         let file = normalize_stdout(file);
         let by_name = if file == Path::new("-") { Some(Format::Csv) } else { Format::of(&file) };
-        let format = by_name.ok_or("files' names end in .csv or .json, which says what is written")?;
+        let format = by_name.ok_or("the file name must end in .csv or .json, which selects the format")?;
         Ok(MapFile { map: map.into(), file, format })
     }
 
     /// Parses the argument of `option`, which reads a file.
     fn input(text: &OsStr, option: &str) -> Result<MapFile, String> {
         let (map, file) = parts(text, &format!("{option} blocked=blocked.csv"))?;
-        let format = Format::of(file).ok_or("files' names end in .csv or .json, which says what is in them")?;
+        let format = Format::of(file).ok_or("the file name must end in .csv or .json, which selects the format")?;
         Ok(MapFile { map: map.into(), file: file.into(), format })
     }
 
@@ -150,7 +150,7 @@ fn split_at_equals(text: &OsStr) -> Option<(&str, &Path)> {
 impl MapArgs {
     /// Whether any map may have entries before the first packet.
     #[cfg(all(target_os = "linux", feature = "live"))]
-    pub fn begins_with_something(&self) -> bool {
+    pub fn has_initial_entries(&self) -> bool {
         let from_files = !self.map.is_empty() || !self.watch_map.is_empty() || !self.pinned().is_empty();
         self.state.is_some() || from_files || self.kernel_routes.is_some()
     }
@@ -165,7 +165,7 @@ impl MapArgs {
 
     /// Returns the arguments without those that apply only to the start of a run.
     #[cfg(all(target_os = "linux", feature = "live"))]
-    pub fn behind_the_beginning(&self) -> MapArgs {
+    pub fn without_initial_entries(&self) -> MapArgs {
         MapArgs { map: Vec::new(), from_pin: Vec::new(), ..self.clone() }
     }
 
@@ -191,14 +191,14 @@ impl MapArgs {
         for (given, file) in state.chain(files) {
             let wrong = |what: String| Err(Failure::Usage(format!("{given}: {what}")));
             if let Some(Err(what)) = file.map(|file| find_map(program.maps(), &file.map)) {
-                return wrong(what);
+                return wrong(what.to_string());
             }
             match file {
                 None if !program.maps().iter().any(Declaration::is_persistent) => {
-                    return wrong("the filter has no maps that anything could be carried over in".into());
+                    return wrong("the filter has no maps whose entries could be saved".into());
                 }
                 _ if device.id == "noop" => {
-                    let what = "runs no filter, so that maps stay as they begin; choose another device";
+                    let what = "runs no filter and leaves maps unchanged; choose another device";
                     return wrong(format!("{} {what}", device.id));
                 }
                 _ => {}
@@ -212,16 +212,16 @@ impl MapArgs {
             let wrong = |what: &str| Err(Failure::Usage(format!("--events {}: {what}", file.display())));
             if portcullis::frontend::xdp::ObjectInfo::of(program).is_none_or(|object| object.rings.is_empty()) {
                 return wrong(
-                    "the filter tells of no events, which programs of XDP do by ring buffers, perf buffers and prints",
+                    "the filter sends no events; XDP programs do, with ring buffers, perf buffers and bpf_printk",
                 );
             }
             if device.id == "noop" {
-                return wrong("noop runs no filter, and nothing is told of; choose another device");
+                return wrong("noop runs no filter and sends no events; choose another device");
             }
         }
         for (index, file) in self.watch_map.iter().enumerate() {
             if let Some(before) = self.watch_map[..index].iter().find(|before| before.map == file.map) {
-                let what = format!("the map follows {} already; it can follow one file", before.file.display());
+                let what = format!("the map already follows {}; a map can follow only one file", before.file.display());
                 return Err(Failure::Usage(format!("--watch-map {file}: {what}")));
             }
         }
@@ -311,7 +311,7 @@ impl Maps {
         let mut told = Vec::new();
         self.events.boundary(session, coming)?;
         if let Some(Err(error)) = self.state.as_mut().map(|state| state.save_if_due(&self.program, session)) {
-            told.push(MapNotice::Warning(format!("{error}; the file is as it was, and is tried again")));
+            told.push(MapNotice::Warning(format!("{error}; the file is unchanged, and will be written again later")));
         }
         for follower in &mut self.followers {
             told.extend(follower.boundary(session)?);

@@ -52,10 +52,13 @@ fn check(pinned: &PinnedMap, map: &Declaration) -> Result<(), String> {
                 || ty.is_map_of_maps()
                 || matches!(ty, MapType::CPUMAP | MapType::XSKMAP) =>
         {
-            return Err(format!("the kernel's map is of type {}, and what it holds cannot be brought over", ty.name()));
+            return Err(format!(
+                "the kernel's map is of type {}, whose values mean nothing outside of the kernel",
+                ty.name()
+            ));
         }
         Some(typed) if typed.constant => {
-            return Err("these are constants, with which the program was compiled: set them with --set".into());
+            return Err("the program is compiled with these constants; change them with --set".into());
         }
         Some(typed) => typed.map_type_number == pinned.ty,
         None => match map.kind {

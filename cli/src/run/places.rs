@@ -52,7 +52,7 @@ pub fn check(args: &Args) -> Result<(), Failure> {
         outputs.push((path, meaning));
     }
     if args.write_redirect.as_deref() == Some(Path::new("-")) {
-        return Err(Failure::Usage("--write-redirect -: it takes a folder; standard output is no folder".into()));
+        return Err(Failure::Usage("--write-redirect -: expected a folder, not standard output".into()));
     }
     let Some(dir) = args.write_redirect.as_deref() else { return Ok(()) };
     let there: Vec<PathBuf> = dir.read_dir().map_or(Vec::new(), |entries| {

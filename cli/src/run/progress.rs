@@ -10,7 +10,7 @@ use portcullis::pipeline::Totals;
 use crate::out;
 
 /// Time that a run takes before a terminal shows its progress.
-const PATIENCE: Duration = Duration::from_secs(1);
+const DISPLAY_DELAY: Duration = Duration::from_secs(1);
 
 /// Shows progress: a bar on a terminal, otherwise a line once per second if asked for.
 pub struct Progress {
@@ -36,12 +36,12 @@ impl Progress {
         }
         let elapsed = self.begun.elapsed();
         let rate = out::rate(totals.packets as f64 / elapsed.as_secs_f64(), "pps");
-        if self.terminal && (self.wanted || elapsed > PATIENCE) {
+        if self.terminal && (self.wanted || elapsed > DISPLAY_DELAY) {
             let bar = self.bar.get_or_insert_with(|| bar(progress.total));
             bar.set_position(progress.done);
             bar.set_message(format!("{} packets, {rate}", out::grouped(totals.packets)));
             out::return_cursor();
-        } else if self.wanted && !self.terminal && self.last.elapsed() > PATIENCE {
+        } else if self.wanted && !self.terminal && self.last.elapsed() > DISPLAY_DELAY {
             let part = match progress.total {
                 Some(total) if total > 0 => format!(", {:.0} %", progress.done as f64 / total as f64 * 100.0),
                 _ => String::new(),

@@ -18,7 +18,7 @@ pub struct Replacement {
     name: String,
     /// Path with all symbolic links resolved.
     path: PathBuf,
-    /// Whether it is a pipe or a device, which cannot be replaced.
+    /// Set for a pipe or a device, which cannot be replaced.
     special: bool,
     /// Permissions of the file to be replaced.
     permissions: Option<Permissions>,
@@ -44,7 +44,7 @@ impl Replacement {
             if permissions.is_some() {
                 OpenOptions::new().write(true).open(&path)?;
             }
-            let (_, temporary) = beside(&path)?;
+            let (_, temporary) = create_temporary(&path)?;
             fs::remove_file(temporary)?;
         }
         Ok(Replacement { name: name.display().to_string(), path, special, permissions })
@@ -61,7 +61,7 @@ impl Replacement {
             let file = OpenOptions::new().write(true).open(&self.path).map_err(create)?;
             return fill(file, content).map(drop).map_err(write);
         }
-        let (file, temporary) = beside(&self.path).map_err(create)?;
+        let (file, temporary) = create_temporary(&self.path).map_err(create)?;
         let placed = fill(file, content).and_then(|file| {
             // Before the rename, so that not even a power failure leaves an empty file under the
             // name.
@@ -83,9 +83,9 @@ fn fill(file: File, content: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> i
 }
 
 /// Creates a temporary file in the folder of `path` and locks it, if the file system has locks.
-fn beside(path: &Path) -> io::Result<(File, PathBuf)> {
+fn create_temporary(path: &Path) -> io::Result<(File, PathBuf)> {
     static COUNT: AtomicU64 = AtomicU64::new(0);
-    clear_away(path);
+    remove_stale_files(path);
     loop {
         let name = format!("{PREFIX}{}-{}{SUFFIX}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let temporary = path.with_file_name(name);
@@ -107,7 +107,7 @@ const PREFIX: &str = ".portcullis-";
 const SUFFIX: &str = ".tmp";
 
 /// Removes temporary files that killed processes have left in a file's folder, as far as possible.
-fn clear_away(path: &Path) {
+fn remove_stale_files(path: &Path) {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     for entry in folder.read_dir().into_iter().flatten().flatten() {
         let name = entry.file_name();

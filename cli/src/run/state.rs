@@ -47,7 +47,7 @@ impl State {
         let file = name;
         let name = &name.display().to_string();
         if path.metadata().is_ok_and(|it| !it.is_file() && !it.is_dir()) {
-            return Err(wrong(name, "this is no file, and state is carried in one"));
+            return Err(wrong(name, "not a regular file, which --state needs"));
         }
         let next = Replacement::new(file)?;
         let companion = lock_file::companion(&path);
@@ -55,7 +55,7 @@ impl State {
             |error| wrong(name, &format!("cannot lock it with {}: {}", companion.display(), reason(&error)));
         let lock = LockFile::acquire(companion.clone()).map_err(cannot_lock)?;
         let lock = lock.ok_or_else(|| {
-            wrong(name, "another run carries its state in it; wait for its end, or choose another file")
+            wrong(name, "another run is using this state file; wait until it ends, or choose another file")
         })?;
         let timer = every.map(|every| StateTimer { every, last: Instant::now(), failing: false });
         Ok(State { name: name.clone(), path, next, timer, _lock: lock })

@@ -37,9 +37,9 @@ impl PreparedReload {
     ) -> Result<PreparedReload, Failure> {
         // A filter that looks up no routes may replace one that does.
         let kernel_routes = args.kernel_routes.clone().filter(|_| RouteMaps::from_program(&program).is_some());
-        MapArgs { kernel_routes, events: None, ..args.behind_the_beginning() }.check(&program, device)?;
+        MapArgs { kernel_routes, events: None, ..args.without_initial_entries() }.check(&program, device)?;
         if [old, &*program].into_iter().any(|program| Broadcasts::from_program(program).is_some()) {
-            let what = "a filter whose packets go to all devices of a map (BPF_F_BROADCAST) neither takes over nor is taken over from";
+            let what = "a filter that redirects to all devices of a map (BPF_F_BROADCAST) can neither replace another nor be replaced";
             return Err(Failure::Wrong(format!("{name}: {what}")));
         }
         let watched = watched(args, &program)?;

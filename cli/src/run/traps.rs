@@ -76,8 +76,8 @@ impl OutOfFuel {
     /// Formats the line that follows a table.
     fn line(self) -> String {
         let OutOfFuel { at_least, at_most } = self;
-        let also = if at_least < at_most { ", or since the filter says so" } else { "" };
-        format!("{} aborted for want of fuel{also}: see --fuel\n", out::grouped(at_most))
+        let also = if at_least < at_most { " or by the filter itself" } else { "" };
+        format!("{} aborted for lack of fuel{also}: see --fuel\n", out::grouped(at_most))
     }
 }
 
@@ -200,7 +200,7 @@ impl Traps {
 
 /// Approximate maximum age of the counts shown during a run.
 #[cfg(all(target_os = "linux", feature = "live"))]
-const LATEST: Duration = Duration::from_millis(100);
+const MAX_AGE: Duration = Duration::from_millis(100);
 
 /// Counts of aborted packets, shared with the threads that show them.
 #[cfg(all(target_os = "linux", feature = "live"))]
@@ -243,7 +243,7 @@ impl TrapRecorder {
         aborted: impl FnOnce() -> u64,
         session: &mut dyn Session,
     ) -> Result<(), DeviceError> {
-        if !traps.may_abort() || self.last.elapsed() < LATEST {
+        if !traps.may_abort() || self.last.elapsed() < MAX_AGE {
             return Ok(());
         }
         self.last = Instant::now();
@@ -275,7 +275,7 @@ fn shown(all: &[Trapped], most: usize) -> String {
     let count = rest.iter().map(|it| it.count).sum();
     let places = rest.len();
     first.iter().copied().map(line).collect::<String>()
-        + &format!("{} aborted at {places} other places, which --json has\n", out::grouped(count))
+        + &format!("{} aborted at {places} other places; --json lists them\n", out::grouped(count))
 }
 
 #[cfg(test)]

@@ -64,10 +64,10 @@ impl Follower {
         let stayed = std::mem::replace(&mut self.stays, last.is_err());
         let (map, file) = (&self.map.name, self.from.file.display());
         Ok(match last {
-            Err(wrong) => {
-                Some(MapNotice::Warning(format!("{wrong}\nthe map `{map}` stays as it is until {file} is right again")))
-            }
-            Ok(()) if stayed => Some(MapNotice::Note(format!("{file} is right again, and the map `{map}` follows it"))),
+            Err(wrong) => Some(MapNotice::Warning(format!(
+                "{wrong}\nthe map `{map}` stays unchanged until {file} is valid again"
+            ))),
+            Ok(()) if stayed => Some(MapNotice::Note(format!("{file} is valid again; the map `{map}` follows it"))),
             Ok(()) => None,
         })
     }

@@ -37,7 +37,7 @@ pub fn run(args: &Args, interface: &str) -> Result<(), Failure> {
     let report = af_xdp::run(&options, &interrupt.stop, &mut observe).map_err(|e| Failure::Wrong(e.to_string()))?;
     let json = serde_json::to_string_pretty(&report).expect("a report serialises") + "\n";
     let is_whole = !interrupt.stop.is_cancelled();
-    out::deliver(args.json.as_deref(), json, text(&report, &options, is_whole))?;
+    out::write_report(args.json.as_deref(), json, text(&report, &options, is_whole))?;
     match (is_whole, report.passed()) {
         (false, _) => Err(Failure::Silent(INTERRUPTED)),
         (true, true) => Ok(()),

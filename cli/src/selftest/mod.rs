@@ -123,7 +123,7 @@ fn test_devices(args: &Args) -> Result<(), Failure> {
     report.missing = missing;
 
     let json = serde_json::to_string_pretty(&report).expect("a report serialises") + "\n";
-    out::deliver(args.json.as_deref(), json, text(&report))?;
+    out::write_report(args.json.as_deref(), json, text(&report))?;
     if report.passed() { Ok(()) } else { Err(Failure::Silent(WRONG)) }
 }
 

@@ -88,8 +88,7 @@ fn what_is_not_there_is_named() {
     run(&place, &["run", "é.wgsl", "-r", "é.pcap", "--events", "é"]).failed(2, &["--events \u{fffd}: the filter"]);
     run(&place, &["run", "é.wgsl", "-r", "é.pcap", "--map", "é=é.csv"]).failed(2, &["NAME=FILE"]);
     if cfg!(all(target_os = "linux", any(feature = "af-xdp", feature = "nfqueue", feature = "dpdk"))) {
-        run(&place, &["ctl", "--control", "é.sock", "stats"])
-            .failed(1, &["--control \u{fffd}.sock: there is no socket"]);
+        run(&place, &["ctl", "--control", "é.sock", "stats"]).failed(1, &["--control \u{fffd}.sock: No such file"]);
         run(&place, &["ctl", "--control", "é.sock", "reload", "é.wgsl"]).failed(1, &["--control \u{fffd}.sock: "]);
     }
 }

@@ -12,7 +12,7 @@ fn wrong_usage_and_wrong_input_have_different_exit_codes() {
     for bad in ["0", "-1", "NaN", "1.5", "4294967296", "", "0x10"] {
         with(&[&format!("--batch={bad}")]).failed(2, &["--batch"]);
     }
-    with(&["--batch=auto"]).failed(2, &["--batch auto", "a capture does not come at a rate"]);
+    with(&["--batch=auto"]).failed(2, &["--batch auto", "adapts to live traffic only"]);
     for bad in ["0", "-1", "NaN", "1025", ""] {
         with(&[&format!("--threads={bad}")]).failed(2, &["--threads"]);
     }
@@ -258,6 +258,6 @@ fn errors_in_mutated_inputs_name_the_file() {
 #[cfg(not(all(target_os = "linux", feature = "dpdk")))]
 #[test]
 fn missing_features_are_named() {
-    let part = if cfg!(target_os = "linux") { "build it with `--features dpdk`" } else { "only Linux" };
+    let part = if cfg!(target_os = "linux") { "build it with `--features dpdk`" } else { "Linux only" };
     Place::new().run(&["l2fwd", "--dpdk", "net_null0"]).failed(2, &["l2fwd: ", part]);
 }

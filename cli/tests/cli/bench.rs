@@ -406,7 +406,7 @@ char LICENSE[] SEC("license") = "GPL";
         (&["--set", "sized.max_entries=4", "--map", "told=sized.csv"], 2, "`told` is an event ring"),
         (&["--set", "sized.max_entries=3", "--map", "sized=sized.csv"], 1, "sized.csv:1: "),
         (&["--set", "sized.max_entries=4", "--map", "sized=gone.csv"], 1, "gone.csv"),
-        (&["--set", "sized.max_entries=4", "--kernel-routes"], 2, "--kernel-routes: the filter looks for no routes"),
+        (&["--set", "sized.max_entries=4", "--kernel-routes"], 2, "--kernel-routes: the filter looks up no routes"),
     ] {
         run(&place, &[&filter[..], more].concat()).failed(code, &[words]);
     }

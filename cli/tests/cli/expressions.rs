@@ -30,7 +30,7 @@ fn output_of_tcpdump_ddd_is_a_filter() {
     }
     let ran = place.run_with(&["run", "-", "--language", "bpf", "--read", capture, "--json"], DNS.as_bytes()).done();
     assert_eq!(ran.json()["verdicts"]["pass"], 1);
-    place.run_with(&["check", "-"], DNS.as_bytes()).failed(1, &["taken for WGSL", "--language bpf"]);
+    place.run_with(&["check", "-"], DNS.as_bytes()).failed(1, &["read as WGSL", "--language bpf"]);
     // Comma-separated, as for iptables' xt_bpf, and as C source.
     let one_line = DNS.trim_end().replace('\n', ",");
     place.run(&["check", place.file("one.bpf", one_line)]).done();

@@ -240,7 +240,7 @@ fn a_second_interrupt_ends_the_run_at_once() {
     signal(&child, "-INT");
     let mut stderr = String::new();
     BufReader::new(child.stderr.take().unwrap()).read_line(&mut stderr).unwrap();
-    assert_eq!(stderr, "interrupted: finishing what is under way (again: end at once)\n");
+    assert_eq!(stderr, "interrupted: finishing the batches in flight (again: end at once)\n");
     std::thread::sleep(Duration::from_millis(300));
     assert!(child.try_wait().unwrap().is_none(), "the pipe is full");
     signal(&child, "-INT");

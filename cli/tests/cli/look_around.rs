@@ -12,7 +12,7 @@ fn without_arguments_devices_and_a_sample_run_are_shown() {
     assert_eq!(ran.err, "");
 }
 
-/// It may stand anywhere: what it names is in the program, and its lines fit 80 columns.
+/// The demo needs no files: what it names is in the program, and its lines fit 80 columns.
 #[test]
 fn the_demo_fits_80_columns_and_its_commands_work() {
     let place = Place::new();

@@ -216,7 +216,7 @@ fn wrong_usage_is_refused_before_the_run() {
         run(&[filter, "--map", bad]).failed(2, &["expected NAME=FILE, for example --map blocked=blocked.csv"]);
     }
     for bad in ["routes=r.txt", "routes=-", "routes=/dev/stdin"] {
-        run(&[filter, "--map", bad]).failed(2, &["files' names end in .csv or .json, which says what is in them"]);
+        run(&[filter, "--map", bad]).failed(2, &["the file name must end in .csv or .json, which selects the format"]);
     }
     let maps = "it has `stations`, `hosts`, `routes`, `settings`, `counts`; did you mean `routes`?";
     let ran = run(&[filter, "--map", "route=r.csv"]);

@@ -219,7 +219,7 @@ fn a_failed_dump_keeps_the_old_file() {
     // With SIGXFSZ ignored, writing beyond the limit is an error.
     let ran = place.shell(&format!("trap '' XFSZ; ulimit -f 1; {run}"));
     let why = "File too large (os error 27); check the limits of the file system and of the process (`ulimit -f`)";
-    let judged = "packets were judged, and not all maps are written";
+    let judged = "packets were filtered, but not all maps are written";
     assert_eq!((ran.code, ran.err), (1, format!("error: p.csv: writing failed: {why}\n4 000 {judged}\n")));
     assert_eq!((place.read("p.csv"), place.names()), (b"old".to_vec(), vec!["f.wgsl".into(), "p.csv".into()]));
     std::os::unix::fs::symlink("/dev/full", place.path("full.csv")).unwrap();

@@ -190,7 +190,10 @@ fn a_file_whose_writing_fails_ends_with_a_whole_packet() {
         let count = got.len();
         assert!((10..wanted.len()).contains(&count) && wanted.starts_with(&got), "{name}: {count} packets");
         let message = format!("error: {name}: writing failed: {why}; packets in the file: {count}\n");
-        assert_eq!((ran.code, ran.err), (1, format!("{message}4 000 packets were judged, and not all are written\n")));
+        assert_eq!(
+            (ran.code, ran.err),
+            (1, format!("{message}4 000 packets were filtered, but not all are written\n"))
+        );
     };
     // The unit of the limits is 512 bytes. Some of them fall inside a packet.
     for limit in [8, 9, 100, 601] {

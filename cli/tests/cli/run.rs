@@ -267,7 +267,7 @@ fn packets_before_a_malformed_record_are_written() {
     place.file("bad.pcap", bad);
     place
         .run(&["run", filter, "--read", "bad.pcap", "--json", "--write", "o.pcap"])
-        .failed(1, &["bad.pcap", "100", "1 packet came through before"]);
+        .failed(1, &["bad.pcap", "100", "1 packet was filtered before the error"]);
     assert_eq!(packets(&place.read("o.pcap")), [[1; 60]]);
 }
 

@@ -136,7 +136,7 @@ fn files_that_are_not_state_are_refused_and_kept() {
     run("dir").failed(1, &["error: dir: cannot be created: Is a directory (os error 21)"]);
     run("none/s").failed(1, &["error: none/s: cannot be created: there is no folder none; create it first"]);
     #[cfg(unix)]
-    run("/dev/null").failed(1, &["error: /dev/null: this is no file, and state is carried in one"]);
+    run("/dev/null").failed(1, &["error: /dev/null: not a regular file, which --state needs"]);
     run("f.wgsl").failed(1, &["error: f.wgsl: not a state file written by --state"]);
     assert_eq!(place.names(), ["bad", "dir", "f.wgsl", "s"]);
 }
@@ -183,7 +183,7 @@ fn a_state_file_is_locked_before_it_exists() {
     for (first, second, packets) in [("s", "link", 3), ("s", "link", 2), ("link", "s", 1)] {
         let mut live = Live::start(&place, &[&["--device", "cpu", "--state", first], &hosts[..]].concat());
         (1..=packets).for_each(|count| assert_eq!(live.ask(1), [7, count]));
-        let why = "another run carries its state in it; wait for its end, or choose another file";
+        let why = "another run is using this state file; wait until it ends, or choose another file";
         for state in [second, first] {
             assert_eq!(other(state).failed(1, &[]).err, format!("error: {state}: {why}\n"));
         }
@@ -226,7 +226,7 @@ fn a_long_run_writes_its_state_periodically() {
     let first = place.read("s");
     // The file stays locked meanwhile.
     let other = ["run", "f.wgsl", "--read", place.file("none.pcap", pcap(&[])), "--state", "s"];
-    place.run(&other).failed(1, &["error: s: another run carries its state in it"]);
+    place.run(&other).failed(1, &["error: s: another run is using this state file"]);
     // The state is written again.
     live.until(1, |_, _| std::fs::read(place.path("s")).unwrap() != first);
     let (most, log) = (live.packets, live.log());

@@ -113,7 +113,7 @@ fn packets_out_of_fuel_are_reported() {
     assert_eq!(ran["verdicts"]["aborted"], 3);
     assert_eq!(ran["out_of_fuel"], json!({"at_least": 3, "at_most": 3}), "{ran}");
     let text = place.run(&[&["run", "prog.o", "--read", "in.pcap"], &fuel[..]].concat()).done().out;
-    assert!(text.ends_with("\n3 aborted for want of fuel: see --fuel\n"), "{text}");
+    assert!(text.ends_with("\n3 aborted for lack of fuel: see --fuel\n"), "{text}");
     // With enough fuel there are none.
     assert_eq!(place.run(&run(&["--device", "interp"])).done().json()["out_of_fuel"], Value::Null);
     // One more by the filter's own verdict.
@@ -121,7 +121,7 @@ fn packets_out_of_fuel_are_reported() {
     let ran = place.run(&run(&fuel)).done().json();
     assert_eq!((&ran["verdicts"]["aborted"], &ran["out_of_fuel"]), (&4.into(), &json!({"at_least": 0, "at_most": 4})));
     let text = place.run(&[&["run", "prog.o", "--read", "in.pcap"], &fuel[..]].concat()).done().out;
-    assert!(text.ends_with("\n4 aborted for want of fuel, or since the filter says so: see --fuel\n"), "{text}");
+    assert!(text.ends_with("\n4 aborted for lack of fuel or by the filter itself: see --fuel\n"), "{text}");
 }
 
 /// `noop` runs no filter, so nothing is aborted or reported.

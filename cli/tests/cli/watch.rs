@@ -30,7 +30,7 @@ fn a_map_follows_its_file_and_keeps_what_the_filter_counted() {
         assert_eq!([live.ask(1), live.ask(9)], [[5, 101], [9, 3]], "counts of the filter are kept");
         // Written in place with an error: the map does not change, and one warning is printed.
         place.file("h.csv", "10.0.0.1,6,0\n10.0.0.2,x,0\n");
-        live.until(9, |live, _| live.log().contains("until h.csv is right again"));
+        live.until(9, |live, _| live.log().contains("until h.csv is valid again"));
         for _ in 0..100 {
             live.ask(9);
             std::thread::sleep(Duration::from_millis(10));
@@ -51,7 +51,7 @@ fn a_map_follows_its_file_and_keeps_what_the_filter_counted() {
         let nines = live.ask(9)[1];
         assert!(nines > 100, "counting continued throughout: {nines}");
         let log = live.end();
-        let stays = "the map `hosts` stays as it is until h.csv is right again";
+        let stays = "the map `hosts` stays unchanged until h.csv is valid again";
         let wanted = [
             "warning: h.csv:2: column 2: `x` is neither a number nor an address; expected a number (80, 0x50) or an IPv4 address, a MAC",
             stays,
@@ -60,7 +60,7 @@ fn a_map_follows_its_file_and_keeps_what_the_filter_counted() {
             stays,
             "warning: h.csv: No such file or directory (os error 2)",
             stays,
-            "h.csv is right again, and the map `hosts` follows it",
+            "h.csv is valid again; the map `hosts` follows it",
         ];
         assert_eq!(log.lines().collect::<Vec<_>>(), wanted, "{device}");
     }
@@ -95,12 +95,12 @@ fn wrong_usage_is_refused_before_the_run() {
     let run = |args: &[&str]| place.run(&[&["run", "--read", capture], args].concat());
     run(&[filter, "--watch-map", "hosts"])
         .failed(2, &["expected NAME=FILE, for example --watch-map blocked=blocked.csv"]);
-    run(&[filter, "--watch-map", "hosts=h.txt"]).failed(2, &["files' names end in .csv or .json"]);
+    run(&[filter, "--watch-map", "hosts=h.txt"]).failed(2, &["the file name must end in .csv or .json"]);
     run(&[filter, "--watch-map", "host=h.csv"]).failed(2, &["--watch-map host=h.csv: the filter has no map `host`"]);
     run(&[none, "--watch-map", "hosts=h.csv"]).failed(2, &["the filter has no map `hosts`; it has no maps"]);
     run(&[filter, "--watch-map", "hosts=h.csv", "--device", "noop"]).failed(2, &["noop runs no filter"]);
     let twice = run(&[filter, "--watch-map", "hosts=h.csv", "--watch-map", "hosts=b.csv"]);
-    twice.failed(2, &["--watch-map hosts=b.csv: the map follows h.csv already; it can follow one file"]);
+    twice.failed(2, &["--watch-map hosts=b.csv: the map already follows h.csv; a map can follow only one file"]);
     run(&[filter, "--watch-map", "hosts=h.csv", "--dump-map", "hosts=h.csv"])
         .failed(2, &["--dump-map hosts=h.csv: this is what --watch-map reads"]);
     let ran = run(&[filter, "--watch-map", "hosts=bad.csv"]).failed(1, &[]);
@@ -122,7 +122,7 @@ fn lpm_maps_follow_a_file_too() {
     live.until(1, |_, answer| answer == [4, 1]);
     assert_eq!([live.ask(2), live.ask(99), live.ask(202)], [[3, 1], [0, 0], [2, 3]]);
     place.file("p.csv", "10.0.0.1/8,1,0\n");
-    live.until(1, |live, _| live.log().contains("stays as it is"));
+    live.until(1, |live, _| live.log().contains("stays unchanged"));
     assert_eq!(live.ask(2), [3, 2]);
     let log = live.end();
     let why = "warning: p.csv:1: column 1: `10.0.0.1/8` has bits set beyond its length: did you mean `10.0.0.0/8`?\n";

@@ -58,7 +58,7 @@ fn an_emulated_gpu_gives_the_same_results_as_host_memory() {
     for more in PLACES {
         let (is, ran) = FilterResult::by_dpdk(&place, &[&["--gpu", "software"], more].concat());
         assert!(is == want, "{more:?}: {} {}", is.verdicts, want.verdicts);
-        let note = if more.is_empty() { "it is shown the host's memory" } else { "are in its memory" };
+        let note = if more.is_empty() { "it reads packets in host memory" } else { "are in its memory" };
         assert!(ran.err.contains("GPU software, number 0 of DPDK") && ran.err.contains(note), "{more:?}: {}", ran.err);
     }
     let (is, ran) = FilterResult::by_dpdk(&place, &["--header-split", "38"]);

@@ -183,7 +183,7 @@ pub fn check_reload_under_load(queues: u32, device: &str, dispatch: &str) {
     let (sent, back) = under_load(&veth, |sent| {
         for filter in [&b, &(a.clone() + ".wgsl"), &b, &(a.clone() + ".wgsl"), &b] {
             wait_for_more(sent, 3000);
-            assert!(ctl.done(&["reload", filter]).contains("has taken over"));
+            assert!(ctl.done(&["reload", filter]).contains("has replaced the filter"));
         }
         // From now on only the last filter runs.
         wait_for_more(sent, 3000);

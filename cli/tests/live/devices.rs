@@ -12,7 +12,7 @@ use crate::each_device;
 use crate::support::{ExitedRun, Running, TIMEOUT, command_on};
 
 /// Part of the note that a run prints if packets are not filtered in place.
-const COPIES: &str = "gets a copy of what the filter needs of each packet";
+const COPIES: &str = "works on copies of the packet bytes that the filter needs";
 
 /// A device with one of its dispatch methods.
 pub struct DeviceUnderTest {

@@ -88,7 +88,7 @@ fn connections_survive_reloads_that_keep_maps_on_every_device() {
         );
         // A map of another size starts empty: existing connections are unknown, and new ones work.
         let output = ctl.done(&["reload", &ctl.text("smaller.wgsl")]);
-        assert!(output.contains("maps that begin empty: connections\n"), "{id} {dispatch}: {output}");
+        assert!(output.contains("maps that start empty: connections\n"), "{id} {dispatch}: {output}");
         assert!(connection.exchange(QUIET_TIME).is_err(), "{id} {dispatch}: the connection is unknown");
         tcp_echo(left, right, (far_address, 0), 100_000, TIMEOUT).unwrap_or_else(|e| panic!("{id} {dispatch}: {e}"));
 

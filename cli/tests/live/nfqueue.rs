@@ -243,14 +243,14 @@ fn invalid_arguments_are_refused() {
         (&["--nfqueue", "1", "--only", "tcp/80"], 2, "cannot be used with"),
         (&["--nfqueue", "1", "--write", "x.pcap"], 2, "cannot be used with"),
         (&["--nfqueue", "1", "--batch", "some"], 2, "or `auto`"),
-        (&["--nfqueue", "1", "--overload", "cpu"], 2, "nothing else could relieve it"),
+        (&["--nfqueue", "1", "--overload", "cpu"], 2, "the CPU already runs the filter"),
     ] {
         let ExitedRun { status, stderr, .. } = run_to_end(command(&right, "minimal", arguments));
         assert_eq!(status.code(), Some(code), "{arguments:?}: {stderr}");
         assert!(stderr.contains(message), "{arguments:?}: {stderr}");
     }
     for (filter, dispatch, code, message) in [
-        ("minimal", "inline", 2, "with `--dispatch inline` each batch is waited for"),
+        ("minimal", "inline", 2, "`--dispatch inline` has no queue that could be full"),
         ("conntrack_fw", "pipelined", 1, "its maps would be in two places"),
     ] {
         let arguments = ["--nfqueue", "1", "--overload", "cpu", "--dispatch", dispatch];

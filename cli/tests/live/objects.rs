@@ -247,8 +247,11 @@ fn the_ten_commands_of_the_xdp_objects_page_work() {
     let output = command.stdin(std::process::Stdio::null()).output().unwrap();
     let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{stdout}{stderr}");
-    for part in ["`port_traffic` of prog.o", "key.port,key.reserved,value.packets,value.bytes", "prog.o has taken over"]
-    {
+    for part in [
+        "`port_traffic` of prog.o",
+        "key.port,key.reserved,value.packets,value.bytes",
+        "prog.o has replaced the filter",
+    ] {
         assert!(stdout.contains(part), "{part}: {stdout}{stderr}");
     }
     let read = |name: &str| std::fs::read(folder.path().join(name)).unwrap();

@@ -142,7 +142,7 @@ fn packets_out_of_fuel_are_reported_during_a_run_and_at_its_end() {
     // Packets from number 5 on run out of fuel.
     (0..8).for_each(|number| peer.send(&numbered(&veth, number)));
     wait_until("the packets are received", TIMEOUT, || {
-        ctl.done(&["stats"]).contains("\n3 aborted for want of fuel: see --fuel\n")
+        ctl.done(&["stats"]).contains("\n3 aborted for lack of fuel: see --fuel\n")
     });
     running.signal("INT");
     let ended = running.wait();

@@ -51,7 +51,7 @@ fn a_device_that_does_not_finish_in_time_is_cancelled() {
     running.signal("INT");
     let ExitedRun { status, stdout, stderr } = running.wait();
     assert_eq!(status.code(), Some(130), "{stderr}");
-    assert!(stderr.contains("given up") && stderr.contains("no map is written"), "{stderr}");
+    assert!(stderr.contains("abandoned") && stderr.contains("no map is written"), "{stderr}");
     assert!(!stderr.contains("error: "), "{stderr}");
     let line: serde_json::Value = serde_json::from_str(&stdout).unwrap();
     assert!(line["packets"].as_u64() > Some(0) && line["lost"]["failed"] == line["packets"], "{line}");

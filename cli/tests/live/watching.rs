@@ -227,11 +227,11 @@ fn the_log_records_accepted_and_refused_reloads() {
         let ended = run_to_end(ctl);
         assert_eq!(ended.status.success(), *filter == good, "{}", ended.stderr);
     }
-    running.wait_for("has taken over");
+    running.wait_for("has replaced the filter");
     running.signal("INT");
     let ended = running.wait();
     assert!(ended.status.success(), "{}", ended.stderr);
-    for (message, filter) in [("is refused", &wrong), ("has taken over", &good)] {
+    for (message, filter) in [("is refused", &wrong), ("has replaced the filter", &good)] {
         let event =
             ended.stderr.lines().find(|line| line.contains(message)).unwrap_or_else(|| panic!("{}", ended.stderr));
         let event: Value = serde_json::from_str(event).unwrap();

@@ -21,7 +21,7 @@ use portcullis_cpu::cross::{ContextPointers, MachineCode, compile_machine_code};
 use portcullis_cpu::vector::interp::{Outcome, Packet};
 use portcullis_cpu::{Processor, Style};
 
-use crate::in_turn::{Execute, InTurn};
+use crate::synchronous::{Execute, SynchronousSession};
 use image::{DATA, Image, MEMORY};
 
 const ID: &str = "aarch64";
@@ -64,7 +64,7 @@ impl Device for Aarch64 {
         let failed =
             |error: io::Error| DeviceError::Failed { device: ID.into(), reason: format!("{COMMAND}: {error}") };
         let emulated = Emulated::new(code, program).map_err(failed)?;
-        Ok(Box::new(InTurn::new(ID, program, options, emulated)))
+        Ok(Box::new(SynchronousSession::new(ID, program, options, emulated)))
     }
 }
 
@@ -204,7 +204,7 @@ fn stays_inside(descriptors: &[Descriptor], arena: &[u8]) -> Result<(), String> 
     let mut end = 0;
     for d in descriptors.iter().copied().chain([Descriptor { offset: arena.len() as u32, length: 0 }]) {
         if let Some(at) = arena[end..d.offset as usize].iter().position(|&byte| byte != BESIDE) {
-            return Err(format!("a byte beside the packets was written: {} of the arena", end + at));
+            return Err(format!("write outside the packets, at byte {} of the arena", end + at));
         }
         end = (d.offset + d.length) as usize;
     }

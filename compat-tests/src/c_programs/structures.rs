@@ -9,7 +9,7 @@ use super::{TYPES, Writer};
 const PLACE: usize = 104;
 
 /// Maximum size of a structure in bytes.
-const MOST: usize = 48;
+const MAX_SIZE: usize = 48;
 
 /// The scalar members of a structure, each as it is written after the structure's name and a dot.
 #[derive(Debug, Clone, Default)]
@@ -53,7 +53,7 @@ impl Writer {
             let count = self.random.random_range(1..4);
             // An upper bound that aligns every member to 8 bytes, the maximum alignment.
             *size += 8 * count;
-            if *size > MOST - 8 {
+            if *size > MAX_SIZE - 8 {
                 break;
             }
             if count == 1 {

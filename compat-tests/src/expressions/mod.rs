@@ -32,10 +32,10 @@ use crate::corpora;
 use reference::Input;
 
 /// Maximum number of packets taken from one capture.
-const MOST: usize = 4_000;
+const MAX_PER_CAPTURE: usize = 4_000;
 
 /// Time limit for tcpdump on one expression.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Returns the expressions of `expressions.txt` without its comments. The first is the empty
 /// expression.
@@ -61,7 +61,7 @@ pub struct TcpdumpOutput {
     /// Program as printed by `tcpdump -d`.
     pub listing: String,
     /// Numbers of the packets that the expression selects.
-    pub taken: BTreeSet<u32>,
+    pub matched: BTreeSet<u32>,
     /// Numbers of the packets on which the program would not terminate; tcpdump was not given
     /// these.
     pub endless: BTreeSet<u32>,
@@ -93,7 +93,7 @@ impl<'a> Tcpdump<'a> {
     ///
     /// # Panics
     /// If tcpdump fails in another way or takes too long.
-    pub fn ask(&self, expression: &str) -> Result<TcpdumpOutput, String> {
+    pub fn run(&self, expression: &str) -> Result<TcpdumpOutput, String> {
         let compile = |how| run(Command::new("tcpdump").args(["-y", "EN10MB", how, "--", expression]));
         let numbers = compile("-ddd")?;
         let listing = compile("-d")?;
@@ -106,8 +106,8 @@ impl<'a> Tcpdump<'a> {
             write(&file, self.packets, &endless).expect("room for another capture");
         }
         let file = file.to_str().expect("the path is UTF-8");
-        let taken = run(Command::new("tcpdump").args(["-r", file, "-w", "-", "--", expression]))?;
-        Ok(TcpdumpOutput { numbers, listing, taken: numbers_of(&taken), endless })
+        let matched = run(Command::new("tcpdump").args(["-r", file, "-w", "-", "--", expression]))?;
+        Ok(TcpdumpOutput { numbers, listing, matched: numbers_of(&matched), endless })
     }
 
     /// Returns the packets on which a program does not terminate: `ip6 protochain` follows the
@@ -133,10 +133,10 @@ fn run(command: &mut Command) -> Result<Vec<u8>, String> {
         // Sending fails if the receiver has given up after the timeout.
         let _ = sender.send(child.wait_with_output());
     });
-    let Ok(output) = receiver.recv_timeout(PATIENCE) else {
+    let Ok(output) = receiver.recv_timeout(TIMEOUT) else {
         // Stop the command, which might never exit by itself.
         let _ = Command::new("kill").arg(id.to_string()).status();
-        panic!("{command:?} takes longer than {PATIENCE:?}");
+        panic!("{command:?} takes longer than {TIMEOUT:?}");
     };
     let output = output.expect("it is our child");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -197,13 +197,13 @@ pub fn packets() -> Vec<Packet> {
     all
 }
 
-/// Appends at most [`MOST`] packets of a capture, up to the first error.
+/// Appends at most [`MAX_PER_CAPTURE`] packets of a capture, up to the first error.
 fn read(file: &Path, into: &mut Vec<Packet>) {
     let before = into.len();
     let Ok(mut source) = capture::open(file, &SourceOptions::default()) else { return };
     while let Ok(Some(batch)) = source.next_batch() {
         for (index, bytes) in batch.packets().enumerate() {
-            if into.len() - before == MOST {
+            if into.len() - before == MAX_PER_CAPTURE {
                 return;
             }
             let metadata = Metadata { wire_length: batch.metadata_of(index).wire_length, ..Metadata::default() };

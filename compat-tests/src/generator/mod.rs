@@ -274,7 +274,7 @@ impl Generator<'_> {
     }
 
     fn pick<T: Copy>(&mut self, of: &[T]) -> T {
-        *of.choose(&mut self.random).expect("there is something to choose from")
+        *of.choose(&mut self.random).expect("the list is not empty")
     }
 
     fn name(&mut self, prefix: &str) -> String {

@@ -27,7 +27,7 @@ fn packet(random: &mut Pcg64) -> Vec<u8> {
             place.copy_from_slice(value);
         }
     };
-    let mut pick = |of: &[u16]| *of.choose(random).expect("there is something to choose from");
+    let mut pick = |of: &[u16]| *of.choose(random).expect("the list is not empty");
     let ethertype = pick(&[0x0800, 0x0800, 0x0800, 0x86dd, 0x8100, 0x0806]);
     put(12, &ethertype.to_be_bytes());
     let first = pick(&[0x45, 0x45, 0x45, 0x46, 0x4f, 0x60]);

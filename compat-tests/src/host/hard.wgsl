@@ -1,5 +1,6 @@
-// What is hard to say in C: names that are its words, loops whose continuing block looks into the body, `continue`
-// from inside a `switch`, pointers into parts of variables, components by number, matrices, constants of constants.
+// WGSL that is difficult to express in C: identifiers that are C keywords, loops whose continuing
+// block uses variables of the body, `continue` inside a `switch`, pointers to parts of variables,
+// components by index, matrices, constants of constants.
 
 struct signed { int: u32, float: vec3<u32>, half: array<u32, 5>, uchar4: bool }
 struct double { inner: array<signed, 2>, unsigned: u64 }

@@ -1,5 +1,5 @@
-// Runs kernels on batches that come through standard input, and gives back through standard output what became of
-// them. The arena is as large as it was said to be, to the byte: a sanitizer sees what reaches beyond.
+// Runs kernels on batches from standard input, and writes the results to standard output. The arena
+// has exactly the given size, so that a sanitizer detects accesses outside it.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>

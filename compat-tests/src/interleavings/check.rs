@@ -138,7 +138,7 @@ impl Check<'_> {
     /// Checks that some order of the calls explains what happened to a key.
     fn key(&self, key: &[u32], outcome: &Outcome, words: &[u32], after: Option<u32>) -> Result<(), String> {
         if after != Table::new(self.map, words.to_vec()).get(key).map(|value| value[0]) {
-            return Err(format!("{key:x?} is there, and not found"));
+            return Err(format!("{key:x?} is present but was not found"));
         }
         let is_full = words[HEADER_CLAIMED as usize] >= Layout::of(self.map).max_claimed;
         let mut events = Vec::new();
@@ -156,7 +156,7 @@ impl Check<'_> {
                 }
                 let made = [Insertion::Full, Insertion::Old, Insertion::New][result as usize];
                 if made == Insertion::Full && matches!(what, What::Insert | What::Count(_)) && !is_full {
-                    return Err(format!("{key:x?} has no room in a map that has"));
+                    return Err(format!("{key:x?} was refused by a map that is not full"));
                 }
                 match *what {
                     What::Find => own.extend([Event::Find(result == 1), Event::Read(value)]),
@@ -170,7 +170,7 @@ impl Check<'_> {
             if let [Event::Find(false), Event::Read(value)] = own[..]
                 && value != 0
             {
-                return Err(format!("{value} was read of nothing"));
+                return Err(format!("{value} was read without an entry"));
             }
             own.retain(|event| !matches!(event, Event::Add(..) | Event::Read(_)) || !torn);
             events.push(own);
@@ -182,7 +182,7 @@ impl Check<'_> {
                     .map(|(what, _)| if let What::Count(amount) = what { *amount } else { 0 })
                     .fold(0, |all, amount| all | amount);
             if after.unwrap_or(0) & !all != 0 {
-                return Err(format!("{key:x?} has the value {after:?}, which nobody has made"));
+                return Err(format!("{key:x?} has the value {after:?}, which no order of additions gives"));
             }
         }
         let end = |state: Option<u32>| if torn { state.is_some() == after.is_some() } else { state == after };
@@ -209,27 +209,27 @@ pub fn memory(map: &Declaration, words: &[u32]) -> Result<(), String> {
             continue;
         }
         if key.contains(&0) {
-            return Err(format!("a place has half a key: {place:x?}"));
+            return Err(format!("a slot has half a key: {place:x?}"));
         }
         if !keys.insert(key.to_vec()) {
-            return Err(format!("a key has two places: {key:x?}"));
+            return Err(format!("a key has two slots: {key:x?}"));
         }
         let state = place[layout.state as usize];
         if ![STATE_PRESENT, STATE_REMOVED].contains(&state) {
-            return Err(format!("a place has a key, and the state {state}"));
+            return Err(format!("a slot has a key and the state {state}"));
         }
         gone += u32::from(state == STATE_REMOVED);
         if let Some(stamp) = layout.stamp
             && state == STATE_PRESENT
             && place[stamp as usize] != words[HEADER_GENERATION as usize]
         {
-            return Err("an entry that was used does not say so".into());
+            return Err("an entry that was used is not stamped".into());
         }
     }
     let (taken, removed) = (words[HEADER_CLAIMED as usize], words[HEADER_REMOVED as usize]);
     if (taken as usize, removed) != (keys.len(), gone) {
         return Err(format!(
-            "the header counts {taken} places and {removed} of removed keys: there are {} and {gone}",
+            "the header counts {taken} slots and {removed} removed keys, but there are {} and {gone}",
             keys.len()
         ));
     }
@@ -265,16 +265,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_order_is_found_where_there_is_one() {
+    fn serial_orders_are_found() {
         let (new, old) = (Event::Insert(Insertion::New), Event::Insert(Insertion::Old));
         let serial = |events: &[&[Event]], before, after| is_serial(&mut events.to_vec(), before, &|end| end == after);
         assert!(serial(&[&[old, Event::Add(1, 2)], &[new, Event::Add(2, 0)]], None, Some(3)));
-        assert!(!serial(&[&[old, Event::Add(1, 0)], &[new, Event::Add(2, 0)]], None, Some(3)), "one add is lost");
-        assert!(!serial(&[&[new], &[new]], None, Some(0)), "two have made it");
+        assert!(!serial(&[&[old, Event::Add(1, 0)], &[new, Event::Add(2, 0)]], None, Some(3)), "lost update");
+        assert!(!serial(&[&[new], &[new]], None, Some(0)), "inserted twice");
         assert!(serial(&[&[new], &[new], &[Event::Remove(true)]], None, Some(0)));
         assert!(!serial(&[&[Event::Remove(true)], &[Event::Remove(true)]], Some(1), None));
         assert!(serial(&[&[Event::Remove(true)], &[Event::Find(false)]], Some(1), None));
-        assert!(!serial(&[&[Event::Find(false), Event::Find(true)]], Some(1), Some(1)), "it was there all the time");
-        assert!(!serial(&[&[Event::Insert(Insertion::Full)]], Some(1), Some(1)), "what is there needs no room");
+        assert!(!serial(&[&[Event::Find(false), Event::Find(true)]], Some(1), Some(1)), "present at all times");
+        assert!(!serial(&[&[Event::Insert(Insertion::Full)]], Some(1), Some(1)), "a present key needs no slot");
     }
 }

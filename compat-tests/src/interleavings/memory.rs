@@ -6,7 +6,6 @@
 //! last value, and nothing comes between its read and its write. A plain store may be placed before
 //! other packets' stores. This is C11's memory with relaxed atomics, except that no load sees a
 //! store that is executed later.
-//! no read sees what is written only later.
 
 use portcullis_core::interp::map_requests::{AtomicOp, MapReply};
 
@@ -125,7 +124,7 @@ impl Memory {
         number: usize,
         packet: usize,
         what: AtomicOp,
-        whims: bool,
+        spurious_failures: bool,
         start: impl Fn() -> Word,
     ) -> Vec<(Memory, MapReply, bool)> {
         let failed = |before| MapReply { before, exchanged: false };
@@ -148,7 +147,7 @@ impl Memory {
             }
             AtomicOp::Add(_) | AtomicOp::Exchange(_) => changed().into_iter().collect(),
             AtomicOp::CompareExchange { expected, .. } => {
-                let failures = loaded().filter(|(_, before)| whims || *before != expected);
+                let failures = loaded().filter(|(_, before)| spurious_failures || *before != expected);
                 let failures = failures.map(|(memory, before)| (memory, failed(before), before == expected));
                 failures.chain(changed()).collect()
             }
@@ -175,7 +174,7 @@ mod tests {
     const WHAT: AtomicOp = AtomicOp::CompareExchange { expected: 0, value: 7 };
 
     #[test]
-    fn a_change_is_of_the_last_value_and_a_read_of_any_that_is_not_older() {
+    fn updates_read_the_last_value_and_loads_any_recent_one() {
         let start = || Word::new(0, 2);
         let memory = Memory::default();
         let done = |memory: &Memory, packet, what| memory.does(Order::Relaxed, 0, packet, what, false, start);
@@ -195,14 +194,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_may_come_before_but_not_between() {
+    fn stores_may_precede_others_but_not_split_an_update() {
         let start = || Word::new(0, 3);
         let add = |memory: &Memory, packet| {
             memory.does(Order::Relaxed, 0, packet, AtomicOp::Add(1), false, start).remove(0).0
         };
         let memory = add(&add(&Memory::default(), 0), 1);
         let stored = memory.stores(Order::Relaxed, 0, 2, 9, start);
-        assert_eq!(stored.len(), 1, "both were made of what was before them");
+        assert_eq!(stored.len(), 1, "an update cannot be separated from the value that it read");
         assert_eq!(stored[0].last(0), Some(9));
         let stored = memory.stores(Order::Relaxed, 0, 2, 9, start).remove(0).stores(Order::Relaxed, 0, 0, 8, start);
         assert_eq!(stored.iter().map(|memory| memory.last(0)).collect::<Vec<_>>(), [Some(9), Some(8)]);

@@ -22,15 +22,15 @@ use portcullis_core::program::Program;
 use memory::{Memory, Order, Word};
 
 /// Upper bound on a packet's operations, more than any wait-free operation needs.
-const MOST: usize = 60;
+const MAX_OPERATIONS: usize = 60;
 
 /// Deliberate faults, which the exploration must find.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// Splits compare-and-exchange into a load and a store.
-    InTwo,
+    SplitExchange,
     /// Skips the claim of one word of a slot, and reports success.
-    Skipped {
+    SkippedClaim {
         /// Index of the word in its slot.
         word: usize,
         /// Words before the first slot.
@@ -39,7 +39,7 @@ pub enum Fault {
         stride: usize,
     },
     /// Splits additions to this word of the header into a load and a store.
-    Lost(usize),
+    SplitAddition(usize),
 }
 
 /// Operations to interleave.
@@ -54,7 +54,7 @@ pub struct Case<'a> {
     /// Memory model.
     pub order: Order,
     /// Maximum number of spurious failures of compare-and-exchange per packet.
-    pub whims: usize,
+    pub spurious_failures: usize,
     /// Fault to inject, if any.
     pub fault: Option<Fault>,
 }
@@ -70,7 +70,7 @@ pub struct Outcome {
 
 /// A packet that does not terminate.
 #[derive(Debug)]
-pub struct Waits {
+pub struct UnendingPacket {
     /// Number of the packet.
     pub packet: usize,
     /// Latest request.
@@ -84,7 +84,7 @@ pub struct Waits {
 ///
 /// # Panics
 /// If the interpreter cannot run the filter.
-pub fn explore(case: &Case<'_>, mut visit: impl FnMut(&Outcome)) -> Result<usize, Waits> {
+pub fn explore(case: &Case<'_>, mut visit: impl FnMut(&Outcome)) -> Result<usize, UnendingPacket> {
     let mut packets = Packets::new(case);
     let threads = case
         .packets
@@ -139,7 +139,7 @@ struct Node {
     packet: usize,
     answers: Vec<MapReply>,
     /// Spurious failures of compare-and-exchange so far.
-    whims: usize,
+    spurious_failures: usize,
     next: Progress,
     children: HashMap<MapReply, usize>,
 }
@@ -151,13 +151,13 @@ impl Packets {
     }
 
     /// Returns the node that a sequence of results leads a packet to.
-    fn node(&mut self, number: usize, packet: &[u8], answers: Vec<MapReply>, whims: usize) -> usize {
+    fn node(&mut self, number: usize, packet: &[u8], answers: Vec<MapReply>, spurious_failures: usize) -> usize {
         let next =
             self.interpreter.run_with_replies(packet, &Metadata::default(), &answers).unwrap_or_else(|e| panic!("{e}"));
         let fresh = self.nodes.len();
-        let known = self.known.entry((number, whims, format!("{next:?}"))).or_insert(fresh);
+        let known = self.known.entry((number, spurious_failures, format!("{next:?}"))).or_insert(fresh);
         if *known == fresh {
-            self.nodes.push(Node { packet: number, answers, whims, next, children: HashMap::new() });
+            self.nodes.push(Node { packet: number, answers, spurious_failures, next, children: HashMap::new() });
         }
         *known
     }
@@ -166,16 +166,22 @@ impl Packets {
         self.node(number, packet, Vec::new(), 0)
     }
 
-    fn child(&mut self, case: &Case<'_>, node: usize, answer: MapReply, whim: bool) -> Result<usize, Waits> {
+    fn child(
+        &mut self,
+        case: &Case<'_>,
+        node: usize,
+        answer: MapReply,
+        spurious: bool,
+    ) -> Result<usize, UnendingPacket> {
         if let Some(&child) = self.nodes[node].children.get(&answer) {
             return Ok(child);
         }
-        let Node { packet, ref answers, whims, .. } = self.nodes[node];
-        let many = answers.len() == MOST;
+        let Node { packet, ref answers, spurious_failures, .. } = self.nodes[node];
+        let many = answers.len() == MAX_OPERATIONS;
         let answers = answers.iter().copied().chain([answer]).collect();
-        let child = self.node(packet, &case.packets[packet], answers, whims + usize::from(whim));
+        let child = self.node(packet, &case.packets[packet], answers, spurious_failures + usize::from(spurious));
         if let (true, Progress::Blocked { request, .. }) = (many || self.leads(child, node), &self.nodes[node].next) {
-            return Err(Waits { packet, last: *request });
+            return Err(UnendingPacket { packet, last: *request });
         }
         self.nodes[node].children.insert(answer, child);
         Ok(child)
@@ -197,19 +203,25 @@ impl Packets {
     }
 
     /// Adds the states that a packet's next operation may lead to.
-    fn steps(&mut self, case: &Case<'_>, state: &State, number: usize, open: &mut Vec<State>) -> Result<(), Waits> {
+    fn steps(
+        &mut self,
+        case: &Case<'_>,
+        state: &State,
+        number: usize,
+        open: &mut Vec<State>,
+    ) -> Result<(), UnendingPacket> {
         let thread = &state.threads[number];
         let Progress::Blocked { request, .. } = self.nodes[thread.node].next else { return Ok(()) };
         let fresh = self.words.len();
         let word = *self.words.entry((request.map, request.at)).or_insert(fresh);
         let threads = state.threads.len();
         let start = || Word::new(case.maps[request.map][request.at], threads);
-        let whims = self.nodes[thread.node].whims < case.whims;
-        let mut put = |packets: &mut Packets, half, memory, answer, whim| {
+        let spurious_failures = self.nodes[thread.node].spurious_failures < case.spurious_failures;
+        let mut put = |packets: &mut Packets, half, memory, answer, spurious| {
             let mut state = State { threads: state.threads.clone(), memory };
             state.threads[number] = match half {
                 Some(value) => Thread { node: thread.node, half: Some((value, answer)) },
-                None => Thread { node: packets.child(case, thread.node, answer, whim)?, half: None },
+                None => Thread { node: packets.child(case, thread.node, answer, spurious)?, half: None },
             };
             // A packet that has ended reads nothing more.
             let ended = |thread: &Thread| matches!(packets.nodes[thread.node].next, Progress::Finished(_));
@@ -237,11 +249,13 @@ impl Packets {
             }
             return Ok(());
         }
-        for (memory, mut answer, whim) in state.memory.does(case.order, word, number, request.op, whims, start) {
+        for (memory, mut answer, spurious) in
+            state.memory.does(case.order, word, number, request.op, spurious_failures, start)
+        {
             if !request.uses_result {
                 answer = MapReply::default();
             }
-            put(self, None, memory, answer, whim)?;
+            put(self, None, memory, answer, spurious)?;
         }
         Ok(())
     }
@@ -265,9 +279,9 @@ impl Fault {
     /// Returns how the fault changes a request: not at all, by skipping it, or by splitting it.
     fn broken(self, request: &MapRequest) -> Option<Option<AtomicOp>> {
         match (self, request.op) {
-            (Fault::InTwo, AtomicOp::CompareExchange { .. }) => Some(Some(request.op)),
-            (Fault::Lost(at), AtomicOp::Add(_)) if at == request.at => Some(Some(request.op)),
-            (Fault::Skipped { word, header, stride }, AtomicOp::CompareExchange { .. })
+            (Fault::SplitExchange, AtomicOp::CompareExchange { .. }) => Some(Some(request.op)),
+            (Fault::SplitAddition(at), AtomicOp::Add(_)) if at == request.at => Some(Some(request.op)),
+            (Fault::SkippedClaim { word, header, stride }, AtomicOp::CompareExchange { .. })
                 if request.at >= header && (request.at - header) % stride == word =>
             {
                 Some(None)

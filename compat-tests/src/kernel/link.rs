@@ -34,7 +34,7 @@ impl Linked {
     /// # Errors
     /// If a reference cannot be resolved.
     pub fn of(object: &Object, name: &str, maps: &[i32]) -> Result<Linked, String> {
-        let function = object.functions.iter().find(|it| it.name == name).ok_or("there is no such program")?;
+        let function = object.functions.iter().find(|it| it.name == name).ok_or("no such program")?;
         let mut linking = Linking { object, maps, out: Vec::new(), placed: BTreeMap::new(), open: Vec::new() };
         linking.place((function.section, function.first))?;
         let mut done = 0;

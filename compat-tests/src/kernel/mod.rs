@@ -46,7 +46,7 @@ pub struct KernelRun {
     /// The packet after the run.
     pub packet: Vec<u8>,
     /// Records sent to the host, in order, by map name; prints are under [`PRINTS`].
-    pub told: BTreeMap<String, Vec<Vec<u8>>>,
+    pub host_records: BTreeMap<String, Vec<Vec<u8>>>,
 }
 
 /// Name of the prints among the records sent to the host.
@@ -136,10 +136,10 @@ impl KernelProgram {
     /// The kernel's error.
     pub fn run_at(&self, packet: &[u8], interface: u32) -> io::Result<KernelRun> {
         let (verdict, packet) = sys::test_run(self.program.as_raw_fd(), packet, interface)?;
-        let mut told = BTreeMap::new();
+        let mut host_records = BTreeMap::new();
         let mut tell = |map: &str, records: Vec<Vec<u8>>| {
             if !records.is_empty() {
-                told.insert(map.to_owned(), records);
+                host_records.insert(map.to_owned(), records);
             }
         };
         self.rings.iter().for_each(|(map, ring)| tell(&self.definitions[*map].name, ring.read()));
@@ -147,7 +147,7 @@ impl KernelProgram {
         if let Some(Ok(trace)) = &self.prints {
             tell(PRINTS, trace.read().into_iter().map(String::into_bytes).collect());
         }
-        Ok(KernelRun { verdict, packet, told })
+        Ok(KernelRun { verdict, packet, host_records })
     }
 
     /// Runs the program over a packet `times` times.
@@ -275,6 +275,6 @@ pub fn on_first_processor() {
 pub fn missing() -> Option<String> {
     match sys::map_create(2, 4, 4, 1, 0, None) {
         Ok(_) => None,
-        Err(error) => Some(format!("the kernel takes no BPF maps from us: {error}")),
+        Err(error) => Some(format!("cannot create BPF maps: {error}")),
     }
 }

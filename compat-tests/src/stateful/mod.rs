@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use portcullis_conformance::layout::Watched;
+use portcullis_conformance::layout::GuardedArena;
 use portcullis_core::device::{Device, DeviceError, DeviceKind, Dispatch, LoadOptions, Session};
 use portcullis_core::diagnostics::Source;
 use portcullis_core::map::layout::Layout;
@@ -86,7 +86,7 @@ pub fn expected(model: &mut dyn Model, phases: &[Phase]) -> Outcomes {
 /// in capitals in OpenCL C.
 pub fn programs(name: &str, parameters: &[(&str, &str)]) -> Vec<Arc<Program>> {
     let find = |texts: &'static [(&'static str, &'static str)]| {
-        texts.iter().find(|(known, _)| *known == name).unwrap_or_else(|| panic!("there is no filter {name}")).1
+        texts.iter().find(|(known, _)| *known == name).unwrap_or_else(|| panic!("no filter {name}")).1
     };
     let options = |capital: bool| {
         let named = |name: &str| if capital { name.to_uppercase() } else { name.to_owned() };
@@ -171,8 +171,8 @@ fn run(session: &mut dyn Session, program: &Program, phases: &[Phase], size: usi
             let (at, words) = table.changes();
             session.set_map_words(number, at, words).unwrap();
         }
-        let (batches, watched) =
-            Watched::lay_out(&phase.packets, size.min(phase.packets.len()), ResizeRoom::Both).unwrap();
+        let (batches, guarded) =
+            GuardedArena::lay_out(&phase.packets, size.min(phase.packets.len()), ResizeRoom::Both).unwrap();
         let mut batches = VecDeque::from(batches);
         loop {
             while session.in_flight() < session.depth() {
@@ -183,20 +183,20 @@ fn run(session: &mut dyn Session, program: &Program, phases: &[Phase], size: usi
             let bytes = done.batch.packets().map(<[u8]>::to_vec);
             packets.extend(done.verdicts.iter().zip(bytes).map(|(verdict, bytes)| Outcome { verdict, bytes }));
         }
-        assert_eq!(watched.trespass(), None, "a byte that belongs to no packet was written to");
+        assert_eq!(guarded.stray_write(), None, "a byte that belongs to no packet was written to");
     }
     let maps = program.maps().iter().enumerate().map(|(number, map)| {
         let rows = rows(map, &session.map_words(number).unwrap()).into_iter();
         let by_number = matches!(map.kind, MapKind::Array | MapKind::Counter);
-        let told = |row: &Row| !by_number || row.value.iter().any(|word| *word != 0);
-        (map.name.clone(), rows.filter(told).map(|row| (row.key, row.value)).collect())
+        let is_present = |row: &Row| !by_number || row.value.iter().any(|word| *word != 0);
+        (map.name.clone(), rows.filter(is_present).map(|row| (row.key, row.value)).collect())
     });
     Outcomes { packets, maps: maps.collect() }
 }
 
 fn compare(what: &str, phases: &[Phase], got: &Outcomes, want: &Outcomes) {
     let packets: Vec<&Packet> = phases.iter().flat_map(|phase| &phase.packets).collect();
-    assert_eq!(got.packets.len(), packets.len(), "{what}: one outcome a packet");
+    assert_eq!(got.packets.len(), packets.len(), "{what}: number of outcomes");
     for (i, ((packet, got), want)) in packets.iter().zip(&got.packets).zip(&want.packets).enumerate() {
         assert!(got == want, "{what}: packet {i}\n  packet {packet:02x?}\n  got    {got:02x?}\n  want   {want:02x?}");
     }
@@ -206,6 +206,6 @@ fn compare(what: &str, phases: &[Phase], got: &Outcomes, want: &Outcomes) {
             assert_eq!(got.get(key), Some(value), "{what}: {name} {key:08x?}");
         }
         let more = got.iter().find(|(key, _)| !want.contains_key(*key));
-        assert_eq!(more, None, "{what}: {name} has more");
+        assert_eq!(more, None, "{what}: {name} has other entries");
     }
 }

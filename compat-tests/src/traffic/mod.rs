@@ -250,14 +250,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_makes_the_same_traffic_and_another_another() {
+    fn traffic_depends_on_the_seed_alone() {
         let spec = Spec { packets: 500, ..Spec::default() };
         assert_eq!(traffic(&spec), traffic(&spec));
         assert_ne!(traffic(&spec), traffic(&Spec { seed: 2, ..spec }));
     }
 
     #[test]
-    fn frames_are_whole() {
+    fn frames_are_well_formed() {
         let (a, b) = (SocketAddr::from(([10, 0, 0, 1], 1234)), SocketAddr::from(([192, 0, 2, 1], 80)));
         let tcp = Frame::tcp(a, b, SYN, [7, 0], b"odd");
         let bytes = tcp.bytes();
@@ -283,7 +283,7 @@ mod tests {
 
     /// Checks that the traffic contains enough of each kind of packet.
     #[test]
-    fn there_is_some_of_everything() {
+    fn every_kind_of_traffic_occurs() {
         let spec = Spec::default();
         let packets = traffic(&spec);
         assert_eq!(packets.len(), spec.packets);

@@ -50,7 +50,7 @@ pub fn answers(
     packets: &[Vec<u8>],
 ) -> Result<Vec<Vec<Answer>>, Unavailable> {
     if version(compiler).is_none() {
-        return Err(Unavailable::Missing(format!("there is no {compiler}")));
+        return Err(Unavailable::Missing(format!("{compiler} is not installed")));
     }
     let length = packets.first().map_or(0, Vec::len);
     assert!(packets.iter().all(|packet| packet.len() == length), "packets of one length");

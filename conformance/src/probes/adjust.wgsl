@@ -1,5 +1,6 @@
-// How far a packet's ends can be moved: 128 bytes out, down to 14 bytes of length, and never by a
-// number whose negative overflows. What is added is zero, what is refused changes nothing.
+// Limits of adjust_head and adjust_tail: each end grows by at most 128 bytes, the length never
+// drops below 14 bytes, and a distance whose negative overflows is refused. Added bytes are zero; a
+// refused call changes nothing.
 // probe: expect=pass
 
 fn xdp_filter(pkt: u32) -> u32 {
@@ -9,7 +10,7 @@ fn xdp_filter(pkt: u32) -> u32 {
     if adjust_head(pkt, -2147483647i - 1i) || adjust_tail(pkt, -2147483647i - 1i) { return redirect(1u); }
     if adjust_head(pkt, 2147483647i) || adjust_tail(pkt, 2147483647i) { return redirect(2u); }
     if adjust_head(pkt, -129i) || adjust_tail(pkt, 129i) || pkt_len(pkt) != length { return redirect(3u); }
-    // Nothing moves a packet that is, and stays, below 14 bytes; not even by nothing.
+    // Calls that leave the packet shorter than 14 bytes are refused, even if they move nothing.
     if adjust_head(pkt, 0i) != (length >= 14u) || adjust_tail(pkt, 0i) != (length >= 14u) { return redirect(4u); }
 
     if !adjust_head(pkt, -128i) || pkt_len(pkt) != length + 128u { return redirect(5u); }
@@ -26,12 +27,12 @@ fn xdp_filter(pkt: u32) -> u32 {
     }
     if length > 0u && load_u8(pkt, 127u + length) != last { return redirect(12u); }
 
-    // All the way in: 14 bytes are left, and not one less.
+    // Shrink to 14 bytes, the minimum.
     let spare = i32(pkt_len(pkt)) - 14i;
     if adjust_tail(pkt, -spare - 1i) || adjust_head(pkt, spare + 1i) { return redirect(13u); }
     if !adjust_head(pkt, spare) || pkt_len(pkt) != 14u { return redirect(14u); }
     if adjust_head(pkt, 1i) || adjust_tail(pkt, -1i) { return redirect(15u); }
-    // And out again: what was cut off comes back as zeros.
+    // Grow again: the bytes that were cut off are zeros now.
     if !adjust_head(pkt, -spare) || pkt_len(pkt) != length + 256u { return redirect(16u); }
     for (var i = 0u; i < min(length, 64u); i += 5u) {
         if load_u8(pkt, 128u + i) != 0u { return redirect(17u); }

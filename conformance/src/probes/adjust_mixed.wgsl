@@ -1,5 +1,5 @@
-// Ends moved by what the packet holds, with loads and stores in between; the answers are written
-// into the packet.
+// Moves both ends by distances from the packet, with loads and stores in between; the results are
+// written to the packet.
 // probe:
 
 fn xdp_filter(pkt: u32) -> u32 {

@@ -1,5 +1,5 @@
-// 32-bit integers at their corners. Operands come from a load that always gives 0, so that no
-// compiler works the results out beforehand.
+// 32-bit integer operations on extreme values. Operands depend on a load that always gives 0, so
+// that no compiler folds the results.
 // probe: expect=pass
 
 fn signed(zero: i32) -> u32 {

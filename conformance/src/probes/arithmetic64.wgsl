@@ -1,4 +1,4 @@
-// 64-bit integers at their corners, and on what the packet holds.
+// 64-bit integer operations on extreme values and on values from the packet.
 // probe:
 
 fn signed(zero: i64) -> u32 {

@@ -1,4 +1,4 @@
-// Every integer operation on whatever the packet holds; the results go back into it.
+// Every integer operation on values from the packet; the results are written to it.
 // probe:
 
 fn mix(a: u32, b: u32) -> u32 {
@@ -33,7 +33,7 @@ fn xdp_filter(pkt: u32) -> u32 {
         let a = load_be32(pkt, off);
         let b = load_le32(pkt, off + 3u);
         hash ^= mix(a, b);
-        // Small operands meet the corners more often.
+        // Small operands reach special cases more often.
         hash += mix(a & 3u, (b & 7u) - 3u);
         hash = (hash << 7u) | (hash >> 25u);
         last = a;

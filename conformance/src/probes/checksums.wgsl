@@ -1,4 +1,4 @@
-// The checksum helpers against sums done the long way (RFC 1071, RFC 1624).
+// The checksum helpers, compared with sums over all words (RFC 1071, RFC 1624).
 // probe: expect=pass
 
 // The header checksum of RFC 1071 over ten words, of which the one at `skip` counts as zero.
@@ -20,7 +20,7 @@ fn xdp_filter(pkt: u32) -> u32 {
     // The example of RFC 1624, section 4.
     if csum_replace16(zero + 0xdd2fu, 0x5555u, 0x3285u) != 0u { return redirect(5u); }
 
-    // A header made of the packet's first bytes, never all zero, whose words change.
+    // A header made of the packet's first bytes, never all zero, whose words are updated one by one.
     var words: array<u32, 10>;
     for (var i = 0u; i < 10u; i++) { words[i] = load_be16(pkt, 2u * i) | (4u >> i); }
     let before = slow(&words, 5u);

@@ -1,4 +1,4 @@
-// Switches, loops with a continuing part, and every way out of them.
+// Switches, loops with a continuing block, and every way to leave them.
 // probe: expect=pass
 
 fn classify(value: u32) -> u32 {
@@ -23,7 +23,7 @@ fn signed_switch(value: i32) -> u32 {
     }
 }
 
-// Collatz, with `continue` going through the continuing part.
+// The Collatz sequence; `continue` runs the continuing block.
 fn steps(start: u32) -> u32 {
     var n = start;
     var count = 0u;

@@ -1,4 +1,4 @@
-// Loops that never end by themselves, with and without a body, before and after something is done.
+// Endless loops, with and without a body, before and after stores; fuel ends them.
 // probe: fuel=150
 
 fn xdp_filter(pkt: u32) -> u32 {

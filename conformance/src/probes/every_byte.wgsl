@@ -1,4 +1,4 @@
-// The whole of a packet, byte by byte and word by word, whatever its length.
+// Reads all bytes of a packet of any length, byte by byte and word by word.
 // probe:
 
 fn xdp_filter(pkt: u32) -> u32 {

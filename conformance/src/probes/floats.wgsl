@@ -1,4 +1,4 @@
-// Floating point lies outside the promise of identical results; but it runs, and harms nobody.
+// Floating-point results may differ between devices, but operations must run and end.
 // probe: expect=pass
 
 fn xdp_filter(pkt: u32) -> u32 {
@@ -9,7 +9,7 @@ fn xdp_filter(pkt: u32) -> u32 {
         sum = sum + sqrt(abs(a * b)) / (b - f32(i)) - floor(a / 3.0) * exp2(-f32(i));
     }
     let wild = u32(sum) + u32(i32(sum * 1e30)) + u32(1.0 / (b - b));
-    // True of every number, and the compiler cannot know it.
+    // True for every value, which the compiler cannot know.
     if pkt_len(pkt) > 0x7fffffffu && wild == 5u { return XDP_DROP; }
     return XDP_PASS;
 }

@@ -1,5 +1,5 @@
-// What is declared without a value is zero, for each packet and each round of a loop; private
-// globals begin anew with each packet, whatever the one before left in them.
+// Variables without an initial value are zero, for each packet and each loop iteration; private
+// globals are initialised again for each packet.
 // probe: expect=pass
 
 struct State {

@@ -1,5 +1,5 @@
-// The last unit of fuel: packets whose first byte asks for just enough, and for one more. What was
-// done before the fuel ran out stays done.
+// The last unit of fuel: the first byte selects a number of iterations that just fits, or one more.
+// Stores before the fuel ran out remain.
 // probe: fuel=100
 
 fn xdp_filter(pkt: u32) -> u32 {

@@ -1,5 +1,5 @@
-// Fuel is one store for the filter and its helpers, nested loops included; running out in a helper
-// ends the packet there and then, with the length and the bytes that it had.
+// The filter, its helper functions and nested loops share one fuel counter. If it runs out in a
+// helper, the packet is aborted at once, with its current length and bytes.
 // probe: fuel=64
 
 fn spend(pkt: u32, rounds: u32) -> u32 {

@@ -1,5 +1,5 @@
-// Helpers: returns from the middle, results through pointers, and the order in which things are
-// evaluated, which shows where they have effects.
+// Helper functions: early returns, results through pointers, and evaluation order, which side
+// effects make visible.
 // probe: expect=pass
 
 var<private> trace: u32;
@@ -70,7 +70,7 @@ fn xdp_filter(pkt: u32) -> u32 {
     let ordered = mark(1u) + mark(2u) * mark(3u);
     if ordered != 7u || trace != 123u { return redirect(6u); }
     trace = zero;
-    // The right side is evaluated only where it matters.
+    // The right operand is evaluated only if the left one does not decide.
     if (truth(1u, false) && truth(2u, true)) || truth(3u, true) || truth(4u, true) { trace = trace * 10u + 9u; }
     if trace != 139u { return redirect(7u); }
     trace = zero;

@@ -1,4 +1,4 @@
-// An index that is too large, or negative, reaches the last element.
+// An index that is too large or negative accesses the last element.
 // probe: expect=pass
 
 struct Row {
@@ -30,7 +30,7 @@ fn xdp_filter(pkt: u32) -> u32 {
     if v[zero + 2u] != 3u || v[zero + 4u] != 4u || v[i32(zero) - 1i] != 4u { return redirect(6u); }
     v[zero + 77u] = 9u;
     if v.w != 9u || v.z != 3u { return redirect(7u); }
-    // By the packet's own bytes, as filters do it.
+    // Indices from the packet, as in filters.
     var sum = 0u;
     for (var i = 0u; i < 8u; i++) { sum += table[load_u8(pkt, i)] - table[min(load_u8(pkt, i), 4u)]; }
     if sum != 0u { return redirect(8u); }

@@ -1,13 +1,14 @@
-// Loads at every boundary: near both ends of the packet, and where offset + size wraps.
+// Loads at every boundary: near both ends of the packet, and at offsets for which offset + size
+// wraps.
 // probe: expect=pass
 
-// Whether the bytes off .. off + size lie in the packet, by counting up to its end.
+// Whether the bytes off .. off + size are inside the packet, by counting up to its end.
 fn inside(pkt: u32, off: u32, size: u32) -> bool {
     let length = pkt_len(pkt);
     return off < length && size <= length - off;
 }
 
-// 0, or the number of the load that is wrong at `off`.
+// Returns 0, or the number of the load whose result at `off` is wrong.
 fn wrong_at(pkt: u32, off: u32) -> u32 {
     let a = load_u8(pkt, off);
     let b = load_u8(pkt, off + 1u);
@@ -25,7 +26,7 @@ fn wrong_at(pkt: u32, off: u32) -> u32 {
 
 fn xdp_filter(pkt: u32) -> u32 {
     for (var i = 0u; i < 12u; i++) {
-        // From the start on; around the end; around the largest offset; around the middle of all.
+        // From the start; around the packet's end; around the largest offset; around half of it.
         var wrong = wrong_at(pkt, i);
         if wrong != 0u { return redirect(wrong); }
         wrong = wrong_at(pkt, pkt_len(pkt) - 6u + i);
@@ -35,7 +36,7 @@ fn xdp_filter(pkt: u32) -> u32 {
         wrong = wrong_at(pkt, 0x7ffffffau + i);
         if wrong != 0u { return redirect(30u + wrong); }
     }
-    // Offsets known beforehand, as most filters have them.
+    // Constant offsets, as in most filters.
     if load_be16(pkt, 12u) != ((load_u8(pkt, 12u) << 8u) | load_u8(pkt, 13u)) && pkt_len(pkt) != 13u { return redirect(41u); }
     if load_be32(pkt, 0xffffffffu) != 0u || load_be32(pkt, 0xfffffffcu) != 0u || load_u8(pkt, 0xffffffffu) != 0u {
         return redirect(42u);

@@ -1,5 +1,4 @@
-// What is known of a packet beside its bytes: the length on the wire, the port, the time. Changing
-// the packet's length changes none of it.
+// A packet's metadata: wire length, port, time. Changing the packet's length does not change it.
 // probe:
 
 fn xdp_filter(pkt: u32) -> u32 {

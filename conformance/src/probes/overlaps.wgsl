@@ -1,4 +1,4 @@
-// A store of one size is read back by loads of every other.
+// Reads stores of each size back by loads of every other size.
 // probe: expect=pass
 
 fn xdp_filter(pkt: u32) -> u32 {

@@ -1,4 +1,4 @@
-// Parameters that the host sets, and one that it leaves alone.
+// Parameters that the host sets, and one with its default value.
 // probe: expect=pass set=limit=7 set=offset=-3 set=strict=true
 
 override limit: u32 = 1u;

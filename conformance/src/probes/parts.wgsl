@@ -1,8 +1,8 @@
-// Parts of what was loaded, behind a check that proves the loads: each byte that is shifted or masked
-// out of a wide load is what load_u8 gives, and what is shifted away is gone.
+// Parts of loaded values, after a length check that proves the loads: each byte extracted from a
+// wide load by shifts and masks equals load_u8 of that byte.
 // probe: expect=pass
 
-// Whether the bytes of `value`, highest first, are those from `at` on.
+// Whether the bytes of `value`, highest first, are those of the packet from offset `at`.
 fn is_big(pkt: u32, value: u32, at: u32) -> bool {
     return value >> 24u == load_u8(pkt, at) && ((value >> 16u) & 0xffu) == load_u8(pkt, at + 1u)
         && ((value >> 8u) & 0xffu) == load_u8(pkt, at + 2u) && (value & 0xffu) == load_u8(pkt, at + 3u);

@@ -1,4 +1,4 @@
-// Redirect targets of 24 bits, and beyond.
+// Redirect targets of 24 bits and more.
 // probe:
 
 fn xdp_filter(pkt: u32) -> u32 {

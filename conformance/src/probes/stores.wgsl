@@ -1,10 +1,10 @@
-// Stores at every boundary: one of which any byte lies outside the packet does nothing at all, and
-// none touches a byte beside its own.
+// Stores at every boundary: a store with any byte outside the packet does nothing, and no store
+// changes other bytes than its own.
 // probe:
 
 fn xdp_filter(pkt: u32) -> u32 {
     let length = pkt_len(pkt);
-    // Upwards over the end: each store that still fits is seen by the next loads.
+    // Towards and across the end: the next loads read each store that still fits.
     for (var i = 0u; i < 9u; i++) {
         let off = length - 8u + i;
         let seen = load_le32(pkt, off);
@@ -17,7 +17,7 @@ fn xdp_filter(pkt: u32) -> u32 {
         store_le16(pkt, off + 5u, 0xffff7654u - i);
         store_u8(pkt, off + 7u, 0xfffffe00u + i);
     }
-    // Around the largest offset, where offset + size wraps to inside the packet.
+    // Around the largest offset, where offset + size wraps to a byte inside the packet.
     for (var i = 1u; i < 5u; i++) {
         store_be32(pkt, 0u - i, 0xdeadbeefu);
         store_le32(pkt, 0u - i, 0xdeadbeefu);

@@ -1,4 +1,4 @@
-// Structures and arrays are values: assigning one copies it, a function gets its own.
+// Structures and arrays are values: assignments copy them, and functions get copies.
 // probe: expect=pass
 
 struct Flow {

@@ -1,4 +1,4 @@
-// Vectors of integers: element by element, with the corners of the scalar operations.
+// Integer vectors: operations are element-wise, with the special cases of the scalar operations.
 // probe: expect=pass
 
 fn xdp_filter(pkt: u32) -> u32 {

@@ -1,4 +1,4 @@
-// Return values that are verdicts, and that are not: those are aborted.
+// Return values that are verdicts, and others, which abort the packet.
 // probe:
 
 fn xdp_filter(pkt: u32) -> u32 {

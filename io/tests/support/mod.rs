@@ -9,6 +9,7 @@ use portcullis_core::device::{Completion, StageTimes};
 use portcullis_core::packet::{Action, Batch, ResizeRoom, Verdicts};
 use portcullis_io::dpdk::{Dpdk, Mempool, Options, PortSpec, open};
 use portcullis_io::live::{ExecutedCounts, Lane, Loss, ReceivedCounts};
+use portcullis_io::synth::sample;
 use portcullis_io::{CaptureFormat, SourceOptions, create};
 
 pub const TIMEOUT: Duration = Duration::from_secs(20);
@@ -135,6 +136,11 @@ pub fn capture(path: &Path, packets: &[Vec<u8>]) {
 pub fn numbered(lengths: impl IntoIterator<Item = usize>) -> Vec<Vec<u8>> {
     let lengths = lengths.into_iter().enumerate();
     lengths.map(|(number, length)| (0..length).map(|at| (number * 31 + at * 7) as u8).collect()).collect()
+}
+
+/// Writes a capture of mixed traffic to `path`.
+pub fn write_mixed_capture(path: &Path) {
+    sample::write(&sample::sample(), path).unwrap();
 }
 
 pub fn packets(path: &Path) -> Vec<Vec<u8>> {

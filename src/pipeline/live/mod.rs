@@ -17,6 +17,7 @@
 //! the RX rings, and the kernel drops and counts what does not fit there.
 
 mod assembler;
+mod builder;
 mod commands;
 mod lane;
 #[cfg(any(feature = "af-xdp", feature = "dpdk"))]
@@ -39,6 +40,7 @@ use portcullis_io::live::{Lane, LiveError};
 use tracing::Span;
 
 use super::Observer;
+pub use builder::{LaneRequirements, LivePipeline};
 pub use commands::{LaneCommand, LaneCommands};
 use lane::LaneRunner;
 use loss_monitor::LossMonitor;

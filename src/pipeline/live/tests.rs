@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use portcullis_core::device::{Completion, Device, LoadOptions, Session};
 use portcullis_core::diagnostics::Source;
 use portcullis_core::interp::InterpDevice;
-use portcullis_core::packet::{Action, Batch, VerdictCounts};
+use portcullis_core::packet::{Action, Batch, ResizeRoom, VerdictCounts};
 use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_io::live::{ExecutedCounts, Executor, Loss, ReceivedCounts, Receiver};
 use portcullis_wgsl as wgsl;
@@ -295,6 +295,39 @@ fn every_packet_is_executed_once_and_in_order() {
         assert_eq!(stats.latency.len(), 741);
         assert_eq!(stats.sizing, None);
     }
+}
+
+#[test]
+fn a_live_pipeline_filters_each_lane_by_a_session_of_its_own() {
+    let device = crate::Device::open("interp").unwrap();
+    let stop = CancelToken::new();
+    let scripts = [vec![Step::Packets(300)], vec![Step::Packets(40), Step::Pause, Step::Stop(stop.clone())]];
+    let mut batches = Vec::new();
+    let lanes = (0..).zip(scripts).map(|(number, script)| {
+        let executor = RecordingExecutor::default();
+        batches.push(executor.batches.clone());
+        let (receiver, executor) = (Box::new(ScriptedReceiver::new(script)), Box::new(executor));
+        Lane { name: format!("lane {number}"), memory: None, receiver, executor }
+    });
+    let pipeline = LivePipeline::new(lanes.collect());
+    let snapshot = pipeline.run(&program(), &device, &stop).unwrap();
+    let counts: Vec<_> = snapshot.lanes.iter().map(|(name, lane)| (&**name, lane.verdicts)).collect();
+    let half = |packets: u64| VerdictCounts { drop: packets / 2, pass: packets / 2, ..VerdictCounts::default() };
+    assert_eq!(counts, [("lane 0", half(300)), ("lane 1", half(40))]);
+    assert_eq!(batches.iter().map(|it| it.lock().unwrap().concat().len()).collect::<Vec<_>>(), [300, 40]);
+}
+
+#[test]
+fn a_filter_needs_room_and_metadata_only_if_it_uses_them() {
+    let needs = |text: &str| LaneRequirements::of(&compiled(text), false);
+    let reads = needs("fn xdp_filter(pkt: u32) -> u32 { return load_u8(pkt, 3u) % 5u; }");
+    assert!(!reads.rewrites() && !reads.metadata && reads.room == ResizeRoom::None);
+    assert!(needs("fn xdp_filter(pkt: u32) -> u32 { store_u8(pkt, 3u, 1u); return XDP_TX; }").rewrites());
+    let grows = needs("fn xdp_filter(pkt: u32) -> u32 { _ = adjust_head(pkt, -4); return XDP_TX; }");
+    assert!(grows.rewrites() && grows.room == ResizeRoom::Both);
+    assert!(needs("fn xdp_filter(pkt: u32) -> u32 { return redirect(pkt_port(pkt)); }").metadata);
+    let any = LaneRequirements::of(&program(), true);
+    assert!(any.rewrites() && any.metadata);
 }
 
 #[test]

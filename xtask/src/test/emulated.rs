@@ -12,10 +12,10 @@ const SUITES: [&str; 9] = [
     "stock_filters",
     "stateful_filters",
     "batches",
-    "submitted_again",
+    "resubmission",
     "random_filters",
     "maps",
-    "maps_of_the_host",
+    "host_maps",
     "flows",
     "contention",
 ];

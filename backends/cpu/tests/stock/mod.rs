@@ -9,6 +9,13 @@ use portcullis_opencl_c as opencl_c;
 use portcullis_opencl_c::files::NoIncludes;
 use portcullis_wgsl as wgsl;
 
+/// Returns the WGSL source of a stock filter.
+#[allow(dead_code, reason = "not every test needs it")]
+pub fn text(name: &str) -> String {
+    let path = format!("{}/../../shaders/{name}.wgsl", env!("CARGO_MANIFEST_DIR"));
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
 /// Compiles each filter in each language; returns them with their file names.
 pub fn stock() -> Vec<(String, Arc<Program>)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shaders");

@@ -68,7 +68,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     // XDP programs redirect by the kernel's interface numbers.
     options.by_interface = portcullis::frontend::xdp::ObjectInfo::of(&prepared.program).is_some();
     if options.by_interface {
-        known_by_interface(&mut options, args.maps.kernel_routes.is_some())?;
+        add_interface_targets(&mut options, args.maps.kernel_routes.is_some())?;
     }
     let _run = prepared.span.clone().entered();
     let needs = CaptureRequirements::of(&prepared.program, live.control.is_some());
@@ -87,7 +87,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 /// Makes the interfaces of the run, and those of `--redirect`, targets by their kernel numbers too.
 /// An explicit `--redirect` for a number takes precedence, unless routes are the kernel's, which
 /// contain its numbers.
-fn known_by_interface(options: &mut Options, has_routes: bool) -> Result<(), Failure> {
+fn add_interface_targets(options: &mut Options, has_routes: bool) -> Result<(), Failure> {
     let ports = options.ports.iter().map(|port| &port.interface);
     let names: Vec<String> = ports.chain(options.redirect.iter().map(|(_, interface)| interface)).cloned().collect();
     for name in names {
@@ -96,7 +96,7 @@ fn known_by_interface(options: &mut Options, has_routes: bool) -> Result<(), Fai
             None => options.redirect.push((index, name)),
             Some((_, other)) if *other == name || !has_routes => {}
             Some((_, other)) => {
-                let what = format!("with --kernel-routes, {index} stands for {name}, whose number it is in the kernel");
+                let what = format!("with --kernel-routes, {index} is the kernel's number of {name}");
                 return Err(Failure::Usage(format!("--redirect {index}={other}: {what}")));
             }
         }
@@ -135,9 +135,9 @@ fn announce(run: &AfXdp) {
         if port.mode == Mode::Skb {
             let name = &port.interface;
             out::note(&format!(
-                "{name}: in this mode packets may come that were put together or not cut yet, and longer ones than {} bytes are \
-                 dropped; `ethtool -K {name} gro off lro off` has them come as they were, and where {name} is one end of a \
-                 veth pair, `tso off gso off` at the other end",
+                "{name}: in this mode the kernel may merge received packets (GRO, LRO, TSO), and drops those of more than {} \
+                 bytes; `ethtool -K {name} gro off lro off` stops that, and if {name} is one end of a veth pair, `tso off gso \
+                 off` at the other end",
                 port.longest
             ));
         }

@@ -31,13 +31,13 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     };
     let mut prepared = Prepared::new(args)?;
     super::refuse_copies("--dpdk", &prepared.program)?;
-    prepared.idle_exit = live.idle_exit.or(over(&options.ports));
+    prepared.idle_exit = live.idle_exit.or(default_idle_exit(&options.ports));
     let _run = prepared.span.clone().entered();
     let needs = CaptureRequirements::of(&prepared.program, live.control.is_some());
     (options.room, options.metadata, options.rewrites) = (needs.room, needs.metadata, needs.rewrites());
     live.mempool.apply(&mut options, &prepared.program, prepared.device(), live.control.is_some())?;
     options.one_lane = super::one_lane(args, &prepared.program)?;
-    tell_of_damage(&options);
+    warn_about_truncated_captures(&options);
     let mut run = dpdk::open(&options).map_err(failure)?;
     announce(&run, &options);
     let names: Vec<String> = run.info.iter().filter_map(|port| port.interface.clone()).collect();
@@ -50,7 +50,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 }
 
 /// Warns about captures that will not be read to their ends.
-pub fn tell_of_damage(options: &Options) {
+pub fn warn_about_truncated_captures(options: &Options) {
     dpdk::find_damaged_captures(options)
         .iter()
         .for_each(|find_damaged_captures| out::warn(&find_damaged_captures.to_string()));
@@ -99,7 +99,7 @@ pub fn redirects(given: &[(u32, String)]) -> Result<Vec<(u32, PortSpec)>, Failur
 
 /// Splits the argument of `--eal` into words as a shell does.
 pub fn eal(text: Option<&str>) -> Result<Vec<String>, Failure> {
-    let split = text.map(|text| shlex::split(text).ok_or_else(|| usage("--eal", &"a quotation mark has no other one")));
+    let split = text.map(|text| shlex::split(text).ok_or_else(|| usage("--eal", &"a quotation mark is not closed")));
     split.transpose().map(Option::unwrap_or_default)
 }
 
@@ -109,7 +109,7 @@ pub fn is_capture(port: &PortSpec) -> bool {
 }
 
 /// Default of `--idle-exit`: a limit only if all ports are captures.
-pub fn over(ports: &[PortSpec]) -> Option<Duration> {
+pub fn default_idle_exit(ports: &[PortSpec]) -> Option<Duration> {
     ports.iter().all(is_capture).then_some(OVER)
 }
 
@@ -130,7 +130,7 @@ fn announce(run: &Dpdk, options: &Options) {
         let place = match (&options.mempool, options.split) {
             (Mempool::Gpu(_), None) => "packets are in its memory".to_owned(),
             (Mempool::Gpu(_), Some(bytes)) => format!("packets' bytes from {bytes} on are in its memory"),
-            _ => "it is shown the host's memory that packets are in".to_owned(),
+            _ => "it reads packets in host memory".to_owned(),
         };
         out::note(&format!("GPU {name}, number {} of DPDK: {place}", gpu.number));
     }
@@ -139,10 +139,10 @@ fn announce(run: &Dpdk, options: &Options) {
     let copied: BTreeSet<&str> = copied.collect();
     if !copied.is_empty() {
         let drivers = Vec::from_iter(copied).join(", ");
-        out::note(&format!("{drivers}: cannot split packets, and so they are split by copying"));
+        out::note(&format!("{drivers}: cannot split packets in hardware, so they are split by copying"));
     }
     match &options.pass_to {
-        None => out::note("packets that pass have nowhere to go (--pass-to): they are counted, and dropped"),
+        None => out::note("packets that pass are counted and dropped; --pass-to would send them on"),
         Some(PassTarget::Port(port)) => out::note(&format!("packets that pass go out of {port}")),
         Some(PassTarget::Tap(interface) | PassTarget::VirtioUser(interface)) => out::note(&format!(
             "packets that pass go into the kernel at {interface}, and what it sends there goes out of {}",

@@ -71,9 +71,9 @@ pub struct FinishedRun {
     /// Whether maps could not be written because the session that owned them is gone.
     maps_are_gone: bool,
     /// Packets that a failed device had, or that waited for it.
-    given_up: u64,
+    abandoned: u64,
     /// Results that only some filters have.
-    besides: ExtraReport,
+    extra: ExtraReport,
 }
 
 impl Prepared {
@@ -129,7 +129,7 @@ impl Prepared {
         let mut maps = Maps::load(&args.maps, &program, &mut session)?;
         places::check(args)?;
         maps.open_outputs(&interrupt.stop)?;
-        let numbers = if args.maps.begins_with_something() { 0..program.maps().len() } else { 0..0 };
+        let numbers = if args.maps.has_initial_entries() { 0..program.maps().len() } else { 0..0 };
         let words = numbers.map(|number| Ok((number, session.map_words(number)?)));
         let words = words.collect::<Result<_, DeviceError>>()?;
         drop(session);
@@ -185,22 +185,22 @@ pub fn check_processors(wanted: &[u16]) -> Result<(), Failure> {
 fn relieved(device: Arc<dyn Device>, load: &LoadOptions) -> Result<WithFallback, Failure> {
     let usage = |what: &str| Err(Failure::Usage(format!("--overload cpu: {what}")));
     if device.info().kind == DeviceKind::Cpu {
-        return usage("the CPU runs the filter, and nothing else could relieve it; `drop` is what is left");
+        return usage("the CPU already runs the filter and has no fallback; use `drop`");
     }
     if Dispatch::select(device.info(), load)? == Dispatch::Inline {
-        return usage("with `--dispatch inline` each batch is waited for, and none waits; another method is needed");
+        return usage("`--dispatch inline` has no queue that could be full; choose another method");
     }
     Ok(WithFallback::new(device, devices::open("cpu")?))
 }
 
-/// Runs the lanes until the run is stopped; `at_stop` then ends reception. `beside` starts what
+/// Runs the lanes until the run is stopped; `at_stop` then ends reception. `companion` starts what
 /// accompanies the run, on threads with the capabilities of the lanes.
 pub fn drive<T>(
     args: &Args,
     prepared: Prepared,
     lanes: Vec<Lane>,
     admin: Admin,
-    beside: impl FnOnce() -> T + Send,
+    companion: impl FnOnce() -> T + Send,
     at_stop: impl FnOnce() + Send,
 ) -> Result<FinishedRun, Failure> {
     privileges::give_up(args, admin)?;
@@ -213,9 +213,9 @@ pub fn drive<T>(
             if admin == Admin::AtEnd {
                 privileges::give_up_admin()?;
             }
-            let beside = beside();
-            let ended = go(args, prepared, lanes, at_stop);
-            drop(beside);
+            let companion = companion();
+            let ended = run_lanes(args, prepared, lanes, at_stop);
+            drop(companion);
             ended
         });
         let run = run.map_err(|error| Failure::Wrong(format!("a thread cannot be started: {}", reason(&error))))?;
@@ -224,7 +224,7 @@ pub fn drive<T>(
 }
 
 /// Runs the lanes and collects the results.
-fn go(
+fn run_lanes(
     args: &Args,
     prepared: Prepared,
     lanes: Vec<Lane>,
@@ -238,7 +238,7 @@ fn go(
     };
     let mut lanes: Vec<LiveLane> = lanes.into_iter().map(load).collect::<Result<_, DeviceError>>()?;
     if lanes.is_empty() {
-        return Err(Failure::Usage("there is nothing to receive packets by".into()));
+        return Err(Failure::Usage("there is no queue to receive packets from".into()));
     }
     let copied = import(lanes.iter_mut().map(|lane| (&lane.lane.memory, &mut lane.session)))?;
     show_copies(copied, device.info());
@@ -299,10 +299,10 @@ fn go(
     let server = control.map(|socket| control::Server::start(socket, live_run)).transpose()?;
     // A filter loaded by a reload may have events even if this one has none.
     let follows = args.maps.follows() || args.live.control.is_some() || lock(&maps).events().is_some();
-    let scribe = is_shown.then(|| (TrapRecorder::new(board), run.clone()));
-    let follows = follows || scribe.is_some() && lock(&maps).traps.may_abort();
-    let mut onlooker = MapWatchObserver { maps: maps.clone(), follows, scribe };
-    let (lanes, error) = run_live(lanes, &stats, &live, &interrupt.stop, at_stop, &mut onlooker);
+    let trap_recorder = is_shown.then(|| (TrapRecorder::new(board), run.clone()));
+    let follows = follows || trap_recorder.is_some() && lock(&maps).traps.may_abort();
+    let mut observer = MapWatchObserver { maps: maps.clone(), follows, trap_recorder };
+    let (lanes, error) = run_live(lanes, &stats, &live, &interrupt.stop, at_stop, &mut observer);
     // Drop the lanes now, except for their sessions, which own the maps: packets that nobody takes
     // out of a queue wait until the queue is closed.
     let mut sessions: Vec<_> = lanes.into_iter().map(|lane| lane.session).collect();
@@ -323,17 +323,17 @@ fn go(
     let traps = sessions.first_mut().map_or(Ok(Vec::new()), |session| maps.traps.read(session));
     let (traps, failed) = traps.map_or_else(|error| (Vec::new(), Err(error)), |traps| (traps, Ok(())));
     let summary = run.summary(&reading);
-    let besides = ExtraReport::of(&summary, maps.events(), (&maps.traps, traps));
+    let extra = ExtraReport::of(&summary, maps.events(), (&maps.traps, traps));
     let saved = saved.and(failed.map_err(Failure::from));
     let maps_are_gone = sessions.is_empty() && maps.writes();
     drop(sessions);
     interrupt.end();
-    let given_up = given_up(error.as_ref(), &run);
-    Ok(FinishedRun { summary, device, error, saved, maps_are_gone, given_up, besides })
+    let abandoned = abandoned_packets(error.as_ref(), &run);
+    Ok(FinishedRun { summary, device, error, saved, maps_are_gone, abandoned, extra })
 }
 
 /// Number of packets that a device may still hold after it failed.
-pub fn given_up(error: Option<&LaneError>, run: &RunStats) -> u64 {
+pub fn abandoned_packets(error: Option<&LaneError>, run: &RunStats) -> u64 {
     match error {
         Some(LaneError::Device(_)) => run.packets_in_flight(),
         _ => 0,
@@ -387,7 +387,7 @@ struct MapWatchObserver {
     /// Whether there is anything to do between batches.
     follows: bool,
     /// Publishes trap counters, and the statistics that tell if they changed.
-    scribe: Option<(TrapRecorder, Arc<RunStats>)>,
+    trap_recorder: Option<(TrapRecorder, Arc<RunStats>)>,
 }
 
 impl Observer for MapWatchObserver {
@@ -396,8 +396,8 @@ impl Observer for MapWatchObserver {
     fn on_batch_boundary(&mut self, session: &mut dyn Session, packets: usize) -> Result<(), DeviceError> {
         if self.follows {
             let mut maps = lock(&self.maps);
-            if let Some((scribe, run)) = &mut self.scribe {
-                scribe.boundary(&maps.traps, || aborted(run), session)?;
+            if let Some((trap_recorder, run)) = &mut self.trap_recorder {
+                trap_recorder.boundary(&maps.traps, || aborted(run), session)?;
             }
             for told in maps.follow(session, packets)? {
                 match &told {
@@ -450,7 +450,7 @@ pub fn import<'a, S: Session + ?Sized + 'a>(
 /// Prints a note if a device works on copies of packets.
 pub fn show_copies(copied: bool, device: &DeviceInfo) {
     if copied {
-        out::note(&format!("{}: gets a copy of what the filter needs of each packet", device.id));
+        out::note(&format!("{}: works on copies of the packet bytes that the filter needs", device.id));
     }
 }
 
@@ -468,11 +468,11 @@ impl FinishedRun {
     /// Prints the results and returns how the run ended. `frames` are those of the run's packet
     /// memory.
     pub fn report(self, args: &Args, frames: Option<Balance>) -> Result<(), Failure> {
-        let FinishedRun { device, summary, error, saved, maps_are_gone, given_up, besides } = self;
-        let frames = frames.map(|frames| frames.given_up(given_up));
+        let FinishedRun { device, summary, error, saved, maps_are_gone, abandoned, extra } = self;
+        let frames = frames.map(|frames| frames.attribute_to_device(abandoned));
         let text = match args.json {
-            true => report::json(&summary, frames, &besides),
-            false => report::table(&summary, &device.info().name, frames, &besides),
+            true => report::json(&summary, frames, &extra),
+            false => report::table(&summary, &device.info().name, frames, &extra),
         };
         // Even if the results cannot be printed, report how the run ended.
         let printed = if args.takes_stdout() {
@@ -488,7 +488,7 @@ impl FinishedRun {
         let code = match error {
             // The user asked for the end, which took too long.
             LaneError::Device(DeviceError::Cancelled) => {
-                out::warn("what was under way took too long and was given up; its packets are counted as lost");
+                out::warn("the batches in flight took too long and were abandoned; their packets are counted as lost");
                 INTERRUPTED
             }
             error => {
@@ -497,7 +497,7 @@ impl FinishedRun {
             }
         };
         if maps_are_gone {
-            out::warn("no map is written: nobody knows how far what was under way has changed it");
+            out::warn("no map is written: the batches in flight may have changed only part of them");
         }
         saved.and(accounted).and(Err(Failure::Silent(code)))
     }

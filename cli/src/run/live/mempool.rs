@@ -52,17 +52,19 @@ impl MempoolArgs {
         let wrong = |option: &str, what: &str| Failure::Usage(format!("{option}: {what}"));
         let in_gpu = self.mempool == "gpu";
         let gpu = match gpu(self.gpu.as_deref())? {
-            None if in_gpu => Some(GpuChoice::for_device(device).map_err(|error| wrong("--mempool gpu", &error))?),
+            None if in_gpu => {
+                Some(GpuChoice::for_device(device).map_err(|error| wrong("--mempool gpu", &error.to_string()))?)
+            }
             gpu => gpu,
         };
         if let Some(gpu) = gpu {
-            options.mempool = gpu.mempool(in_gpu).map_err(Failure::Wrong)?;
+            options.mempool = gpu.mempool(in_gpu).map_err(|error| Failure::Wrong(error.to_string()))?;
         }
         if let Some(bytes) = self.header_split {
             if any {
                 return Err(wrong(
                     "--header-split",
-                    "a filter that takes over (--control) may look further; leave either out",
+                    "a filter loaded by a reload (--control) may read more; leave out one of the two",
                 ));
             }
             dpdk::check_split(bytes, program.facts()).map_err(|error| Failure::Wrong(error.to_string()))?;

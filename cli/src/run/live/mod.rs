@@ -37,7 +37,7 @@ use crate::failure::Failure;
 #[cfg(all(target_os = "linux", any(feature = "af-xdp", feature = "dpdk")))]
 use crate::out;
 
-/// Runs on what the arguments name.
+/// Runs the filter on the source that the arguments name.
 pub fn run(args: &Args) -> Result<(), Failure> {
     match &args.live {
         LiveArgs { nfqueue, .. } if !nfqueue.is_empty() => by_nfqueue(args),
@@ -46,18 +46,19 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     }
 }
 
-/// How packets are to come.
+/// What a filter requires of received packets.
 #[cfg(all(target_os = "linux", feature = "live"))]
 pub struct CaptureRequirements {
     pub room: ResizeRoom,
     pub metadata: bool,
-    /// What of a packet may be written to.
+    /// The part of a packet that may be written.
     writes: Window,
 }
 
 #[cfg(all(target_os = "linux", feature = "live"))]
 impl CaptureRequirements {
-    /// As a filter needs them, and as `any` would that may take over from it.
+    /// Returns the requirements of the filter or, with `any`, those of every filter that a reload
+    /// may load.
     pub fn of(program: &Program, any: bool) -> CaptureRequirements {
         let facts = program.facts();
         CaptureRequirements {
@@ -67,15 +68,15 @@ impl CaptureRequirements {
         }
     }
 
-    /// Whether packets may change.
+    /// Whether packets may be modified.
     #[cfg(any(feature = "af-xdp", feature = "dpdk"))]
     pub fn rewrites(&self) -> bool {
         self.room == ResizeRoom::Both || self.writes.max_bytes() > 0
     }
 }
 
-/// Whether one lane is to have all queues: what packets share is in one place, and so they all go
-/// through one session then.
+/// Whether one lane has all queues. A filter with maps needs that, because one session has its
+/// maps.
 #[cfg(all(target_os = "linux", any(feature = "af-xdp", feature = "dpdk")))]
 fn one_lane(args: &Args, program: &Program) -> Result<bool, Failure> {
     match (args.live.lanes.as_deref(), program.maps().is_empty()) {
@@ -88,7 +89,7 @@ fn one_lane(args: &Args, program: &Program) -> Result<bool, Failure> {
     }
 }
 
-/// Refuses filters whose packets go to several ports, where nothing copies packets.
+/// Refuses filters that send a packet to several ports, for sources that cannot copy packets.
 #[cfg(all(target_os = "linux", any(feature = "nfqueue", feature = "dpdk")))]
 fn refuse_copies(option: &str, program: &Program) -> Result<(), Failure> {
     match Broadcasts::from_program(program) {
@@ -101,7 +102,8 @@ fn refuse_copies(option: &str, program: &Program) -> Result<(), Failure> {
     }
 }
 
-/// Tells of links until it is dropped. Whoever cannot be told of them has his packets all the same.
+/// Reports when links go up or down, until it is dropped. The run goes on without it if links
+/// cannot be watched.
 #[cfg(all(target_os = "linux", any(feature = "af-xdp", feature = "dpdk")))]
 fn links<'n>(interfaces: impl IntoIterator<Item = &'n str>) -> Option<LinkMonitor> {
     LinkMonitor::watch(interfaces).inspect_err(|error| out::warn(&error.to_string())).ok()
@@ -137,12 +139,12 @@ fn by_nfqueue(_: &Args) -> Result<(), Failure> {
     Err(missing("--nfqueue", "nfqueue"))
 }
 
-/// What to do where this program cannot do what an option asks for.
+/// The error for an option that this build does not support.
 #[cfg(not(all(target_os = "linux", feature = "af-xdp", feature = "nfqueue", feature = "dpdk")))]
 pub fn missing(option: &str, feature: &str) -> Failure {
     Failure::Usage(if cfg!(target_os = "linux") {
         format!("{option}: this program was built without it; build it with `--features {feature}`")
     } else {
-        format!("{option}: only Linux has this")
+        format!("{option}: supported on Linux only")
     })
 }

@@ -48,7 +48,7 @@ pub fn give_up(args: &Args, admin: Admin) -> Result<(), Failure> {
     }
     keep(kept).map_err(failed)?;
     if !all.is_empty() {
-        out::note(&told(kept, admin));
+        out::note(&describe(kept, admin));
     }
     Ok(())
 }
@@ -64,23 +64,23 @@ fn keep(kept: CapabilitySet) -> rustix::io::Result<()> {
 }
 
 /// Describes the capabilities that were kept, and their purpose.
-fn told(kept: CapabilitySet, admin: Admin) -> String {
+fn describe(kept: CapabilitySet, admin: Admin) -> String {
     let network = match admin {
-        Admin::AtEnd => "to remove the interfaces that were made",
+        Admin::AtEnd => "to remove the interfaces it has created",
         Admin::No | Admin::Always => "for verdicts",
     };
     let names = [
         (CapabilitySet::NET_ADMIN, "CAP_NET_ADMIN", network),
-        (CapabilitySet::DAC_OVERRIDE, "CAP_DAC_OVERRIDE", "to write files in folders of others"),
-        (CapabilitySet::DAC_READ_SEARCH, "CAP_DAC_READ_SEARCH", "to read files of others"),
-        (CapabilitySet::FOWNER, "CAP_FOWNER", "to replace files of others"),
+        (CapabilitySet::DAC_OVERRIDE, "CAP_DAC_OVERRIDE", "to write files in other users' folders"),
+        (CapabilitySet::DAC_READ_SEARCH, "CAP_DAC_READ_SEARCH", "to read other users' files"),
+        (CapabilitySet::FOWNER, "CAP_FOWNER", "to replace other users' files"),
     ];
     let names = names.iter().filter(|(capability, ..)| kept.contains(*capability));
     let names: Vec<String> = names.map(|(_, name, what)| format!("{name} ({what})")).collect();
     if names.is_empty() {
-        return "capabilities: all given up".into();
+        return "capabilities: all dropped".into();
     }
-    format!("capabilities: all given up but {}", names.join(", "))
+    format!("capabilities: all dropped except {}", names.join(", "))
 }
 
 /// Returns the capabilities that the run's files need. To be called without [`FILES`].

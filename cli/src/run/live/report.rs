@@ -35,7 +35,7 @@ pub struct Balance {
 
 impl Balance {
     /// Attributes missing frames to an abandoned device that had at most this many packets.
-    pub fn given_up(self, packets: u64) -> Balance {
+    pub fn attribute_to_device(self, packets: u64) -> Balance {
         let with_device = self.missing.clamp(0, packets.try_into().unwrap_or(isize::MAX));
         Balance { with_device: with_device as usize, missing: self.missing - with_device, ..self }
     }
@@ -43,7 +43,7 @@ impl Balance {
     /// Returns a description of the bug if frames are missing.
     pub fn fault(&self) -> Option<String> {
         let Balance { all, missing, .. } = self;
-        let what = || format!("{missing} of {all} buffers are missing (a fault of this program; please report it)");
+        let what = || format!("{missing} of {all} buffers are missing (a bug, please report it)");
         (*missing != 0).then(what)
     }
 }
@@ -54,9 +54,9 @@ impl fmt::Display for Balance {
         if *missing != 0 {
             return write!(f, "{all}, of which {missing} are missing");
         }
-        write!(f, "{all}, all accounted for ({free} free, {receiving} to receive into, {sending} being sent")?;
+        write!(f, "{all}, all accounted for ({free} free, {receiving} in RX rings, {sending} in TX rings")?;
         if *with_device > 0 {
-            write!(f, ", {with_device} with the device, which was given up")?;
+            write!(f, ", {with_device} with the abandoned device")?;
         }
         f.write_str(")")
     }
@@ -85,7 +85,7 @@ impl ExtraReport {
 }
 
 /// Formats the results as one line of JSON, with its line end.
-pub fn json(run: &RunSummary, frames: Option<Balance>, besides: &ExtraReport) -> String {
+pub fn json(run: &RunSummary, frames: Option<Balance>, extra: &ExtraReport) -> String {
     #[derive(Serialize)]
     struct Line<'a> {
         #[serde(flatten)]
@@ -93,13 +93,13 @@ pub fn json(run: &RunSummary, frames: Option<Balance>, besides: &ExtraReport) ->
         #[serde(skip_serializing_if = "Option::is_none")]
         frames: Option<Balance>,
         #[serde(flatten)]
-        besides: &'a ExtraReport,
+        extra: &'a ExtraReport,
     }
-    serde_json::to_string(&Line { run, frames, besides }).expect("numbers and texts, with texts for keys") + "\n"
+    serde_json::to_string(&Line { run, frames, extra }).expect("numbers and texts, with texts for keys") + "\n"
 }
 
 /// Formats the results as a table. `device` describes the device.
-pub fn table(run: &RunSummary, device: &str, frames: Option<Balance>, besides: &ExtraReport) -> String {
+pub fn table(run: &RunSummary, device: &str, frames: Option<Balance>, extra: &ExtraReport) -> String {
     let sum = &run.numbers.sum;
     // Not of the packets received: a running lane publishes that count less often than verdicts.
     let judged = Action::ALL.map(|action| sum.verdicts(action)).iter().sum::<u64>();
@@ -120,12 +120,12 @@ pub fn table(run: &RunSummary, device: &str, frames: Option<Balance>, besides: &
     let losses = Loss::ALL.into_iter().filter(|loss| sum.lost(*loss) > 0);
     rows.extend(losses.map(|loss| row("lost", out::grouped(sum.lost(loss)), loss.text().into())));
     let rare = [
-        ("not received", sum.refused, "too long, or made no sense"),
+        ("not received", sum.refused, "too long, or malformed"),
         ("checksums completed", sum.checksums_completed, ""),
-        ("put together", sum.reassembled, ""),
-        ("past the filter", sum.from_stack, "came from where packets pass to"),
-        ("lost past the filter", sum.from_stack_lost, "made no sense, or had not left at the end"),
-        ("judged by the CPU", sum.fallback_packets, "the device had all the batches that it takes"),
+        ("reassembled", sum.reassembled, ""),
+        ("unfiltered", sum.from_stack, "from the interface of --pass-to"),
+        ("unfiltered, lost", sum.from_stack_lost, "malformed, or not sent by the end"),
+        ("filtered by the CPU", sum.fallback_packets, "the queue of the device was full"),
     ];
     for (name, count, remark) in rare {
         if count > 0 {
@@ -136,19 +136,19 @@ pub fn table(run: &RunSummary, device: &str, frames: Option<Balance>, besides: &
     // time that the end may take.
     let unsent = frames.map_or(0, |frames| frames.sending as u64);
     if unsent > 0 {
-        let remark = "frames of packets carried out that had not left at the end; an interface may be down";
+        let remark = "frames still in TX rings at the end; an interface may be down";
         rows.push(row("not sent", out::grouped(unsent), remark.into()));
     }
     rows.push(row("batches", out::grouped(sum.batches), format!("{:.1} packets each", sum.batch_mean)));
     rows.extend(sizes(&run.numbers.lanes));
-    rows.extend(besides.events.map(|told| events_row(told.into())));
+    rows.extend(extra.events.map(|told| events_row(told.into())));
     let Latency { p50, p99, p99_9, max, .. } = sum.latency_us;
     let latency = format!("p50 {p50:.1}, p99 {p99:.1}, p99.9 {p99_9:.1}, max {max:.1} µs");
     rows.push(row("latency", String::new(), latency));
     rows.push(row("time", format!("{:.3} s", sum.elapsed_s), String::new()));
     let (filter, id) = (out::printable(&run.filter), &run.device);
     let frames = frames.map_or_else(String::new, |frames| format!("frames: {frames}\n"));
-    let traps = traps::lines(&besides.traps, besides.out_of_fuel, traps::SHOWN);
+    let traps = traps::lines(&extra.traps, extra.out_of_fuel, traps::SHOWN);
     format!("{filter}, on {id} ({device})\n{}{frames}{traps}", out::table(rows, &[1]))
 }
 
@@ -158,7 +158,7 @@ fn sizes(lanes: &[LaneSummary]) -> Vec<Vec<String>> {
     let row = |(lane, sizing): (&String, SizingSummary)| {
         let SizingSummary { batch, delay_us, .. } = sizing;
         let packets = if batch == 1 { "packet" } else { "packets" };
-        let waits = if delay_us > 0.0 { format!("or those of {delay_us:.1} µs") } else { "none waits".into() };
+        let waits = if delay_us > 0.0 { format!("or after {delay_us:.1} µs") } else { "no delay".into() };
         vec![format!("  at {}", out::printable(lane)), out::grouped(batch as u64), format!("{packets}, {waits}")]
     };
     let mut rows: Vec<_> = found().take(SHOWN_LANES).map(row).collect();
@@ -207,12 +207,12 @@ mod tests {
         let missing = |missing| Balance { all: 100, free: 90, missing, ..Balance::default() };
         let left = |of: Balance| (of.with_device, of.missing, of.fault().is_some());
         assert_eq!(left(missing(10)), (0, 10, true));
-        assert_eq!(left(missing(10).given_up(64)), (10, 0, false));
-        assert_eq!(left(missing(10).given_up(7)), (7, 3, true));
-        assert_eq!(left(missing(0).given_up(64)), (0, 0, false));
+        assert_eq!(left(missing(10).attribute_to_device(64)), (10, 0, false));
+        assert_eq!(left(missing(10).attribute_to_device(7)), (7, 3, true));
+        assert_eq!(left(missing(0).attribute_to_device(64)), (0, 0, false));
         // More than there are.
-        assert_eq!(left(missing(-1).given_up(64)), (0, -1, true));
-        assert!(missing(10).given_up(64).to_string().contains("10 with the device"));
+        assert_eq!(left(missing(-1).attribute_to_device(64)), (0, -1, true));
+        assert!(missing(10).attribute_to_device(64).to_string().contains("10 with the abandoned device"));
         assert!(missing(10).to_string().contains("of which 10 are missing"));
     }
 
@@ -230,8 +230,7 @@ mod tests {
             sum: Summary::default(),
         };
         let lanes = [lane("eth0:0", Some((1200, 250.0))), lane("eth0:1", Some((1, 0.0))), lane("eth0:2", None)];
-        let want =
-            [["  at eth0:0", "1 200", "packets, or those of 250.0 µs"], ["  at eth0:1", "1", "packet, none waits"]];
+        let want = [["  at eth0:0", "1 200", "packets, or after 250.0 µs"], ["  at eth0:1", "1", "packet, no delay"]];
         assert_eq!(sizes(&lanes), want);
         let many: Vec<_> = (0..64).map(|at| lane(&format!("eth0:{at}"), Some((1, 0.0)))).collect();
         let rows = sizes(&many);

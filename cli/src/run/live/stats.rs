@@ -318,7 +318,7 @@ no room to send them in time         3              6"
         let last: Vec<&str> = text.lines().rev().take(SHOWN_TRAPS + 1).collect();
         assert!(last[4].starts_with("7 aborted at instruction 7 of `parse`: exit, p.c:7: "), "{text}");
         assert!(last[1].starts_with("10 aborted at 4 other places"), "{text}");
-        assert!(last[0].starts_with("12 aborted for want of fuel, or since the filter says so"), "{text}");
+        assert!(last[0].starts_with("12 aborted for lack of fuel or by the filter itself"), "{text}");
         let json: serde_json::Value = serde_json::from_str(&json(&lanes(1), &total(1), &aborted)).unwrap();
         assert_eq!((&json["total"]["traps"][6]["count"], &json["total"]["filter"]), (&7.into(), &"f.wgsl".into()));
         assert_eq!(json["total"]["out_of_fuel"]["at_most"], 12);

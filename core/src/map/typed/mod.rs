@@ -19,9 +19,8 @@ pub use ctype::{CKind, CMember, CType, Encoding, MAX_DEPTH};
 pub(super) use dump::csv_cell;
 pub use json::json;
 pub(super) use json::write_quoted;
-pub use path::{FieldLocation, find_member, resolve_path};
-pub use scalars::parse_integer;
-pub use scalars::{NumberStyle, ScalarField, parse_byte, parse_into, scalar_fields};
+pub use path::{FieldLocation, PathError, find_member, resolve_path};
+pub use scalars::{NumberStyle, ParseValueError, ScalarField, parse_byte, parse_integer, parse_into, scalar_fields};
 
 use super::declaration::{Declaration, MapKind};
 
@@ -42,6 +41,18 @@ pub struct TypeInfo {
     pub constant: bool,
 }
 
+/// A key of a prefix map whose prefix is longer than its address.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("a prefix is of {length} bits, and the keys of `{map}` have {bits}")]
+pub struct PrefixTooLong {
+    /// Name of the map in the object.
+    pub map: String,
+    /// Length of the prefix in bits.
+    pub length: u32,
+    /// Size of the map's addresses in bits.
+    pub bits: u32,
+}
+
 impl TypeInfo {
     /// Whether the kernel has a value for each CPU. Portcullis has a single one.
     pub fn is_per_cpu(&self) -> bool {
@@ -58,11 +69,11 @@ impl TypeInfo {
     ///
     /// # Errors
     /// If the key is a prefix that is longer than the address.
-    pub fn check_key(&self, key: &[u8]) -> Result<(), String> {
+    pub fn check_key(&self, key: &[u8]) -> Result<(), PrefixTooLong> {
         let length = key.first_chunk().copied().map_or(0, u32::from_le_bytes);
         let bits = 8 * self.key.size.saturating_sub(4);
         if self.is_trie() && length > bits {
-            return Err(format!("a prefix is of {length} bits, and the keys of `{}` have {bits}", self.name));
+            return Err(PrefixTooLong { map: self.name.clone(), length, bits });
         }
         Ok(())
     }

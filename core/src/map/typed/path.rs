@@ -25,31 +25,94 @@ impl FieldLocation {
     }
 }
 
+/// Error of [`resolve_path`] and [`find_member`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PathError {
+    /// An index without its closing bracket.
+    #[error("`[` has no `]`")]
+    Unclosed,
+    /// An index into a type that is no array.
+    #[error("`[{index}]` is no part of {ty}, which is no array")]
+    NotAnArray {
+        /// Text of the index.
+        index: String,
+        /// Name of the type.
+        ty: String,
+    },
+    /// An index that is no number.
+    #[error("`[{index}]` has no number of an element")]
+    NotANumber {
+        /// Text of the index.
+        index: String,
+    },
+    /// An index beyond the array's end.
+    #[error("`[{index}]` is none of the {count} elements of {ty}")]
+    NoElement {
+        /// The index.
+        index: u32,
+        /// Number of elements.
+        count: u32,
+        /// Name of the array's type.
+        ty: String,
+    },
+    /// Text that is neither an index nor a member.
+    #[error("`{rest}` begins with neither `.` nor `[`")]
+    Malformed {
+        /// The rest of the path.
+        rest: String,
+    },
+    /// A member of a type that has no members.
+    #[error("`.{name}` is no part of {ty}, which has no members")]
+    NotAStructure {
+        /// Name of the member.
+        name: String,
+        /// Name of the type.
+        ty: String,
+    },
+    /// A member that does not exist.
+    #[error("{ty} has no member `{name}` (it has {}){}", .known.join(", "), match .nearest {
+        Some(near) => format!("; did you mean `{near}`?"),
+        None => String::new(),
+    })]
+    NoMember {
+        /// Name of the type.
+        ty: String,
+        /// Name of the missing member.
+        name: String,
+        /// The members that exist.
+        known: Vec<String>,
+        /// The member with the most similar name, if one is similar.
+        nearest: Option<String>,
+    },
+}
+
 /// Resolves the part of a path that follows the variable's name: nothing, or members and elements
 /// (`.member`, `[3]`). If members' own names contain dots (`main.hits`, a static variable of a
 /// function), the longest one that matches wins.
 ///
 /// # Errors
 /// The name or index that does not exist, and the alternatives.
-pub fn resolve_path(ty: &Arc<CType>, path: &str) -> Result<FieldLocation, String> {
+pub fn resolve_path(ty: &Arc<CType>, path: &str) -> Result<FieldLocation, PathError> {
     let mut place = FieldLocation::whole(ty);
     let mut rest = path;
     while !rest.is_empty() {
         let here = place.ty.clone();
         if let Some(inner) = rest.strip_prefix('[') {
-            let (index, behind) = inner.split_once(']').ok_or("`[` has no `]`")?;
+            let (index, behind) = inner.split_once(']').ok_or(PathError::Unclosed)?;
             let CKind::Array { of, count, .. } = &here.kind else {
-                return Err(format!("`[{index}]` is no part of {}, which is no array", here.name));
+                return Err(PathError::NotAnArray { index: index.to_owned(), ty: here.name.clone() });
             };
-            let number = index.trim().parse::<u32>().map_err(|_| format!("`[{index}]` has no number of an element"))?;
+            let number = index.trim().parse::<u32>();
+            let number = number.map_err(|_| PathError::NotANumber { index: index.to_owned() })?;
             if number >= *count {
-                return Err(format!("`[{number}]` is none of the {count} elements of {}", here.name));
+                return Err(PathError::NoElement { index: number, count: *count, ty: here.name.clone() });
             }
             place = FieldLocation { ty: of.clone(), at: place.at + number * of.size, bit: 0, bits: 0 };
             rest = behind;
             continue;
         }
-        let name = rest.strip_prefix('.').ok_or_else(|| format!("`{rest}` begins with neither `.` nor `[`"))?;
+        let name = rest.strip_prefix('.').ok_or_else(|| PathError::Malformed { rest: rest.to_owned() })?;
         let first = &name[..name.find(['.', '[']).unwrap_or(name.len())];
         let members = members_of(&here, first)?;
         let ends = name.match_indices(['.', '[']).map(|(end, _)| end).chain([name.len()]);
@@ -63,15 +126,15 @@ pub fn resolve_path(ty: &Arc<CType>, path: &str) -> Result<FieldLocation, String
 ///
 /// # Errors
 /// If there is no such member; lists the members.
-pub fn find_member(ty: &CType, name: &str) -> Result<FieldLocation, String> {
+pub fn find_member(ty: &CType, name: &str) -> Result<FieldLocation, PathError> {
     let members = members_of(ty, name)?;
     member(members, name, 0).ok_or_else(|| no_member(ty, members, name))
 }
 
-fn members_of<'a>(ty: &'a CType, name: &str) -> Result<&'a [CMember], String> {
+fn members_of<'a>(ty: &'a CType, name: &str) -> Result<&'a [CMember], PathError> {
     match &ty.kind {
         CKind::Members(members) | CKind::Section(members) => Ok(members),
-        _ => Err(format!("`.{name}` is no part of {}, which has no members", ty.name)),
+        _ => Err(PathError::NotAStructure { name: name.to_owned(), ty: ty.name.clone() }),
     }
 }
 
@@ -98,9 +161,8 @@ fn names(members: &[CMember]) -> Vec<String> {
     members.iter().flat_map(of).collect()
 }
 
-fn no_member(ty: &CType, members: &[CMember], name: &str) -> String {
-    let there = names(members);
-    let near =
-        nearest(name, there.iter().map(String::as_str)).map(|it| format!("; did you mean `{it}`?")).unwrap_or_default();
-    format!("{} has no member `{name}` (it has {}){near}", ty.name, there.join(", "))
+fn no_member(ty: &CType, members: &[CMember], name: &str) -> PathError {
+    let known = names(members);
+    let nearest = nearest(name, known.iter().map(String::as_str)).map(str::to_owned);
+    PathError::NoMember { ty: ty.name.clone(), name: name.to_owned(), known, nearest }
 }

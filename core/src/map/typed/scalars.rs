@@ -182,11 +182,96 @@ fn parse_hex(text: &str, count: usize) -> Option<Vec<u8>> {
     (bytes.len() == count).then_some(bytes)
 }
 
+/// Error of [`parse_into`] and [`parse_integer`]. The message is the predicate of a sentence that
+/// begins with the text.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ParseValueError {
+    /// The text is no decimal or hexadecimal number.
+    #[error("is no number")]
+    NotANumber,
+    /// The text is no boolean.
+    #[error("is neither `true` nor `false`")]
+    NotABoolean,
+    /// The number does not fit the type.
+    #[error("is not in {ty}: {min} to {max}")]
+    OutOfRange {
+        /// Name of the type.
+        ty: String,
+        /// Minimum of the type.
+        min: i128,
+        /// Maximum of the type.
+        max: i128,
+    },
+    /// The number does not fit the bit field.
+    #[error("is not in a bit field of {bits} bits: {min} to {max}")]
+    OutOfBitField {
+        /// Width of the field.
+        bits: u32,
+        /// Minimum of the field.
+        min: i128,
+        /// Maximum of the field.
+        max: i128,
+    },
+    /// The part lies outside of the value.
+    #[error("has no place in the value")]
+    OutsideValue,
+    /// The text is longer than the array of characters.
+    #[error("is longer than {ty} has room for")]
+    TooLong {
+        /// Name of the type.
+        ty: String,
+    },
+    /// The text is not the bytes of a type that is written in hexadecimal.
+    #[error("is no value of {ty}: expected {size} bytes in hexadecimal{example}")]
+    NotHexadecimal {
+        /// Name of the type.
+        ty: String,
+        /// Size of the type in bytes.
+        size: u32,
+        /// An example, as the rest of the message; may be empty.
+        example: String,
+    },
+    /// An IPv4 address where only an IPv6 address fits.
+    #[error("is an IPv4 address, and there is room for one of IPv6")]
+    Ipv4ForIpv6,
+    /// The text is neither a number nor an enumerator.
+    #[error("is none of the enumeration's values: {}", match .nearest {
+        Some(name) => format!("did you mean `{name}`?"),
+        None => .known.join(", "),
+    })]
+    UnknownEnumerator {
+        /// The enumerator with the most similar name, if one is similar.
+        nearest: Option<String>,
+        /// The first enumerators.
+        known: Vec<String>,
+    },
+    /// One text for an array of several values.
+    #[error("is one value, and {ty} has several: NAME[0]=…")]
+    HasElements {
+        /// Name of the array's type.
+        ty: String,
+    },
+    /// One text for a structure.
+    #[error("is one value, and {ty} has members: NAME.{first}=…")]
+    HasMembers {
+        /// Name of the structure's type.
+        ty: String,
+        /// Name of its first member.
+        first: String,
+    },
+}
+
 /// Parses `text` and writes it to a part of a value.
 ///
 /// # Errors
-/// What is wrong with the text, as the predicate of a sentence that begins with it.
-pub fn parse_into(place: &FieldLocation, text: &str, style: NumberStyle, whole: &mut [u8]) -> Result<(), String> {
+/// What is wrong with the text.
+pub fn parse_into(
+    place: &FieldLocation,
+    text: &str,
+    style: NumberStyle,
+    whole: &mut [u8],
+) -> Result<(), ParseValueError> {
     let range = place.at as usize..place.at as usize + place.ty.size as usize;
     let ty = &place.ty;
     if place.bits > 0 {
@@ -198,12 +283,12 @@ pub fn parse_into(place: &FieldLocation, text: &str, style: NumberStyle, whole: 
         let most = i128::from(u64::MAX >> (64 - place.bits.clamp(1, 64)));
         let least = if matches!(ty.kind, CKind::Int(Encoding::Signed)) { -(most / 2) - 1 } else { 0 };
         if !(least..=most).contains(&number) {
-            return Err(format!("is not in a bit field of {} bits: {least} to {most}", place.bits));
+            return Err(ParseValueError::OutOfBitField { bits: place.bits, min: least, max: most });
         }
         set_bits(whole, place.bit, place.bits, number as u64);
         return Ok(());
     }
-    let into = whole.get_mut(range).ok_or("has no place in the value")?;
+    let into = whole.get_mut(range).ok_or(ParseValueError::OutsideValue)?;
     let size = into.len();
     if let Some(address) = parse_address(ty, text) {
         into.copy_from_slice(&address?);
@@ -225,14 +310,15 @@ pub fn parse_into(place: &FieldLocation, text: &str, style: NumberStyle, whole: 
             let bytes = match bytes {
                 Some(bytes) => bytes,
                 None if *is_text && text.len() <= size => text.as_bytes().to_vec(),
-                None if *is_text => return Err(format!("is longer than {} has room for", ty.name)),
+                None if *is_text => return Err(ParseValueError::TooLong { ty: ty.name.clone() }),
                 None => {
                     let like = format_hex(&vec![0x1a; (*count as usize).min(6)]);
                     let more = if *count > 6 { ":… to the last" } else { "" };
-                    return Err(format!(
-                        "is no value of {}: expected {count} bytes in hexadecimal, as {like}{more}",
-                        ty.name
-                    ));
+                    return Err(ParseValueError::NotHexadecimal {
+                        ty: ty.name.clone(),
+                        size: *count,
+                        example: format!(", as {like}{more}"),
+                    });
                 }
             };
             into.fill(0);
@@ -244,12 +330,15 @@ pub fn parse_into(place: &FieldLocation, text: &str, style: NumberStyle, whole: 
                 into.copy_from_slice(&bytes);
                 return Ok(());
             }
-            None => return Err(format!("is no value of {}: expected {size} bytes in hexadecimal", ty.name)),
+            None => {
+                let (ty, size) = (ty.name.clone(), ty.size);
+                return Err(ParseValueError::NotHexadecimal { ty, size, example: String::new() });
+            }
         },
-        CKind::Array { .. } => return Err(format!("is one value, and {} has several: NAME[0]=…", ty.name)),
+        CKind::Array { .. } => return Err(ParseValueError::HasElements { ty: ty.name.clone() }),
         CKind::Members(members) | CKind::Section(members) => {
             let first = members.iter().map(|it| it.name.as_str()).find(|it| !it.is_empty()).unwrap_or("member");
-            return Err(format!("is one value, and {} has members: NAME.{first}=…", ty.name));
+            return Err(ParseValueError::HasMembers { ty: ty.name.clone(), first: first.to_owned() });
         }
     };
     let bytes = number.to_le_bytes();
@@ -267,7 +356,7 @@ pub fn parse_byte(text: &str) -> Option<u8> {
 
 /// Parses an address if the type has room for one: IPv4 in four bytes, IPv6 in sixteen. Returns its
 /// bytes in network order. (A MAC address is parsed as six bytes in hexadecimal.)
-fn parse_address(ty: &CType, text: &str) -> Option<Result<Vec<u8>, String>> {
+fn parse_address(ty: &CType, text: &str) -> Option<Result<Vec<u8>, ParseValueError>> {
     let is_number = matches!(ty.kind, CKind::Int(Encoding::Unsigned | Encoding::Signed) | CKind::Network);
     let array_of_numbers = || match &ty.kind {
         CKind::Array { of, text: false, .. } => {
@@ -283,52 +372,55 @@ fn parse_address(ty: &CType, text: &str) -> Option<Result<Vec<u8>, String>> {
         }
         16 if array_of_numbers() => match (text.parse::<Ipv6Addr>(), text.parse::<Ipv4Addr>()) {
             (Ok(address), _) => Some(Ok(address.octets().to_vec())),
-            (_, Ok(_)) => Some(Err("is an IPv4 address, and there is room for one of IPv6".into())),
+            (_, Ok(_)) => Some(Err(ParseValueError::Ipv4ForIpv6)),
             _ => None,
         },
         _ => None,
     }
 }
 
-fn check_range(ty: &CType, number: i128, signed: bool) -> Result<i128, String> {
+fn check_range(ty: &CType, number: i128, signed: bool) -> Result<i128, ParseValueError> {
     let bits = 8 * ty.size.min(8);
     let (least, most) =
         if signed { (-(1_i128 << (bits - 1)), (1_i128 << (bits - 1)) - 1) } else { (0, (1_i128 << bits) - 1) };
     if (least..=most).contains(&number) {
         return Ok(number);
     }
-    Err(format!("is not in {}: {least} to {most}", ty.name))
+    Err(ParseValueError::OutOfRange { ty: ty.name.clone(), min: least, max: most })
 }
 
-fn parse_bool(text: &str) -> Result<u8, String> {
+fn parse_bool(text: &str) -> Result<u8, ParseValueError> {
     match text {
         "true" | "1" => Ok(1),
         "false" | "0" => Ok(0),
-        _ => Err("is neither `true` nor `false`".into()),
+        _ => Err(ParseValueError::NotABoolean),
     }
 }
 
-fn parse_enumerator(values: &[(String, i64)], text: &str) -> Result<i128, String> {
+fn parse_enumerator(values: &[(String, i64)], text: &str) -> Result<i128, ParseValueError> {
     if let Some((_, value)) = values.iter().find(|(name, _)| name == text) {
         return Ok((*value).into());
     }
     parse_integer(text).map_err(|_| {
         let names = || values.iter().map(|(name, _)| name.as_str());
-        match nearest(text, names()) {
-            Some(near) => format!("is none of the enumeration's values: did you mean `{near}`?"),
-            None => format!("is none of the enumeration's values: {}", names().take(16).collect::<Vec<_>>().join(", ")),
+        ParseValueError::UnknownEnumerator {
+            nearest: nearest(text, names()).map(str::to_owned),
+            known: names().take(16).map(str::to_owned).collect(),
         }
     })
 }
 
 /// Parses a decimal or hexadecimal number with an optional minus sign; saturates far outside the
 /// range of any type.
-pub fn parse_integer(text: &str) -> Result<i128, String> {
+///
+/// # Errors
+/// [`ParseValueError::NotANumber`].
+pub fn parse_integer(text: &str) -> Result<i128, ParseValueError> {
     let (negative, digits) = text.strip_prefix('-').map_or((false, text), |digits| (true, digits));
     let hexadecimal = digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X"));
     let (radix, digits) = hexadecimal.map_or((10, digits), |digits| (16, digits));
     if digits.is_empty() || !digits.chars().all(|c| c.is_digit(radix)) {
-        return Err("is no number".into());
+        return Err(ParseValueError::NotANumber);
     }
     let value = i128::from_str_radix(digits, radix).unwrap_or(i128::MAX / 2);
     Ok(if negative { -value } else { value })

@@ -1,7 +1,8 @@
 //! Serves metrics over HTTP on this machine only.
 //!
 //! One thread polls all connections. Each has a deadline, their number is limited, and a new one
-//! replaces the oldest: so no client can block others or the run.
+//! replaces the oldest: so no client can block others or the run. `httparse` parses; a server crate
+//! with these limits would bring an async runtime.
 
 use std::ffi::OsStr;
 use std::fmt;

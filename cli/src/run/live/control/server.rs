@@ -21,7 +21,7 @@ const ASKING: Duration = Duration::from_secs(2);
 const TAKING: Duration = Duration::from_secs(10);
 
 /// Pause after the process ran out of file descriptors.
-const BREATH: Duration = Duration::from_millis(100);
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
 /// The server's thread; it ends when this is dropped.
 pub struct Server {
@@ -53,9 +53,9 @@ impl Server {
                 }
                 match listener.accept() {
                     // Errors of a connection concern only its client.
-                    Ok((client, _)) => drop(attend(client, &ended, &mut service)),
+                    Ok((client, _)) => drop(handle_client(client, &ended, &mut service)),
                     Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                    Err(_) => thread::sleep(BREATH),
+                    Err(_) => thread::sleep(ACCEPT_RETRY_DELAY),
                 }
             }
         });
@@ -99,7 +99,7 @@ fn wait(file: &impl AsFd, flags: PollFlags, ended: &UnixStream, until: Option<In
 }
 
 /// Reads a client's request and sends the answer.
-fn attend(mut client: UnixStream, ended: &UnixStream, service: &mut dyn Service) -> io::Result<()> {
+fn handle_client(mut client: UnixStream, ended: &UnixStream, service: &mut dyn Service) -> io::Result<()> {
     client.set_nonblocking(true)?;
     let until = Instant::now() + ASKING;
     let (mut request, mut piece) = (Vec::new(), [0; 4096]);

@@ -60,12 +60,12 @@ impl Service for Live {
             true => {
                 let maps = self.maps.clone();
                 // If the run is ending, answer with everything else.
-                self.ask(move |session| lock(&maps).traps.read(session)).unwrap_or_default()
+                self.run_on_session(move |session| lock(&maps).traps.read(session)).unwrap_or_default()
             }
             false => Vec::new(),
         };
-        let besides = ExtraReport::of(&summary, events, (&lock(&self.maps).traps, traps));
-        let line = report::json(&summary, None, &besides);
+        let extra = ExtraReport::of(&summary, events, (&lock(&self.maps).traps, traps));
+        let line = report::json(&summary, None, &extra);
         RawValue::from_string(line.trim_end().to_owned()).map_err(|error| Refusal::failed(error.to_string()))
     }
 
@@ -87,22 +87,24 @@ impl Service for Live {
     }
 
     fn map_words(&mut self, map: usize) -> Result<Vec<u32>, Refusal> {
-        self.ask(move |session| session.map_words(map))
+        self.run_on_session(move |session| session.map_words(map))
     }
 
     fn get_entry(&mut self, map: usize, key: Vec<u32>) -> Result<Option<Vec<u32>>, Refusal> {
         let program = self.program.clone();
-        self.ask(move |session| portcullis::map::EntryAccess::new(session, map, &program.maps()[map], &key).get())
+        self.run_on_session(move |session| {
+            portcullis::map::EntryAccess::new(session, map, &program.maps()[map], &key).get()
+        })
     }
 
     fn set_entry(&mut self, map: usize, key: Vec<u32>, value: Vec<u32>) -> Result<bool, Refusal> {
         let program = self.program.clone();
-        self.ask(move |session| control::set_map_entry(session, map, &program.maps()[map], (&key, &value)))
+        self.run_on_session(move |session| control::set_map_entry(session, map, &program.maps()[map], (&key, &value)))
     }
 
     fn remove_entry(&mut self, map: usize, key: Vec<u32>) -> Result<bool, Refusal> {
         let program = self.program.clone();
-        self.ask(move |session| control::remove_map_entry(session, map, &program.maps()[map], &key))
+        self.run_on_session(move |session| control::remove_map_entry(session, map, &program.maps()[map], &key))
     }
 }
 
@@ -141,7 +143,7 @@ impl Live {
         let others: Vec<_> = others.map(|(lane, session)| swap(lane, session, |_, _| Ok(Ok(())))).collect();
         others.iter().try_for_each(result)?;
         self.program = program;
-        out::note(&out::printable(&format!("{name} has taken over")));
+        out::note(&out::printable(&format!("{name} has replaced the filter")));
         self.stats.set_filter(name);
         show_copies(copied, self.device.info());
         told.ok_or_else(ending)
@@ -159,7 +161,7 @@ impl Live {
 
     /// Runs `work` on the session between two batches and waits for the result. Filters with maps
     /// have a single lane.
-    fn ask<T: Send + 'static>(
+    fn run_on_session<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut dyn Session) -> Result<T, DeviceError> + Send + 'static,
     ) -> Result<T, Refusal> {

@@ -99,7 +99,7 @@ fn names_with_dots_match_as_a_whole() {
     );
     let at = |path: &str| resolve_path(&ty, path).map(|place| place.at);
     assert_eq!([at(".a"), at(".a.x"), at(".a.loc"), at(".a.loc[2]"), at(".b.c.d")], [0, 4, 8, 10, 16].map(Ok));
-    assert!(at(".b.c").unwrap_err().contains("no member `b`"), "{:?}", at(".b.c"));
+    assert!(at(".b.c").unwrap_err().to_string().contains("no member `b`"), "{:?}", at(".b.c"));
     let whole = |name: &str| find_member(&ty, name).map(|place| place.at);
     assert_eq!([whole("a"), whole("a.loc"), whole("b.c.d")], [0, 8, 16].map(Ok));
     assert!(whole("a.x").is_err() && whole("a.loc[2]").is_err(), "a JSON key names a single member");
@@ -109,7 +109,9 @@ fn names_with_dots_match_as_a_whole() {
 fn hexadecimal_examples_have_the_expected_length() {
     let said = |size| {
         let ty = CType::unknown(size);
-        parse_into(&FieldLocation::whole(&ty), "zz", NumberStyle::Human, &mut vec![0; size as usize]).unwrap_err()
+        parse_into(&FieldLocation::whole(&ty), "zz", NumberStyle::Human, &mut vec![0; size as usize])
+            .unwrap_err()
+            .to_string()
     };
     assert!(said(6).ends_with("expected 6 bytes in hexadecimal, as 1a:1a:1a:1a:1a:1a"), "{}", said(6));
     assert!(said(24).ends_with("expected 24 bytes in hexadecimal, as 1a:1a:1a:1a:1a:1a:… to the last"), "{}", said(24));
@@ -224,5 +226,5 @@ fn bits_beyond_a_prefix_length_are_cleared() {
     assert_eq!(hash.key_bytes(&[12, 0x0000_f00a]), [12, 0, 0, 0, 10, 0xf0, 0, 0]);
     let check =
         |map: &Declaration, length: u8| map.typed.as_ref().expect("types").check_key(&[length, 0, 0, 0, 1, 2, 3, 4]);
-    assert!(check(&lpm, 32).is_ok() && check(&hash, 33).unwrap_err().contains("a prefix is of 33 bits"));
+    assert!(check(&lpm, 32).is_ok() && check(&hash, 33).unwrap_err().to_string().contains("a prefix is of 33 bits"));
 }

@@ -1,14 +1,10 @@
 //! Generated code against the interpreter of lane IR, for pure operations.
 
-use portcullis_core::diagnostics::Source;
 use portcullis_core::packet::{Descriptor, Metadata, READABLE_PAST_END};
-use portcullis_core::program::ProgramOptions;
-use portcullis_wgsl as wgsl;
 
 use super::super::interp;
 use super::super::ir::*;
 use super::super::testing::{BINARY, COMPARE, UNARY, mixed};
-use super::super::trace::trace;
 use super::*;
 use crate::compile::abi::BatchContext;
 use crate::compile::filter_code::FilterCode;
@@ -319,33 +315,6 @@ fn avx2_code_is_generated_if_every_operation_has_an_instruction() {
         dag.unary(Unary::CountOnes, length)
     });
     assert!(!has_avx2_code(&lanes, OffsetStrategy::Gather));
-}
-
-/// Traces a stock filter.
-fn stock(name: &str) -> LaneIr {
-    let path = format!("{}/../../shaders/{name}.wgsl", env!("CARGO_MANIFEST_DIR"));
-    let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
-    let program = wgsl::compile(&Source::new(name, text), &ProgramOptions::default());
-    let program = program.unwrap_or_else(|errors| panic!("{}", errors.render()));
-    trace(&program).unwrap_or_else(|unsupported| panic!("{name}: {}", unsupported.0))
-}
-
-/// Groups of four give the same results at half the speed, so no other test would notice.
-#[test]
-fn stock_filters_without_effects_have_avx2_code() {
-    if !avx2::is_supported(&*Processor::Host.isa().unwrap()) {
-        eprintln!("skipped: this processor has no AVX2");
-        return;
-    }
-    for name in ["simple_filter", "port_filter", "complex_filter", "http_only", "hash_lb", "minimal"] {
-        let lanes = stock(name);
-        for offsets in [OffsetStrategy::Speculate, OffsetStrategy::Gather] {
-            let lowered = lower(&lanes, offsets, true, &*Processor::Host.isa().unwrap()).unwrap();
-            if let Some(lowered) = lowered {
-                assert!(matches!(lowered.body, CompiledBody::Machine { .. }), "{name}, {offsets:?}");
-            }
-        }
-    }
 }
 
 #[test]

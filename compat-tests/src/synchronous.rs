@@ -24,7 +24,7 @@ pub trait Execute: Send {
 
 /// A session that executes batches synchronously, in the order of submission.
 #[derive(Debug)]
-pub struct InTurn<E> {
+pub struct SynchronousSession<E> {
     device: &'static str,
     program: Arc<Program>,
     executor: E,
@@ -34,10 +34,15 @@ pub struct InTurn<E> {
     depth: usize,
 }
 
-impl<E: Execute> InTurn<E> {
+impl<E: Execute> SynchronousSession<E> {
     /// Creates a session with empty maps.
-    pub fn new(device: &'static str, program: &Arc<Program>, options: &LoadOptions, executor: E) -> InTurn<E> {
-        InTurn {
+    pub fn new(
+        device: &'static str,
+        program: &Arc<Program>,
+        options: &LoadOptions,
+        executor: E,
+    ) -> SynchronousSession<E> {
+        SynchronousSession {
             device,
             executor,
             maps: HostMaps::new(program),
@@ -82,7 +87,7 @@ impl<E: Execute> InTurn<E> {
     }
 }
 
-impl<E: Execute> Session for InTurn<E> {
+impl<E: Execute> Session for SynchronousSession<E> {
     fn import(&mut self, _: &Arc<Span>) -> Result<Imported, DeviceError> {
         Ok(Imported::InPlace)
     }
@@ -121,4 +126,4 @@ impl<E: Execute> Session for InTurn<E> {
     }
 }
 
-impl<E: Execute> Instrumented for InTurn<E> {}
+impl<E: Execute> Instrumented for SynchronousSession<E> {}

@@ -1,6 +1,6 @@
-//! A batch that comes back is a batch to submit: what a filter makes of its packets is what it
-//! would make of them laid out anew. One whose packets have used up some of their room is refused
-//! where that could not be.
+//! Completed batches can be submitted again, with the results that a new batch of the same packets
+//! would give. A batch is refused if the filter changes packet lengths and the room that its
+//! packets have left does not suffice.
 
 use std::sync::Arc;
 
@@ -33,15 +33,15 @@ fn check(device: &Arc<dyn Device>) {
     let grown: Vec<Vec<u8>> = packets.iter().map(|p| [&[0; 128], &p[..20], &[0; 128]].concat()).collect();
     assert!(done.batch.packets().eq(grown.iter().map(Vec::as_slice)));
 
-    // Another 128 bytes would lie in the next packet's room, or before the arena.
+    // Another 128 bytes would overlap the next packet's room or start before the arena.
     let refused = grow.submit(done.batch).unwrap_err();
     assert!(matches!(&refused.error, DeviceError::Refused(text) if text.contains("room")), "{}", refused.error);
     assert!(refused.batch.packets().eq(grown.iter().map(Vec::as_slice)));
-    // A filter that leaves the ends where they are wants no room.
+    // A filter that does not change lengths needs no room.
     let done = look.run(*refused.batch).unwrap();
     let expected = (1..6).map(|i| Verdict::Redirect(i + 276));
     assert!(done.verdicts.iter().eq(expected), "{:?}", done.verdicts);
-    // Laid out anew they have room again.
+    // A new batch of the same packets has room again.
     let packets: Vec<&[u8]> = done.batch.packets().collect();
     let done = grow.run(Batch::from_packets(&packets).unwrap()).unwrap();
     assert!(done.verdicts.iter().all(|verdict| verdict == Verdict::Pass));

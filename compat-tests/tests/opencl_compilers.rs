@@ -1,12 +1,12 @@
-//! A filter's own text means the same to others: what the compilers of OpenCL devices make of the
-//! stock filters in OpenCL C, of those in `filters/` and of the benches' own, with
-//! `include/portcullis.h` and bodies for its functions, is what the interpreter makes of them.
+//! Compiles the unmodified source of OpenCL C filters with the compilers of OpenCL devices, and
+//! compares with the interpreter: the stock filters, those in `filters/` and those of the benches,
+//! with `include/portcullis.h` and definitions of its functions.
 //!
-//! Where a filter looks beside its packet there is no other answer to compare: elsewhere something
-//! lies there. Each packet is filtered with several things lying there, and those count whose
-//! answers are the same. A value that lies in the packet in part may still have counted: where the
-//! answer is another than the interpreter's, the interpreter is asked whether it stays the same
-//! when something follows the packet.
+//! Accesses outside the packet have defined results here only; other compilers access the bytes
+//! there. So each packet runs with several fill patterns around it, and an answer counts if all
+//! patterns give the same. A load that crosses the packet's end may count by chance: if the answers
+//! differ, the interpreter runs the packet with bytes appended, and the packet is skipped if that
+//! changes the interpreter's answer.
 
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -27,21 +27,21 @@ use portcullis_core::program::prelude;
 use portcullis_opencl_c as opencl_c;
 use portcullis_opencl_c::files::NoIncludes;
 
-/// What lies beside a packet, in turn.
+/// Patterns of the bytes around a packet.
 const FILLS: [u8; 3] = [0, 0xff, 0x06];
 
-/// Packets of up to so many bytes lie in small slots.
+/// Packets of at most this length are laid out in small slots.
 const SHORT: usize = 1024;
 
-/// Bytes that follow a packet to see whether that makes a difference: as many as the largest scalar
-/// has.
-const MORE: usize = 8;
+/// Bytes appended to a packet to detect loads across its end: the size of the largest scalar.
+const TRAILING_BYTES: usize = 8;
 
 struct Filter {
     name: String,
     unit: Unit,
     interpreter: Interpreter,
-    /// Runs packets followed by [`MORE`] bytes that the filter must not see.
+    /// Interprets packets with [`TRAILING_BYTES`] bytes appended, on which the filter should not
+    /// depend.
     followed: Interpreter,
 }
 
@@ -51,20 +51,20 @@ impl Filter {
         Answer { value: outcome.verdict.to_return(), packet: outcome.packet }
     }
 
-    /// Whether the answer depends on what follows the packet.
-    fn looks_behind(&self, packet: &[u8], metadata: &Metadata, alone: &Answer) -> bool {
+    /// Whether the answer depends on bytes after the packet.
+    fn depends_on_trailing_bytes(&self, packet: &[u8], metadata: &Metadata, alone: &Answer) -> bool {
         FILLS.iter().any(|&fill| {
-            let mut answer = Self::answer(&self.followed, &[packet, &[fill; MORE]].concat(), metadata);
-            answer.packet.truncate(answer.packet.len() - MORE);
+            let mut answer = Self::answer(&self.followed, &[packet, &[fill; TRAILING_BYTES]].concat(), metadata);
+            answer.packet.truncate(answer.packet.len() - TRAILING_BYTES);
             answer != *alone
         })
     }
 }
 
-/// How far a filter may look from a packet's end on.
+/// Returns how many bytes after a packet a filter may access.
 fn reach(name: &str) -> usize {
     match name {
-        // Eight extension headers of 2,048 bytes, none of which is checked to be there.
+        // Eight extension headers of 2,048 bytes each, whose presence is not checked.
         "http_only" => 9 * 2048,
         _ => 0,
     }
@@ -88,18 +88,18 @@ fn filters() -> Vec<Filter> {
     }
     let filter = |(name, text): (String, String)| {
         let followed = format!(
-            "#define xdp_filter inner\n#define pkt_len(pkt) (pkt_len(pkt) - {MORE})\n{text}\n#undef xdp_filter\n\
-             uint xdp_filter(__global uchar *pkt, uint len) {{ return inner(pkt, len - {MORE}); }}"
+            "#define xdp_filter inner\n#define pkt_len(pkt) (pkt_len(pkt) - {TRAILING_BYTES})\n{text}\n#undef xdp_filter\n\
+             uint xdp_filter(__global uchar *pkt, uint len) {{ return inner(pkt, len - {TRAILING_BYTES}); }}"
         );
         let (interpreter, followed) = (interpreter(&name, &text), interpreter(&name, &followed));
-        // A driver has no folder to look for the header in, and has it in front.
+        // A driver has no include path, so the header is prepended.
         let text = text.replace("#include <portcullis.h>", "");
         Filter { name, unit: Unit { names: vec!["xdp_filter".into()], text }, interpreter, followed }
     };
     texts.into_iter().map(filter).collect()
 }
 
-/// Compares, and gives how many of the answers counted.
+/// Compares all answers and returns how many of them counted.
 fn check(device: &OpenClDevice, filter: &Filter, corpus: &Corpus) -> usize {
     let metadata = |i: usize| Metadata::new(1500 + i as u32, i as u32 % 3, (i as u64) << 32);
     let (short, long): (Vec<_>, Vec<_>) =
@@ -122,7 +122,7 @@ fn check(device: &OpenClDevice, filter: &Filter, corpus: &Corpus) -> usize {
                     continue;
                 }
                 let got = Filter::answer(&filter.interpreter, packet, &metadata(i));
-                if got != *want && filter.looks_behind(packet, &metadata(i), &got) {
+                if got != *want && filter.depends_on_trailing_bytes(packet, &metadata(i), &got) {
                     continue;
                 }
                 assert!(
@@ -148,8 +148,12 @@ fn on_each_device(suite: &str, corpus: &Corpus) {
     let all = filters.len() * corpus.packets.len();
     for device in found {
         let compared: usize = filters.iter().map(|filter| check(&device, filter, corpus)).sum();
-        // What looks beside its packet is the exception.
-        assert!(compared * 10 > all * 8, "{}: {compared} of {all} answers depend on the packet alone", corpus.name);
+        // Few answers may depend on bytes outside the packet.
+        assert!(
+            compared * 10 > all * 8,
+            "{}: only {compared} of {all} answers depend on the packet alone",
+            corpus.name
+        );
         devices::record(suite, &device.info().id, "passed", &format!("{compared} of {all} answers"));
     }
 }
@@ -166,7 +170,7 @@ fn over_synthetic_traffic() {
 
 #[test]
 fn over_captures() {
-    let suite = "filters' own text, captures";
+    let suite = "unmodified filters, captures";
     let captures = match corpora::captures() {
         Ok(captures) => captures,
         Err(reason) => return devices::record(suite, "opencl", "skipped", &reason),
@@ -175,12 +179,11 @@ fn over_captures() {
     on_each_device(suite, &Corpus { name: "the captures".into(), packets });
 }
 
-/// Filters with maps are OpenCL C elsewhere, too: the header has macros that declare their maps'
-/// functions, as the filters call them. What those do there is another matter: somebody has to
-/// bring them.
+/// Other OpenCL C compilers accept filters with maps too: the header has macros that declare the
+/// map functions that filters call. Their definitions are up to the user of that compiler.
 #[test]
-fn filters_with_maps_are_taken_by_clang_with_the_header() {
-    let suite = "filters' own text, maps";
+fn clang_accepts_filters_with_maps() {
+    let suite = "unmodified filters, maps";
     let Some(clang) = host::clang() else {
         return devices::record(suite, "clang", "skipped", "no clang on this machine");
     };
@@ -203,16 +206,16 @@ fn filters_with_maps_are_taken_by_clang_with_the_header() {
     };
     for (name, text) in stock::STATEFUL_OPENCL_C {
         taken(name, text).unwrap_or_else(|said| panic!("{name}: {said}"));
-        // The test can fail: without their declarations.
+        // The test can fail: without their declarations the functions are unknown.
         let error = taken(name, &text.replace("PORTCULLIS_VALUES(", "// (")).unwrap_err();
         assert!(error.contains("declar"), "{name}: {error}");
     }
     devices::record(suite, "clang", "passed", &clang);
 }
 
-/// The header says what the prelude says: the same names, and constants of the same values.
+/// The header and the prelude agree on names and on the values of constants.
 #[test]
-fn the_header_has_the_prelude_s_names() {
+fn the_header_matches_the_prelude() {
     let header = include_str!("../../include/portcullis.h");
     for (name, _) in prelude::FUNCTIONS {
         assert!(header.contains(&format!(" {name}(")), "{name} is not declared");

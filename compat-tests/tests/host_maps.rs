@@ -1,4 +1,5 @@
-//! What the host writes into a map's memory is what filters find there, and the other way round.
+//! Interoperation of the host's map code and filters: each finds the entries that the other has
+//! written.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,8 +12,8 @@ use portcullis_core::packet::Batch;
 use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_wgsl as wgsl;
 
-/// A packet is a number and a key: with 0 the key is looked for, with 1 made, with 2 removed. Its
-/// value's first word comes back in place of the number.
+/// Returns the filter. A packet consists of an operation (0: look up, 1: insert, 2: remove) and a
+/// key; the filter replaces the operation by the first word of the value.
 fn program(words: u32) -> Arc<Program> {
     let key = (1..=words).map(|i| format!("load_le32(pkt, {}u)", 4 * i)).collect::<Vec<_>>().join(", ");
     let key = match words {
@@ -50,7 +51,7 @@ fn batch(call: u32, keys: &[Vec<u32>]) -> Batch {
 }
 
 #[test]
-fn host_and_filters_find_what_the_other_has_made() {
+fn host_and_filters_find_each_others_entries() {
     devices::on_each("maps, host and filters", |device: &Arc<dyn Device>| {
         for words in [1, 2, 5, 10] {
             let program = program(words);
@@ -92,7 +93,7 @@ fn host_and_filters_find_what_the_other_has_made() {
             let rows =
                 |table: &Table| table.rows().into_iter().map(|row| (row.key, row.value)).collect::<BTreeMap<_, _>>();
             assert_eq!(rows(&table), model, "{words} words");
-            assert!(table.claimed_slots() as usize > model.len(), "of those that were removed the places are taken");
+            assert!(table.claimed_slots() as usize > model.len(), "removed keys keep their slots");
             table.compact();
             assert_eq!((rows(&table), table.claimed_slots() as usize), (model.clone(), model.len()));
             session.set_map_words(0, table.changes().0, table.changes().1).unwrap();

@@ -1,7 +1,7 @@
-/* What is known on one way and not on another, and is asked for where both have met: the kernel's verifier follows each way by
- * itself. Exercises: pointers that a function gives by reference where it gives no error, values and pointers set where a flag
- * is, pointers that are numbers of errors, one pointer of two kinds, jumps whose sides meet at once,
- * one function of two for a loop. */
+/* Values that are known on one path only and tested after the paths have joined: the kernel's
+ * verifier follows each path separately. Exercises: pointers returned by reference unless a
+ * function fails, values and pointers valid only if a flag is set, pointers that encode errors, one
+ * pointer of two kinds, branches that join at once, one of two callbacks for a loop. */
 #include "parse.h"
 
 char LICENSE[] SEC("license") = "GPL";
@@ -11,7 +11,7 @@ char LICENSE[] SEC("license") = "GPL";
 #define MAX_ERRNO 4095
 #define IS_ERR(pointer) ((unsigned long)(pointer) >= (unsigned long)-MAX_ERRNO)
 
-/* Has clang forget what it knows of a number: what depends on it is asked again. */
+/* Hides a number from clang's optimiser, so that conditions on it are evaluated again. */
 #define FORGET(number) asm volatile("" : "+r"(number))
 
 struct {
@@ -21,7 +21,7 @@ struct {
     __type(value, __u64);
 } seen SEC(".maps");
 
-/* The IPv4 header, where there is one. */
+/* Returns the IPv4 header, if there is one. */
 static __noinline int ipv4_of(struct xdp_md *ctx, struct iphdr **out)
 {
     struct cursor c = { (void *)(long)ctx->data, (void *)(long)ctx->data_end };
@@ -40,7 +40,7 @@ static __noinline int ipv4_of(struct xdp_md *ctx, struct iphdr **out)
 }
 
 SEC("xdp")
-int ways_out(struct xdp_md *ctx)
+int paths_out(struct xdp_md *ctx)
 {
     struct iphdr *ip;
     int error = ipv4_of(ctx, &ip);
@@ -53,7 +53,7 @@ int ways_out(struct xdp_md *ctx)
     return ip->ttl < 32 ? XDP_DROP : XDP_TX;
 }
 
-/* One of two, and which. */
+/* Returns one of two headers, and which. */
 static __noinline int either_of(struct xdp_md *ctx, struct iphdr **v4, struct ipv6hdr **v6)
 {
     struct cursor c = { (void *)(long)ctx->data, (void *)(long)ctx->data_end };
@@ -81,7 +81,7 @@ static __noinline int either_of(struct xdp_md *ctx, struct iphdr **v4, struct ip
 }
 
 SEC("xdp")
-int ways_either(struct xdp_md *ctx)
+int paths_either(struct xdp_md *ctx)
 {
     struct iphdr *v4;
     struct ipv6hdr *v6;
@@ -107,9 +107,9 @@ int ways_either(struct xdp_md *ctx)
     return XDP_TX;
 }
 
-/* Set where a flag is, and asked for where it is found again. */
+/* The value is set with a flag, and used if the flag is set. */
 SEC("xdp")
-int ways_flag(struct xdp_md *ctx)
+int paths_flag(struct xdp_md *ctx)
 {
     struct cursor c = { (void *)(long)ctx->data, (void *)(long)ctx->data_end };
     struct ethhdr *eth = take_eth(&c);
@@ -140,7 +140,7 @@ int ways_flag(struct xdp_md *ctx)
     return XDP_PASS;
 }
 
-/* An address or an error's number in one register. */
+/* Returns an address or an error code in one register. */
 static __noinline void *transport_of(struct xdp_md *ctx)
 {
     struct iphdr *ip;
@@ -156,7 +156,7 @@ static __noinline void *transport_of(struct xdp_md *ctx)
 }
 
 SEC("xdp")
-int ways_error(struct xdp_md *ctx)
+int paths_error(struct xdp_md *ctx)
 {
     struct udphdr *udp = transport_of(ctx);
 
@@ -168,9 +168,9 @@ int ways_error(struct xdp_md *ctx)
     return XDP_TX;
 }
 
-/* Where the bytes to add up are is the packet's or the program's own: the same instructions read both. */
+/* Sums bytes of the packet or of the program's own memory: the same instructions read both. */
 SEC("xdp")
-int ways_kinds(struct xdp_md *ctx)
+int paths_kinds(struct xdp_md *ctx)
 {
     struct cursor c = { (void *)(long)ctx->data, (void *)(long)ctx->data_end };
     struct ethhdr *eth = take_eth(&c);
@@ -193,9 +193,9 @@ int ways_kinds(struct xdp_md *ctx)
     return sum & 1 ? XDP_PASS : XDP_TX;
 }
 
-/* A jump that leads where control goes on in any case, behind a pointer that is stored at one of two places. */
+/* A jump to the next instruction, after a pointer was stored at one of two places. */
 SEC("xdp")
-int ways_together(struct xdp_md *ctx)
+int paths_together(struct xdp_md *ctx)
 {
     struct cursor c = { (void *)(long)ctx->data, (void *)(long)ctx->data_end };
     struct ethhdr *eth = take_eth(&c);
@@ -242,9 +242,9 @@ static long add_much(__u32 round, struct tally *tally)
     return tally->sum > 250;
 }
 
-/* One function or another for a loop's rounds. */
+/* One of two callbacks for a loop's iterations. */
 SEC("xdp")
-int ways_function(struct xdp_md *ctx)
+int paths_function(struct xdp_md *ctx)
 {
     struct cursor c = { (void *)(long)ctx->data, (void *)(long)ctx->data_end };
     struct ethhdr *eth = take_eth(&c);
