@@ -1,5 +1,5 @@
-//! Passes the commit to release builds, for reports: `PORTCULLIS_COMMIT`, or the checkout's HEAD. Debug
-//! builds get none, so that they are not rebuilt after every commit.
+//! Passes the commit to release builds, for reports: `PORTCULLIS_COMMIT`, or the checkout's HEAD.
+//! Debug builds get none, so that they are not rebuilt after every commit.
 
 #[path = "src/commit.rs"]
 mod commit;

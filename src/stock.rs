@@ -65,10 +65,9 @@ impl StockFilter {
 
 /// Returns all stock filters, those without maps first.
 pub fn filters() -> impl Iterator<Item = StockFilter> {
-    let pair = |(in_wgsl, in_c): (&'static [(&'static str, &'static str)], &'static [(&'static str, &'static str)])| {
-        in_wgsl.iter().zip(in_c).map(|(&(name, wgsl), &(_, opencl_c))| StockFilter { name, wgsl, opencl_c })
-    };
-    [(STATELESS_WGSL, STATELESS_OPENCL_C), (STATEFUL_WGSL, STATEFUL_OPENCL_C)].into_iter().flat_map(pair)
+    let in_wgsl = STATELESS_WGSL.iter().chain(STATEFUL_WGSL);
+    let in_c = STATELESS_OPENCL_C.iter().chain(STATEFUL_OPENCL_C);
+    in_wgsl.zip(in_c).map(|(&(name, wgsl), &(_, opencl_c))| StockFilter { name, wgsl, opencl_c })
 }
 
 /// Returns the stock filter of this name.

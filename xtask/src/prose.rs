@@ -182,7 +182,8 @@ fn check_page(
             let (to, anchor) = target.split_once('#').unwrap_or((target, ""));
             let to = if to.is_empty() { path.to_owned() } else { normalized(folder, to) };
             let has_anchor = anchor.is_empty() || files.get(&to).is_none_or(|text| has_heading(text, anchor));
-            if !target.contains(':') && !(is_in_tree(&to, tree) && has_anchor) {
+            let is_external = target.contains(':');
+            if !is_external && (!is_in_tree(&to, tree) || !has_anchor) {
                 find(format!("the link leads nowhere: {target}"));
             }
         }

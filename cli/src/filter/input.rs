@@ -134,7 +134,7 @@ fn has_ending_of_filters(name: &OsStr, language: Option<Language>) -> bool {
     let has_ending = |ending: &&str| path.extension().is_some_and(|it| it.eq_ignore_ascii_case(ending));
     name == "-"
         || name == STDIN_FILE
-        || ["wgsl", "cl", "bpf"].iter().any(|ending| has_ending(&ending))
+        || ["wgsl", "cl", "bpf"].iter().any(|ending| has_ending(ending))
         || object(path, language.filter(|it| *it != Language::Xdp)).is_some()
 }
 
