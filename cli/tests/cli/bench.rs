@@ -21,7 +21,8 @@ fn every_measurement_is_in_every_output_file() {
     let files =
         ["--json", "r.json", "--csv", "r.csv", "--report", "r.html", "--filter", "port_filter", "--filter", "mac_swap"];
     let ran = run(&place, &files).done();
-    assert_eq!(ran.err, "");
+    // The budget of these tests is too short, which is noted.
+    assert!(ran.err.lines().all(|line| line.contains(" is too short for ")), "{}", ran.err);
     let results = json(&place.read("r.json"));
     let cells = results["cells"].as_array().unwrap();
     // All dispatch methods of the first filter at one batch size, one method otherwise.
