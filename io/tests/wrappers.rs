@@ -14,7 +14,7 @@ fn options(max_packets: usize) -> SourceOptions {
 }
 
 fn synth(packets: u64, max_packets: usize) -> Box<dyn Source> {
-    open(&format!("synth:packets={packets},seed=3,size=64..200"), &options(max_packets)).unwrap()
+    open(format!("synth:packets={packets},seed=3,size=64..200"), &options(max_packets)).unwrap()
 }
 
 fn drain(source: &mut dyn Source) -> Vec<Vec<u8>> {

@@ -122,7 +122,8 @@ impl FilterArgs {
                     *has = Err(diagnostics.clone());
                 }
             }
-            // A parameter that the only filter lacks is the error to report, not what its absence causes.
+            // A parameter that the only filter lacks is the error to report, not what its absence
+            // causes.
             if self.filter.len() < 2 || parameters.iter().filter(|has| has.is_ok()).count() == before {
                 return Err(Failure::Filter(diagnostics));
             }

@@ -128,13 +128,13 @@ impl Input {
     }
 }
 
-/// Whether a name can only be a file's, or standard input's.
+/// Whether a name can only be that of a file or of standard input.
 fn has_ending_of_filters(name: &OsStr, language: Option<Language>) -> bool {
     let path = Path::new(name);
     let has_ending = |ending: &&str| path.extension().is_some_and(|it| it.eq_ignore_ascii_case(ending));
     name == "-"
         || name == STDIN_FILE
-        || ["wgsl", "cl", "bpf"].iter().any(|ending| has_ending(ending))
+        || ["wgsl", "cl", "bpf"].iter().any(has_ending)
         || object(path, language.filter(|it| *it != Language::Xdp)).is_some()
 }
 

@@ -106,9 +106,9 @@ pub struct TransferCounts {
     pub window: u64,
 }
 
-/// Time and bytes of a session's completed batches, per stage. Recorded with
-/// [`MeasureOptions::record_stages`] only. Batches in flight overlap, so the times may add up to
-/// more than the elapsed time.
+/// Time and bytes of a session's completed batches, per stage. Recorded only with
+/// [`record_stages`](super::MeasureOptions::record_stages). Batches in flight overlap, so the times
+/// may add up to more than the elapsed time.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Stages {
     /// Host time for copying packets, or their windows, to where the device reads or copies them.

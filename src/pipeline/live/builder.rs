@@ -47,8 +47,8 @@ impl LaneRequirements {
 /// Lanes of live packets, which a filter decides on until the run is stopped.
 ///
 /// Lanes come from a source that was opened with the filter's [`LaneRequirements`]: `af_xdp::open`,
-/// `dpdk::open` or `nfqueue::open` in [`io`](crate::io). Each lane has a session of its own, and
-/// with it maps of its own, so a filter with maps should have one lane.
+/// `dpdk::open` or `nfqueue::open` in [`packet_io`](crate::packet_io). Each lane has a session of
+/// its own, and with it maps of its own, so a filter with maps should have one lane.
 ///
 #[cfg_attr(feature = "nfqueue", doc = "```no_run")]
 #[cfg_attr(not(feature = "nfqueue"), doc = "```ignore")]
