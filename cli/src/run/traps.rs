@@ -147,7 +147,7 @@ impl Traps {
     /// filters that are no XDP programs.
     ///
     /// # Errors
-    /// The session's.
+    /// An error of the session.
     pub fn read(&self, session: &mut dyn Session) -> Result<Vec<Trapped>, DeviceError> {
         let mut all = self.before.clone();
         let Some(object) = portcullis::frontend::xdp::ObjectInfo::of(&self.program).filter(|_| self.map.is_some())
