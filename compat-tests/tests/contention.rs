@@ -6,7 +6,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use portcullis::packet_io::synth::Random;
-use portcullis_compat_tests::interleavings::check::{Call, What, filter, memory, packet};
+use portcullis_compat_tests::interleavings::check::{Call, MapOperation, check_memory, filter, packet};
 use portcullis_compat_tests::{devices, texts};
 use portcullis_core::device::{Device, DeviceKind, LoadOptions, Session};
 use portcullis_core::map::layout::{HEADER_CLAIMED, HEADER_REMOVED, KEY_WORD_WRITTEN, Layout, STATE_PRESENT};
@@ -14,7 +14,7 @@ use portcullis_core::map::{Declaration, MapKind, rows};
 use portcullis_core::packet::Batch;
 use portcullis_core::program::Program;
 
-use What::{Count, Find, Insert, Remove};
+use MapOperation::{Count, Find, Insert, Remove};
 
 /// Returns a key of `words` words that differs from the others in its last word alone.
 fn key(number: u32, words: u32) -> Vec<u32> {
@@ -40,7 +40,7 @@ struct KeyHistory {
 }
 
 impl KeyHistory {
-    fn record(&mut self, what: What, result: u32, value: u32) {
+    fn record(&mut self, what: MapOperation, result: u32, value: u32) {
         let to = match (what, result) {
             (Find, 0) => &mut self.missed,
             (Find, _) => &mut self.found,
@@ -111,7 +111,7 @@ fn run(
 /// Checks the history of every key and the map's memory, and that the map is full if an insertion
 /// failed. Returns the number of entries.
 fn check(map: &Declaration, (seen, words): (BTreeMap<Vec<u32>, KeyHistory>, Vec<u32>)) -> usize {
-    memory(map, &words).unwrap_or_else(|wrong| panic!("{wrong}"));
+    check_memory(map, &words).unwrap_or_else(|wrong| panic!("{wrong}"));
     let mut after: BTreeMap<_, _> = rows(map, &words).into_iter().map(|row| (row.key, row.value[0])).collect();
     let entries = after.len();
     let is_full = words[HEADER_CLAIMED as usize] >= Layout::of(map).max_claimed;

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use portcullis_compat_tests::interleavings::check::{Call, Check, What, filter, packet};
+use portcullis_compat_tests::interleavings::check::{Call, Check, MapOperation, filter, packet};
 use portcullis_compat_tests::interleavings::memory::Order;
 use portcullis_compat_tests::interleavings::{Case, Fault, explore};
 use portcullis_core::diagnostics::Source;
@@ -14,7 +14,7 @@ use portcullis_core::map::{MapKind, Table};
 use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_wgsl as wgsl;
 
-use What::{Count, Find, Insert, Remove};
+use MapOperation::{Count, Find, Insert, Remove};
 
 fn program(text: &str) -> Arc<Program> {
     let program = wgsl::compile(&Source::new("interleavings.wgsl", text), &ProgramOptions::default());
@@ -85,7 +85,7 @@ impl Scenario {
         let states = explore(&case, |outcome| {
             outcomes += 1;
             if wrong.is_none() {
-                wrong = check.outcome(outcome).err();
+                wrong = check.check_outcome(outcome).err();
             }
         });
         let states = states.map_err(|waits| format!("packet {} waits: {:?}", waits.packet, waits.last))?;
@@ -141,7 +141,7 @@ fn a_key_is_inserted_once_into_one_slot() {
 #[test]
 fn removals_and_insertions_are_linearizable() {
     let a = &colliding_keys(2)[0];
-    let calls = |whats: &[What]| whats.iter().map(|what| (*what, a.clone())).collect::<Vec<_>>();
+    let calls = |operations: &[MapOperation]| operations.iter().map(|operation| (*operation, a.clone())).collect::<Vec<_>>();
     for packets in [
         vec![calls(&[Remove]), calls(&[Insert])],
         vec![calls(&[Remove]), calls(&[Count(1)])],

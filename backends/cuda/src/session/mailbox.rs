@@ -259,7 +259,7 @@ impl<K: MailboxKernel> Launcher for MailboxLauncher<K> {
     }
 
     fn import_span(&mut self, span: &Arc<Span>) -> Result<Imported, DeviceError> {
-        Ok(DeviceArena::announced(span, self.id()))
+        Ok(DeviceArena::import_result(span, self.id()))
     }
 
     fn batch_memory(&mut self, batch: &Batch, _: bool) -> BatchMemory<DeviceArena> {

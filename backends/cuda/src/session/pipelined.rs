@@ -95,7 +95,7 @@ impl PipelinedLauncher {
         count: usize,
     ) -> Result<(), DeviceError> {
         let slot = &buffers.slot;
-        let (request, answers) = (slot.device_request().address(), slot.device_answers().address());
+        let (request, answers) = (slot.device_request().address(), slot.device_verdicts().address());
         let (at, maps) = (slot.request_layout, self.loaded.maps.addresses());
         let (mut base, mut lanes) = (chunk.base(first) as u32, count as u32);
         let mut addresses = self.loaded.arguments.iter().map(|argument| match argument {
@@ -235,7 +235,7 @@ impl Launcher for PipelinedLauncher {
         let _current = gpu.enter()?;
         let from = chunk.import().filter(|_| chunk.layout() == PacketLayout::Copied && !chunk.bytes().is_empty());
         let shape = SlotShape::of(chunk, effects, from.is_some());
-        slot.ensure_capacity(&gpu.context, &shape, DeviceBuffers::RequestAndAnswers)
+        slot.ensure_capacity(&gpu.context, &shape, DeviceBuffers::RequestAndVerdicts)
             .map_err(|code| gpu.allocation_error("a batch", code))?;
         // SAFETY: the launch that used the slot last was waited for (`Launcher`).
         buffers.origin = unsafe { slot.write(chunk, effects, &shape) };
@@ -306,7 +306,7 @@ impl Launcher for PipelinedLauncher {
         // SAFETY: the slot exists until the launch was waited for, and nobody accesses the response
         // before.
         let enqueue_downloads = || unsafe {
-            let mut queued = slot.device_answers().download(0, slot.response(), 0, response.answers_size(), stream);
+            let mut queued = slot.device_verdicts().download(0, slot.response(), 0, response.verdicts_and_targets_size(), stream);
             if effects.resizes_packets {
                 let descriptors = || {
                     slot.device_request().download(
