@@ -141,7 +141,8 @@ fn a_key_is_inserted_once_into_one_slot() {
 #[test]
 fn removals_and_insertions_are_linearizable() {
     let a = &colliding_keys(2)[0];
-    let calls = |operations: &[MapOperation]| operations.iter().map(|operation| (*operation, a.clone())).collect::<Vec<_>>();
+    let calls =
+        |operations: &[MapOperation]| operations.iter().map(|operation| (*operation, a.clone())).collect::<Vec<_>>();
     for packets in [
         vec![calls(&[Remove]), calls(&[Insert])],
         vec![calls(&[Remove]), calls(&[Count(1)])],

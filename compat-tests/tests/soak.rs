@@ -29,7 +29,8 @@ const CONNECTIONS: u32 = 1024;
 /// A segment: TCP flags, whether the server sends it, and whether it must pass. Half of the
 /// connections end with FINs, the others with a RST, after which no packet passes.
 type Segment = (u8, bool, bool);
-const OPENING: [Segment; 4] = [(SYN, false, true), (SYN | ACK, true, true), (ACK, false, true), (PSH | ACK, false, true)];
+const OPENING: [Segment; 4] =
+    [(SYN, false, true), (SYN | ACK, true, true), (ACK, false, true), (PSH | ACK, false, true)];
 const CLOSING: [[Segment; 4]; 2] = [
     [(FIN | ACK, false, true), (FIN | ACK, true, true), (ACK, false, true), (ACK, true, true)],
     [(RST | ACK, true, true), (ACK, false, false), (ACK, true, false), (FIN | ACK, false, false)],

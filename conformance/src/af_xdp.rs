@@ -44,8 +44,8 @@ pub struct Options {
     pub take: Option<Steering>,
     /// How long to receive in each mode.
     pub time: Duration,
-    /// Whether to transmit frames of [`EXPERIMENTAL_ETHERTYPE`], [`FRAMES_PER_QUEUE`] per queue, from the interface's MAC
-    /// address to itself.
+    /// Whether to transmit frames of [`EXPERIMENTAL_ETHERTYPE`], [`FRAMES_PER_QUEUE`] per queue,
+    /// from the interface's MAC address to itself.
     pub send: bool,
 }
 
@@ -140,8 +140,8 @@ impl ModeCounters {
 }
 
 impl Report {
-    /// Returns whether the interface passed: at least one mode is offered, every mode offered works,
-    /// and the interface is restored.
+    /// Returns whether the interface passed: at least one mode is offered, every mode offered
+    /// works, and the interface is restored.
     pub fn passed(&self) -> bool {
         let is_good = |mode: &ModeReport| match &mode.outcome {
             Outcome::Ran(numbers) => numbers.is_good(),
@@ -274,7 +274,9 @@ fn test_mode(
         seconds = begun.elapsed().as_secs_f64();
         run.detach();
         end.cancel();
-        threads.into_iter().try_for_each(|thread| thread.join().map_err(|_| ModeError::Panicked)?.map_err(ModeError::from))
+        threads
+            .into_iter()
+            .try_for_each(|thread| thread.join().map_err(|_| ModeError::Panicked)?.map_err(ModeError::from))
     });
     let arrived = arrived().saturating_sub(arrived_before);
     let received: Vec<_> = lanes.iter_mut().map(|lane| lane.receiver.received()).collect();
@@ -388,7 +390,10 @@ mod tests {
             has_link: true,
             loses_vlan_tags: false,
             taken: "none".into(),
-            modes: outcomes.into_iter().map(|outcome| ModeReport { mode: "native", zero_copy: true, outcome }).collect(),
+            modes: outcomes
+                .into_iter()
+                .map(|outcome| ModeReport { mode: "native", zero_copy: true, outcome })
+                .collect(),
             changed: None,
         }
     }

@@ -36,8 +36,8 @@ pub fn force_remeasurement() {
     FORCE_REMEASUREMENT.store(true, Ordering::Relaxed);
 }
 
-/// Returns the costs of copying and gathering on the host, cached, or measured once per process; the
-/// bus is that of [`TransferCosts::GEN4`].
+/// Returns the costs of copying and gathering on the host, cached, or measured once per process;
+/// the bus is that of [`TransferCosts::GEN4`].
 pub fn host_costs() -> TransferCosts {
     static HOST: OnceLock<TransferCosts> = OnceLock::new();
     *HOST.get_or_init(|| {
@@ -163,7 +163,11 @@ mod tests {
             std::fs::write(&path, &whole[..whole.len() - 3]).unwrap();
         }
         assert_eq!(look("a", Some([5.0, 6.0])), Some(([5.0, 6.0], CostSource::Measured)));
-        assert_eq!(cached_or_measure(None, "a", || Some([7.0])), Some(([7.0], CostSource::Measured)), "without a folder");
+        assert_eq!(
+            cached_or_measure(None, "a", || Some([7.0])),
+            Some(([7.0], CostSource::Measured)),
+            "without a folder"
+        );
     }
 
     #[test]

@@ -107,8 +107,7 @@ impl Cache {
             if !fs::metadata(existing).is_ok_and(|metadata| is_owned_by_user(&metadata)) {
                 return Err(unusable(existing, "belongs to another user; no cache is created in it"));
             }
-            create_private_folder(folder)
-                .map_err(|error| unusable(folder, &format!("cannot be created: {error}")))?;
+            create_private_folder(folder).map_err(|error| unusable(folder, &format!("cannot be created: {error}")))?;
         }
         let metadata = folder.symlink_metadata();
         let metadata = metadata.map_err(|error| unusable(folder, &format!("cannot be examined: {error}")))?;
@@ -428,7 +427,9 @@ mod tests {
         assert!(Cache::at(&cache.folder, MAX_FOLDER_BYTES).is_ok());
         let file = folder.path().join("file");
         fs::write(&file, "").unwrap();
-        assert!(Cache::at(&file, MAX_FOLDER_BYTES).is_err() && Cache::at(&file.join("below"), MAX_FOLDER_BYTES).is_err());
+        assert!(
+            Cache::at(&file, MAX_FOLDER_BYTES).is_err() && Cache::at(&file.join("below"), MAX_FOLDER_BYTES).is_err()
+        );
         if rustix::process::geteuid().is_root() {
             std::os::unix::fs::chown(&cache.folder, Some(65_534), None).unwrap();
             assert!(Cache::at(&cache.folder, MAX_FOLDER_BYTES).is_err(), "another's");

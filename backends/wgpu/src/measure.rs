@@ -17,7 +17,7 @@ impl KernelTimer {
     /// Loads a program like [`Device::load`](portcullis_core::device::Device::load).
     ///
     /// # Errors
-    /// As there.
+    /// As [`Device::load`](portcullis_core::device::Device::load).
     pub fn load(device: &WgpuDevice, program: &Arc<Program>) -> Result<KernelTimer, DeviceError> {
         Ok(KernelTimer(session::open(device.properties(), program, &LoadOptions::default())?))
     }

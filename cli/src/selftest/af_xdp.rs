@@ -1,7 +1,9 @@
 //! `portcullis selftest --af-xdp`: tests the AF_XDP modes of a network interface.
 
 use portcullis::packet_io::af_xdp::Steering;
-use portcullis_conformance::af_xdp::{self, FRAMES_PER_QUEUE, EXPERIMENTAL_ETHERTYPE, ModeCounters, Options, Outcome, Report};
+use portcullis_conformance::af_xdp::{
+    self, EXPERIMENTAL_ETHERTYPE, FRAMES_PER_QUEUE, ModeCounters, Options, Outcome, Report,
+};
 
 use super::Args;
 use crate::failure::{Failure, INTERRUPTED, WRONG};

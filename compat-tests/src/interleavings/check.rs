@@ -155,7 +155,8 @@ impl Check<'_> {
                     continue;
                 }
                 let made = [Insertion::Full, Insertion::Old, Insertion::New][result as usize];
-                if made == Insertion::Full && matches!(what, MapOperation::Insert | MapOperation::Count(_)) && !is_full {
+                if made == Insertion::Full && matches!(what, MapOperation::Insert | MapOperation::Count(_)) && !is_full
+                {
                     return Err(format!("{key:x?} was refused by a map that is not full"));
                 }
                 match *what {

@@ -1,4 +1,5 @@
-//! The OpenCL C 1.2 dialect; section numbers are those of the OpenCL 1.2 specification, revision 19.
+//! The OpenCL C 1.2 dialect; section numbers are those of the OpenCL 1.2 specification, revision
+//! 19.
 
 use naga::{Scalar, ScalarKind};
 

@@ -51,7 +51,9 @@ impl KernelTimer {
     pub fn time(&mut self, batch: Batch, rounds: u32) -> Result<(Duration, Batch), DeviceError> {
         self.0.with_uploaded(batch, |device, chunks| {
             timed(&device.gpu.clone(), rounds, |_| {
-                chunks.iter().try_for_each(|(chunk, buffers)| device.launch_kernel(chunk, buffers, 0, chunk.lanes()))
+                chunks
+                    .iter()
+                    .try_for_each(|(chunk, buffers)| device.launch_kernel(chunk, buffers, 0, chunk.invocations()))
             })
         })
     }

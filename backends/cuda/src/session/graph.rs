@@ -28,10 +28,10 @@ use crate::memory::SpanAddress;
 /// Chunks of a batch launched before the first is waited for.
 const MAX_CHUNKS_IN_FLIGHT: usize = 32;
 
-/// Most packets in a slot; larger batches take several.
+/// Maximum number of packets in a slot; larger batches take several.
 const PACKETS_PER_SLOT: usize = 16 << 10;
 
-/// Most bytes of a slot's packets.
+/// Maximum size in bytes of a slot's packets.
 const BYTES_PER_SLOT: u64 = 64 << 20;
 
 /// Launches a compiled filter through graphs.

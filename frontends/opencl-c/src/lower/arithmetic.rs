@@ -67,7 +67,11 @@ impl FunctionLowering<'_, '_> {
             }
             Expression::Compose { ty, components } => {
                 let others: Vec<Value> = components.iter().map(|&component| self.divisor(component)).collect();
-                if others == components { value } else { self.builder.add(Expression::Compose { ty, components: others }) }
+                if others == components {
+                    value
+                } else {
+                    self.builder.add(Expression::Compose { ty, components: others })
+                }
             }
             _ => value,
         }

@@ -183,8 +183,11 @@ impl FunctionLowering<'_, '_> {
                         Base::Argument(_, ty) => {
                             let base = self.lowering.ty(ty);
                             let inner = TypeInner::Pointer { base, space: AddressSpace::Function };
-                            let ty =
-                                self.lowering.module.types.insert(naga::Type { name: None, inner }, naga::Span::UNDEFINED);
+                            let ty = self
+                                .lowering
+                                .module
+                                .types
+                                .insert(naga::Type { name: None, inner }, naga::Span::UNDEFINED);
                             Some(self.argument(&local.name, ty))
                         }
                         _ => None,
@@ -315,7 +318,9 @@ impl FunctionLowering<'_, '_> {
         let lowered = self.lowering.specialize(&Specialization { function: id, shapes }, false)?;
         let has_result = !matches!(ty, Type::Void);
         self.builder.span = self.lowering.span(span);
-        let Some(result) = self.builder.call(lowered.handle, values, has_result) else { return Ok(LoweredValue::Nothing) };
+        let Some(result) = self.builder.call(lowered.handle, values, has_result) else {
+            return Ok(LoweredValue::Nothing);
+        };
         if !matches!(ty, Type::Pointer(_)) {
             return Ok(LoweredValue::Value(result));
         }

@@ -184,7 +184,9 @@ impl FunctionLowering<'_, '_> {
         let value = match scalar {
             Scalar::Float => self.builder.cast(value, ScalarKind::Uint, None),
             // The store truncates to its size.
-            Scalar::Char | Scalar::Short | Scalar::Int | Scalar::Bool => self.builder.cast(value, ScalarKind::Uint, Some(4)),
+            Scalar::Char | Scalar::Short | Scalar::Int | Scalar::Bool => {
+                self.builder.cast(value, ScalarKind::Uint, Some(4))
+            }
             _ => value,
         };
         self.call_intrinsic(Intrinsic::Store { size: scalar.size(), order: ByteOrder::Little }, vec![at, value]);

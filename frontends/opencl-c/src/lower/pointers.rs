@@ -110,7 +110,11 @@ impl FunctionLowering<'_, '_> {
                 Space::Constant => "into a table, which is `__constant`",
                 Space::Private => "to a local variable, which is `__private`",
             };
-            return self.lowering.fail(span, format!("this points {what}"), "the expected type has another address space");
+            return self.lowering.fail(
+                span,
+                format!("this points {what}"),
+                "the expected type has another address space",
+            );
         }
         Ok(())
     }
