@@ -28,7 +28,7 @@ struct Scenario {
     key: u32,
     /// Initial entries, and keys that were inserted and removed before.
     before: BTreeMap<Vec<u32>, u32>,
-    gone: Vec<Vec<u32>>,
+    removed: Vec<Vec<u32>>,
     packets: Vec<Vec<Call>>,
     order: Order,
     spurious_failures: usize,
@@ -41,7 +41,7 @@ impl Scenario {
             kind: MapKind::Hash,
             key,
             before: BTreeMap::new(),
-            gone: Vec::new(),
+            removed: Vec::new(),
             packets,
             order: Order::Relaxed,
             spurious_failures: 1,
@@ -65,7 +65,7 @@ impl Scenario {
         let program = program(&filter(self.kind, self.key, if self.kind == MapKind::Hash { 5 } else { 2 }));
         let map = &program.maps()[0];
         let mut table = Table::new(map, Vec::new());
-        self.gone.iter().for_each(|key| assert!(table.set(key, &[0]).is_ok() && table.remove(key)));
+        self.removed.iter().for_each(|key| assert!(table.set(key, &[0]).is_ok() && table.remove(key)));
         self.before.iter().for_each(|(key, value)| table.set(key, &[*value]).unwrap());
         let mut words = vec![0; Layout::of(map).words()];
         let (at, changed) = table.changes();
@@ -154,13 +154,13 @@ fn removals_and_insertions_are_linearizable() {
         let scenario = || Scenario::of(packets.clone());
         scenario().before(&[a]).holds(&format!("{what}, key present"));
         scenario().holds(&format!("{what}, key absent"));
-        Scenario { gone: vec![a.clone()], ..scenario() }.holds(&format!("{what}, key removed before"));
+        Scenario { removed: vec![a.clone()], ..scenario() }.holds(&format!("{what}, key removed before"));
     }
     // A removed key's slot is reused by that key only.
     let [a, b] = colliding_one_word_keys();
     for packets in [[(Insert, a.clone()), (Insert, a.clone())], [(Insert, a.clone()), (Insert, b.clone())]] {
         let packets = packets.map(|call| vec![call]).to_vec();
-        let scenario = Scenario { gone: vec![b.clone()], ..Scenario::of(packets.clone()) };
+        let scenario = Scenario { removed: vec![b.clone()], ..Scenario::of(packets.clone()) };
         scenario.holds(&format!("{packets:?}, {b:?} removed before"));
     }
     let scenario = Scenario::of(vec![vec![(Remove, a.clone())], vec![(Find, b.clone())]]).before(&[&a, &b]);

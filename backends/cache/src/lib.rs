@@ -430,6 +430,8 @@ mod tests {
         assert!(
             Cache::at(&file, MAX_FOLDER_BYTES).is_err() && Cache::at(&file.join("below"), MAX_FOLDER_BYTES).is_err()
         );
+        let error = Cache::at(&file.join("below"), MAX_FOLDER_BYTES).unwrap_err().to_string();
+        assert!(error.ends_with("below: cannot be created: Not a directory (os error 20)"), "{error}");
         if rustix::process::geteuid().is_root() {
             std::os::unix::fs::chown(&cache.folder, Some(65_534), None).unwrap();
             assert!(Cache::at(&cache.folder, MAX_FOLDER_BYTES).is_err(), "another's");

@@ -26,7 +26,7 @@ impl KernelTimer {
     /// a round, without transfers of descriptors or verdicts.
     ///
     /// # Errors
-    /// As those of a session.
+    /// As [`Session::run`](portcullis_core::device::Session::run).
     pub fn time(&mut self, batch: Batch, rounds: u32) -> Result<(Duration, Batch), DeviceError> {
         session::time_kernel(&mut self.0, batch, rounds)
     }

@@ -78,8 +78,8 @@ fn size(key: u32) -> usize {
 
 /// Encodes calls as a packet.
 pub fn packet(calls: &[Call]) -> Vec<u8> {
-    let words = calls.iter().flat_map(|(what, key)| {
-        let (number, amount) = match *what {
+    let words = calls.iter().flat_map(|(operation, key)| {
+        let (number, amount) = match *operation {
             MapOperation::Find => (0, 0),
             MapOperation::Insert => (1, 0),
             MapOperation::Remove => (2, 0),
@@ -144,10 +144,10 @@ impl Check<'_> {
         let mut events = Vec::new();
         // Removals may tear a value, so what remains may combine any of the updates.
         let calls = || self.packets.iter().flatten().filter(|(_, other)| other == key);
-        let torn = calls().any(|(what, _)| *what == MapOperation::Remove);
+        let torn = calls().any(|(operation, _)| *operation == MapOperation::Remove);
         for (calls, (_, bytes)) in self.packets.iter().zip(&outcome.packets) {
             let mut own = Vec::new();
-            for (at, (what, other)) in calls.iter().enumerate() {
+            for (at, (operation, other)) in calls.iter().enumerate() {
                 let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap_or_default());
                 let at = at * size(self.map.key);
                 let (result, value) = (word(at), word(at + 4));
@@ -155,11 +155,13 @@ impl Check<'_> {
                     continue;
                 }
                 let made = [Insertion::Full, Insertion::Old, Insertion::New][result as usize];
-                if made == Insertion::Full && matches!(what, MapOperation::Insert | MapOperation::Count(_)) && !is_full
+                if made == Insertion::Full
+                    && matches!(operation, MapOperation::Insert | MapOperation::Count(_))
+                    && !is_full
                 {
                     return Err(format!("{key:x?} was refused by a map that is not full"));
                 }
-                match *what {
+                match *operation {
                     MapOperation::Find => own.extend([Event::Find(result == 1), Event::Read(value)]),
                     MapOperation::Remove => own.push(Event::Remove(result == 1)),
                     MapOperation::Insert => own.push(Event::Insert(made)),
@@ -180,7 +182,7 @@ impl Check<'_> {
         if torn {
             let all = before.unwrap_or(0)
                 | calls()
-                    .map(|(what, _)| if let MapOperation::Count(amount) = what { *amount } else { 0 })
+                    .map(|(operation, _)| if let MapOperation::Count(amount) = operation { *amount } else { 0 })
                     .fold(0, |all, amount| all | amount);
             if after.unwrap_or(0) & !all != 0 {
                 return Err(format!("{key:x?} has the value {after:?}, which no order of additions gives"));

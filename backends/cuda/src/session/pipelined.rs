@@ -119,10 +119,10 @@ impl PipelinedLauncher {
         let mut arguments: Vec<*mut c_void> = arguments.collect();
         let kernel = &self.loaded.kernel;
         // SAFETY: the arguments are those that the C writer has listed, an address or a word each.
-        // The kernel stays within its buffers whatever the filter does: its invocations end before
-        // number `first + count`, and the slot has descriptors, metadata and verdicts for the
-        // packets of all of them. It accesses packets within their bytes and rooms, which lie in
-        // the slot or in the batch's span (`BatchCutter::cut_batch`, `Batch::from_frames`,
+        // The kernel stays within its buffers whatever the filter does: invocations from number
+        // `first + count` on do nothing, and the slot has descriptors, metadata and verdicts for
+        // the packets of those before. It accesses packets within their bytes and rooms, which lie
+        // in the slot or in the batch's span (`BatchCutter::cut_batch`, `Batch::from_frames`,
         // `plan::cut`), and the `OVERREAD_BYTES` bytes after. Indices into the filter's own arrays
         // are clamped. The slot belongs to the session until the launch was waited for
         // (`Launcher`).

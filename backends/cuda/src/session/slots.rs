@@ -23,7 +23,7 @@ use crate::memory::{Buffer, DeviceMemory, HostMemory, SpanAddress, ensure_capaci
 
 /// Size of a request's header: the address of the arena if the packets are in device memory, else 0
 /// (a little-endian double word), then the number of packets, the launch's first packet and its
-/// number of packets, then three unused words.
+/// number of packets (words), then three unused words.
 pub(crate) const HEADER_SIZE: usize = 32;
 
 /// Rounds up to the alignment of each section of a request or response.
