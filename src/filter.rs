@@ -1,4 +1,4 @@
-//! The front door: a filter from a file or text, loaded on a device, run over packets.
+//! The high-level API: a filter from a file or text, loaded on a device, run over packets.
 //!
 //! ```
 //! use portcullis::{Device, Filter, Verdict};
@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn each_language_comes_through_the_front_door() {
+    fn each_language_comes_through_the_high_level_api() {
         let wgsl = Filter::wgsl("fn xdp_filter(pkt: u32) -> u32 { return XDP_TX; }");
         let c = Filter::opencl_c("uint xdp_filter(__global uchar *pkt, uint len) { return XDP_TX; }");
         // `ret #262144`: every packet matches.

@@ -33,7 +33,7 @@ const PASS: Duration = Duration::from_millis(40);
 /// Measured passes per device; the rate is their median.
 const PASSES: usize = 5;
 
-/// Most copies of the sample in a pass: 100,000 packets.
+/// Maximum number of copies of the sample in a pass: 100,000 packets.
 const MAX_COPIES: u32 = 25;
 
 /// Size of the global header of a classic capture, in bytes.

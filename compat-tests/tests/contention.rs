@@ -6,7 +6,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use portcullis::packet_io::synth::Random;
-use portcullis_compat_tests::interleavings::check::{Call, What, filter, memory, packet};
+use portcullis_compat_tests::interleavings::check::{Call, MapOperation, check_memory, filter, packet};
 use portcullis_compat_tests::{devices, texts};
 use portcullis_core::device::{Device, DeviceKind, LoadOptions, Session};
 use portcullis_core::map::layout::{HEADER_CLAIMED, HEADER_REMOVED, KEY_WORD_WRITTEN, Layout, STATE_PRESENT};
@@ -14,7 +14,7 @@ use portcullis_core::map::{Declaration, MapKind, rows};
 use portcullis_core::packet::Batch;
 use portcullis_core::program::Program;
 
-use What::{Count, Find, Insert, Remove};
+use MapOperation::{Count, Find, Insert, Remove};
 
 /// Returns a key of `words` words that differs from the others in its last word alone.
 fn key(number: u32, words: u32) -> Vec<u32> {
@@ -40,8 +40,8 @@ struct KeyHistory {
 }
 
 impl KeyHistory {
-    fn record(&mut self, what: What, result: u32, value: u32) {
-        let to = match (what, result) {
+    fn record(&mut self, operation: MapOperation, result: u32, value: u32) {
+        let to = match (operation, result) {
             (Find, 0) => &mut self.missed,
             (Find, _) => &mut self.found,
             (Remove, 0) => &mut self.not_removed,
@@ -51,7 +51,7 @@ impl KeyHistory {
             (Insert | Count(_), _) => &mut self.made,
         };
         *to += 1;
-        if matches!(what, Count(_)) && result > 0 {
+        if matches!(operation, Count(_)) && result > 0 {
             self.counted.push(value);
         }
     }
@@ -100,9 +100,9 @@ fn run(
     for calls in calls.chunks(size) {
         let packets: Vec<Vec<u8>> = calls.iter().map(|call| packet(std::slice::from_ref(call))).collect();
         let done = session.run(Batch::from_packets(&packets).unwrap()).unwrap();
-        for ((what, key), packet) in calls.iter().zip(done.batch.packets()) {
+        for ((operation, key), packet) in calls.iter().zip(done.batch.packets()) {
             let (result, value) = first_result(packet);
-            seen.entry(key.clone()).or_default().record(*what, result, value);
+            seen.entry(key.clone()).or_default().record(*operation, result, value);
         }
     }
     (seen, session.map_words(0).unwrap())
@@ -111,7 +111,7 @@ fn run(
 /// Checks the history of every key and the map's memory, and that the map is full if an insertion
 /// failed. Returns the number of entries.
 fn check(map: &Declaration, (seen, words): (BTreeMap<Vec<u32>, KeyHistory>, Vec<u32>)) -> usize {
-    memory(map, &words).unwrap_or_else(|wrong| panic!("{wrong}"));
+    check_memory(map, &words).unwrap_or_else(|wrong| panic!("{wrong}"));
     let mut after: BTreeMap<_, _> = rows(map, &words).into_iter().map(|row| (row.key, row.value[0])).collect();
     let entries = after.len();
     let is_full = words[HEADER_CLAIMED as usize] >= Layout::of(map).max_claimed;
@@ -272,8 +272,8 @@ fn keys_are_inserted_and_removed_within_a_batch() {
                 let mut random = Random::new(u64::from(keys), 0);
                 let calls: Vec<Call> = (0..1500)
                     .map(|_| {
-                        let what = random.pick(&[Find, Insert, Remove, Remove, Count(1)]);
-                        (what, key(random.below(keys), words))
+                        let operation = random.pick(&[Find, Insert, Remove, Remove, Count(1)]);
+                        (operation, key(random.below(keys), words))
                     })
                     .collect();
                 check(&program.maps()[0], run(device, &program, &calls, calls.len()));

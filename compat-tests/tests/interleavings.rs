@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use portcullis_compat_tests::interleavings::check::{Call, Check, What, filter, packet};
+use portcullis_compat_tests::interleavings::check::{Call, Check, MapOperation, filter, packet};
 use portcullis_compat_tests::interleavings::memory::Order;
 use portcullis_compat_tests::interleavings::{Case, Fault, explore};
 use portcullis_core::diagnostics::Source;
@@ -14,7 +14,7 @@ use portcullis_core::map::{MapKind, Table};
 use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_wgsl as wgsl;
 
-use What::{Count, Find, Insert, Remove};
+use MapOperation::{Count, Find, Insert, Remove};
 
 fn program(text: &str) -> Arc<Program> {
     let program = wgsl::compile(&Source::new("interleavings.wgsl", text), &ProgramOptions::default());
@@ -28,7 +28,7 @@ struct Scenario {
     key: u32,
     /// Initial entries, and keys that were inserted and removed before.
     before: BTreeMap<Vec<u32>, u32>,
-    gone: Vec<Vec<u32>>,
+    removed: Vec<Vec<u32>>,
     packets: Vec<Vec<Call>>,
     order: Order,
     spurious_failures: usize,
@@ -41,7 +41,7 @@ impl Scenario {
             kind: MapKind::Hash,
             key,
             before: BTreeMap::new(),
-            gone: Vec::new(),
+            removed: Vec::new(),
             packets,
             order: Order::Relaxed,
             spurious_failures: 1,
@@ -65,7 +65,7 @@ impl Scenario {
         let program = program(&filter(self.kind, self.key, if self.kind == MapKind::Hash { 5 } else { 2 }));
         let map = &program.maps()[0];
         let mut table = Table::new(map, Vec::new());
-        self.gone.iter().for_each(|key| assert!(table.set(key, &[0]).is_ok() && table.remove(key)));
+        self.removed.iter().for_each(|key| assert!(table.set(key, &[0]).is_ok() && table.remove(key)));
         self.before.iter().for_each(|(key, value)| table.set(key, &[*value]).unwrap());
         let mut words = vec![0; Layout::of(map).words()];
         let (at, changed) = table.changes();
@@ -85,7 +85,7 @@ impl Scenario {
         let states = explore(&case, |outcome| {
             outcomes += 1;
             if wrong.is_none() {
-                wrong = check.outcome(outcome).err();
+                wrong = check.check_outcome(outcome).err();
             }
         });
         let states = states.map_err(|waits| format!("packet {} waits: {:?}", waits.packet, waits.last))?;
@@ -141,7 +141,8 @@ fn a_key_is_inserted_once_into_one_slot() {
 #[test]
 fn removals_and_insertions_are_linearizable() {
     let a = &colliding_keys(2)[0];
-    let calls = |whats: &[What]| whats.iter().map(|what| (*what, a.clone())).collect::<Vec<_>>();
+    let calls =
+        |operations: &[MapOperation]| operations.iter().map(|operation| (*operation, a.clone())).collect::<Vec<_>>();
     for packets in [
         vec![calls(&[Remove]), calls(&[Insert])],
         vec![calls(&[Remove]), calls(&[Count(1)])],
@@ -153,13 +154,13 @@ fn removals_and_insertions_are_linearizable() {
         let scenario = || Scenario::of(packets.clone());
         scenario().before(&[a]).holds(&format!("{what}, key present"));
         scenario().holds(&format!("{what}, key absent"));
-        Scenario { gone: vec![a.clone()], ..scenario() }.holds(&format!("{what}, key removed before"));
+        Scenario { removed: vec![a.clone()], ..scenario() }.holds(&format!("{what}, key removed before"));
     }
     // A removed key's slot is reused by that key only.
     let [a, b] = colliding_one_word_keys();
     for packets in [[(Insert, a.clone()), (Insert, a.clone())], [(Insert, a.clone()), (Insert, b.clone())]] {
         let packets = packets.map(|call| vec![call]).to_vec();
-        let scenario = Scenario { gone: vec![b.clone()], ..Scenario::of(packets.clone()) };
+        let scenario = Scenario { removed: vec![b.clone()], ..Scenario::of(packets.clone()) };
         scenario.holds(&format!("{packets:?}, {b:?} removed before"));
     }
     let scenario = Scenario::of(vec![vec![(Remove, a.clone())], vec![(Find, b.clone())]]).before(&[&a, &b]);

@@ -20,7 +20,7 @@ use portcullis_core::program::ProgramOptions;
 use portcullis_cpu::Cpu;
 use portcullis_wgsl as wgsl;
 
-/// Environment variable with the number of packets, which must exceed [`SETTLED`].
+/// Environment variable with the number of packets, which must exceed [`WARM_UP_PACKETS`].
 const COUNT: &str = "PORTCULLIS_SOAK_PACKETS";
 
 /// Number of connections that a batch opens; the next batch closes them.
@@ -28,25 +28,26 @@ const CONNECTIONS: u32 = 1024;
 
 /// A segment: TCP flags, whether the server sends it, and whether it must pass. Half of the
 /// connections end with FINs, the others with a RST, after which no packet passes.
-type Sent = (u8, bool, bool);
-const OPENING: [Sent; 4] = [(SYN, false, true), (SYN | ACK, true, true), (ACK, false, true), (PSH | ACK, false, true)];
-const CLOSING: [[Sent; 4]; 2] = [
+type Segment = (u8, bool, bool);
+const OPENING: [Segment; 4] =
+    [(SYN, false, true), (SYN | ACK, true, true), (ACK, false, true), (PSH | ACK, false, true)];
+const CLOSING: [[Segment; 4]; 2] = [
     [(FIN | ACK, false, true), (FIN | ACK, true, true), (ACK, false, true), (ACK, true, true)],
     [(RST | ACK, true, true), (ACK, false, false), (ACK, true, false), (FIN | ACK, false, false)],
 ];
 
 /// Number of packets after which the map has evicted entries several times.
-const SETTLED: u64 = 5_000_000;
+const WARM_UP_PACKETS: u64 = 5_000_000;
 
 /// Maximum growth in bytes of the memory in use after that.
-const GROWTH: u64 = 2 << 20;
+const MAX_MEMORY_GROWTH: u64 = 2 << 20;
 
 /// Returns a batch's packets in order: index of the connection in its batch, whether the previous
 /// batch opened it, and the segment.
-fn plan() -> Vec<(u32, bool, Sent)> {
+fn plan() -> Vec<(u32, bool, Segment)> {
     let of = |number: u32| {
-        let opening = OPENING.map(|sent| (number, false, sent));
-        opening.into_iter().chain(CLOSING[number as usize % 2].map(|sent| (number, true, sent)))
+        let opening = OPENING.map(|segment| (number, false, segment));
+        opening.into_iter().chain(CLOSING[number as usize % 2].map(|segment| (number, true, segment)))
     };
     (0..CONNECTIONS).flat_map(of).collect()
 }
@@ -68,7 +69,7 @@ fn memory_use_stays_constant() {
 
     let plan = plan();
     let [client, server] = ["10.0.0.0:40000", "192.0.2.1:443"].map(|end| end.parse().unwrap());
-    let frame = |&(_, _, (flags, back, _)): &(u32, bool, Sent)| {
+    let frame = |&(_, _, (flags, back, _)): &(u32, bool, Segment)| {
         let (from, to) = if back { (server, client) } else { (client, server) };
         Frame::tcp(from, to, flags, [1, 1], b"").bytes()
     };
@@ -92,26 +93,26 @@ fn memory_use_stays_constant() {
             assert_eq!(*action == 2, passes, "packet {index} of batch {round}, connection {number}");
         }
         batch = done.batch;
-        if round == SETTLED / plan.len() as u64 {
+        if round == WARM_UP_PACKETS / plan.len() as u64 {
             settled = peak_memory();
         }
     }
-    assert!(settled > 0, "more than {SETTLED} packets are needed");
+    assert!(settled > 0, "more than {WARM_UP_PACKETS} packets are needed");
     let (seconds, end) = (started.elapsed().as_secs_f64(), peak_memory());
     let words = session.map_words(0).unwrap();
     let map = &program.maps()[0];
     let connections = rows(map, &words).len();
     let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
     println!(
-        "{} packets of {} connections in {seconds:.1} s; {connections} are in the map; peak memory {:.1} MiB, {:.1} after {SETTLED}",
+        "{} packets of {} connections in {seconds:.1} s; {connections} are in the map; peak memory {:.1} MiB, {:.1} after {WARM_UP_PACKETS}",
         batches * plan.len() as u64,
         batches * u64::from(CONNECTIONS),
         mib(end),
         mib(settled)
     );
     assert!(
-        end <= settled + GROWTH,
-        "memory grows: {:.1} MiB after {SETTLED} packets, {:.1} in the end",
+        end <= settled + MAX_MEMORY_GROWTH,
+        "memory grows: {:.1} MiB after {WARM_UP_PACKETS} packets, {:.1} in the end",
         mib(settled),
         mib(end)
     );

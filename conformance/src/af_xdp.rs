@@ -16,10 +16,10 @@ use serde::Serialize;
 
 /// EtherType of test frames: one for local experiments (IEEE 802), to which no kernel or router
 /// replies.
-pub const EXPERIMENT: u16 = 0x88b5;
+pub const EXPERIMENTAL_ETHERTYPE: u16 = 0x88b5;
 
 /// Number of test frames transmitted per queue.
-pub const COPIES: usize = 64;
+pub const FRAMES_PER_QUEUE: usize = 64;
 
 /// Packets per batch.
 const BATCH: usize = 64;
@@ -40,12 +40,12 @@ pub struct Options {
     /// The interface and its queues.
     pub port: PortSpec,
     /// Packets to receive; all of them are passed to the kernel's stack. If `None`, only frames of
-    /// [`EXPERIMENT`] are received, and dropped.
+    /// [`EXPERIMENTAL_ETHERTYPE`] are received, and dropped.
     pub take: Option<Steering>,
     /// How long to receive in each mode.
     pub time: Duration,
-    /// Whether to transmit frames of [`EXPERIMENT`], [`COPIES`] per queue, from the interface's MAC
-    /// address to itself.
+    /// Whether to transmit frames of [`EXPERIMENTAL_ETHERTYPE`], [`FRAMES_PER_QUEUE`] per queue,
+    /// from the interface's MAC address to itself.
     pub send: bool,
 }
 
@@ -67,7 +67,8 @@ pub struct Report {
     /// Description of the packets that were received.
     pub taken: String,
     /// Results by mode.
-    pub ways: Vec<ModeReport>,
+    #[serde(rename = "ways")]
+    pub modes: Vec<ModeReport>,
     /// Difference from the state before the test; `None` if there is none.
     pub changed: Option<String>,
 }
@@ -89,7 +90,7 @@ pub struct ModeReport {
 #[serde(tag = "outcome", rename_all = "snake_case")]
 pub enum Outcome {
     /// The mode works.
-    Ran(Numbers),
+    Ran(ModeCounters),
     /// The driver or the kernel does not support the mode.
     NotOffered {
         /// Message of the driver or the kernel.
@@ -104,7 +105,7 @@ pub enum Outcome {
 
 /// Counters of a mode's run.
 #[derive(Debug, Clone, Serialize)]
-pub struct Numbers {
+pub struct ModeCounters {
     /// Queues, each of which had a socket.
     pub queues: Vec<u32>,
     /// Time spent receiving, in seconds.
@@ -131,7 +132,7 @@ pub struct Numbers {
     pub frames_missing: i64,
 }
 
-impl Numbers {
+impl ModeCounters {
     /// Whether all frames are accounted for and every transmission completed.
     pub fn is_good(&self) -> bool {
         self.frames_missing == 0 && self.not_completed == 0
@@ -139,16 +140,16 @@ impl Numbers {
 }
 
 impl Report {
-    /// Whether at least one mode is offered, every mode offered works, and the interface is
-    /// restored.
+    /// Returns whether the interface passed: at least one mode is offered, every mode offered
+    /// works, and the interface is restored.
     pub fn passed(&self) -> bool {
-        let good = |way: &ModeReport| match &way.outcome {
+        let is_good = |mode: &ModeReport| match &mode.outcome {
             Outcome::Ran(numbers) => numbers.is_good(),
             Outcome::NotOffered { .. } => true,
             Outcome::Failed { .. } => false,
         };
-        let ran = |way: &ModeReport| matches!(way.outcome, Outcome::Ran(_));
-        self.ways.iter().all(good) && self.ways.iter().any(ran) && self.changed.is_none()
+        let ran = |mode: &ModeReport| matches!(mode.outcome, Outcome::Ran(_));
+        self.modes.iter().all(is_good) && self.modes.iter().any(ran) && self.changed.is_none()
     }
 }
 
@@ -170,7 +171,7 @@ pub fn run(options: &Options, stop: &CancelToken, observe: &mut dyn FnMut(&str))
         has_link: before.has_link,
         loses_vlan_tags: before.loses_vlan_tags(),
         taken: options.take.as_ref().map_or_else(|| "none".to_owned(), ToString::to_string),
-        ways: Vec::new(),
+        modes: Vec::new(),
         changed: None,
     };
     for (mode, copying) in
@@ -181,17 +182,17 @@ pub fn run(options: &Options, stop: &CancelToken, observe: &mut dyn FnMut(&str))
         }
         let zero_copy = copying == CopyMode::ZeroCopy;
         observe(&format!("{} mode, {}", mode.name(), if zero_copy { "zero copy" } else { "copied" }));
-        let outcome = match attempt(options, &before, mode, copying, stop) {
+        let outcome = match test_mode(options, &before, mode, copying, stop) {
             Ok(numbers) => Outcome::Ran(numbers),
             Err(ModeError::Open(error)) if affects_every_mode(&error) => return Err(error),
             Err(ModeError::Open(error)) => refused(&error),
-            Err(trouble) => Outcome::Failed { reason: trouble.to_string() },
+            Err(error) => Outcome::Failed { reason: error.to_string() },
         };
-        report.ways.push(ModeReport { mode: mode.name(), zero_copy, outcome });
+        report.modes.push(ModeReport { mode: mode.name(), zero_copy, outcome });
         // The driver may have reset the interface; every mode starts from the same state.
         wait_for_link(&before, stop);
     }
-    report.changed = changed(&before, program_before);
+    report.changed = describe_change(&before, program_before);
     Ok(report)
 }
 
@@ -203,7 +204,7 @@ enum ModeError {
     #[error(transparent)]
     Live(#[from] LiveError),
     #[error("its thread died (a fault of this program; please report it)")]
-    Died,
+    Panicked,
 }
 
 /// Classifies the error of opening a port in a mode.
@@ -228,22 +229,22 @@ fn affects_every_mode(error: &XdpError) -> bool {
     }
 }
 
-fn attempt(
+fn test_mode(
     options: &Options,
     before: &Interface,
     mode: Mode,
     copying: CopyMode,
     stop: &CancelToken,
-) -> Result<Numbers, ModeError> {
-    let rules = format!("ethertype/{EXPERIMENT:#06x}");
-    let nothing = || Steering::Only(rules.parse().expect("a rule"));
+) -> Result<ModeCounters, ModeError> {
+    let rules = format!("ethertype/{EXPERIMENTAL_ETHERTYPE:#06x}");
+    let experimental_only = || Steering::Only(rules.parse().expect("a rule"));
     let mut run = af_xdp::open(&af_xdp::Options {
         ports: vec![options.port.clone()],
         by_interface: false,
         redirect: Vec::new(),
         stack: options.take.as_ref().map(|_| StackDevice::Auto),
         lanes: LaneLayout::PerQueue,
-        steer: options.take.clone().unwrap_or_else(nothing),
+        steer: options.take.clone().unwrap_or_else(experimental_only),
         mode: Some(mode),
         copying,
         busy_poll: None,
@@ -254,10 +255,10 @@ fn attempt(
         frames: af_xdp::Options::FRAMES,
     })?;
     wait_for_link(before, stop);
-    let arrived = || arrived(&before.name).unwrap_or(0);
+    let arrived = || read_arrived_packets(&before.name).unwrap_or(0);
     let (begun, arrived_before) = (Instant::now(), arrived());
     let sent = match (options.send, before.mac) {
-        (true, Some(mac)) => run.send(&frame(mac), COPIES),
+        (true, Some(mac)) => run.send(&frame(mac), FRAMES_PER_QUEUE),
         _ => 0,
     };
     let verdict = if options.take.is_some() { Action::Pass } else { Action::Drop };
@@ -273,25 +274,27 @@ fn attempt(
         seconds = begun.elapsed().as_secs_f64();
         run.detach();
         end.cancel();
-        threads.into_iter().try_for_each(|thread| thread.join().map_err(|_| ModeError::Died)?.map_err(ModeError::from))
+        threads
+            .into_iter()
+            .try_for_each(|thread| thread.join().map_err(|_| ModeError::Panicked)?.map_err(ModeError::from))
     });
     let arrived = arrived().saturating_sub(arrived_before);
     let received: Vec<_> = lanes.iter_mut().map(|lane| lane.receiver.received()).collect();
     let passed = lanes.iter().map(|lane| lane.executor.executed().of(Action::Pass)).sum();
     driven?;
     drop(lanes);
-    Ok(numbers(&run, (seconds, arrived, sent, passed), &received))
+    Ok(collect_counters(&run, (seconds, arrived, sent, passed), &received))
 }
 
-fn numbers(
+fn collect_counters(
     run: &AfXdp,
     (seconds, arrived, sent, passed): (f64, u64, u64, u64),
     received: &[portcullis_io::live::ReceivedCounts],
-) -> Numbers {
+) -> ModeCounters {
     let sum = |of: fn(&portcullis_io::live::ReceivedCounts) -> u64| received.iter().map(of).sum::<u64>();
     let frames = run.frame_audit.frames();
     let packets = sum(|it| it.packets);
-    Numbers {
+    ModeCounters {
         queues: run.ports.iter().flat_map(|port| port.queues.iter().copied()).collect(),
         seconds,
         arrived,
@@ -320,8 +323,8 @@ fn drive(lane: &mut Lane, verdict: Action, end: &CancelToken) -> Result<(), Live
         lane.executor.poll()?;
         if end.is_cancelled() {
             let since = ending.get_or_insert_with(Instant::now).elapsed();
-            let has_left = !lane.executor.is_busy() || since > TRANSMIT_TIMEOUT;
-            if packets == 0 && since > RECEIVE_GRACE && has_left || since > 2 * TRANSMIT_TIMEOUT {
+            let is_drained = !lane.executor.is_busy() || since > TRANSMIT_TIMEOUT;
+            if packets == 0 && since > RECEIVE_GRACE && is_drained || since > 2 * TRANSMIT_TIMEOUT {
                 return Ok(());
             }
         }
@@ -334,7 +337,7 @@ fn drive(lane: &mut Lane, verdict: Action, end: &CancelToken) -> Result<(), Live
 /// Returns a frame from the interface to itself, which a switch does not forward, since it arrives
 /// at the port of its destination.
 fn frame(mac: [u8; 6]) -> Vec<u8> {
-    let mut frame = [&mac[..], &mac, &EXPERIMENT.to_be_bytes(), b"portcullis selftest"].concat();
+    let mut frame = [&mac[..], &mac, &EXPERIMENTAL_ETHERTYPE.to_be_bytes(), b"portcullis selftest"].concat();
     // Minimum length of an Ethernet frame, without its checksum.
     frame.resize(60, 0);
     frame
@@ -351,7 +354,7 @@ fn wait_for_link(before: &Interface, stop: &CancelToken) {
 
 /// Returns the number of packets that have arrived at an interface: its second column in `dev`
 /// (proc_net(5)).
-fn arrived(interface: &str) -> Option<u64> {
+fn read_arrived_packets(interface: &str) -> Option<u64> {
     // The file of this thread's network namespace.
     let table = std::fs::read_to_string("/proc/thread-self/net/dev").ok()?;
     let mut numbers =
@@ -360,7 +363,7 @@ fn arrived(interface: &str) -> Option<u64> {
 }
 
 /// Returns how an interface differs from its state before the test.
-fn changed(before: &Interface, program_before: Option<u32>) -> Option<String> {
+fn describe_change(before: &Interface, program_before: Option<u32>) -> Option<String> {
     let now = match Interface::find(&before.name) {
         Ok(now) => now,
         Err(error) => return Some(error.to_string()),
@@ -387,13 +390,16 @@ mod tests {
             has_link: true,
             loses_vlan_tags: false,
             taken: "none".into(),
-            ways: outcomes.into_iter().map(|outcome| ModeReport { mode: "native", zero_copy: true, outcome }).collect(),
+            modes: outcomes
+                .into_iter()
+                .map(|outcome| ModeReport { mode: "native", zero_copy: true, outcome })
+                .collect(),
             changed: None,
         }
     }
 
     fn ran(not_completed: u64, frames_missing: i64) -> Outcome {
-        Outcome::Ran(Numbers {
+        Outcome::Ran(ModeCounters {
             queues: vec![0],
             seconds: 1.0,
             arrived: 0,
@@ -426,6 +432,6 @@ mod tests {
 
     #[test]
     fn packets_that_arrived_at_the_loopback_interface_are_counted() {
-        assert!(arrived("lo").is_some() && arrived("l").is_none());
+        assert!(read_arrived_packets("lo").is_some() && read_arrived_packets("l").is_none());
     }
 }

@@ -12,7 +12,7 @@ const FILL: u8 = 0xa5;
 /// Detects writes outside the packets of an arena.
 #[derive(Debug)]
 pub struct GuardedArena {
-    home: Receiver<Arena>,
+    returned_arenas: Receiver<Arena>,
     /// Byte ranges that a device may write, ascending.
     allowed: Vec<std::ops::Range<usize>>,
 }
@@ -45,15 +45,15 @@ impl GuardedArena {
         for (packet, d) in packets.iter().zip(&descriptors) {
             arena[d.offset as usize..][..packet.bytes.len()].copy_from_slice(&packet.bytes);
         }
-        let (sender, home) = channel();
-        let mut carver = BatchCutter::new(arena, Some(sender));
+        let (sender, returned_arenas) = channel();
+        let mut cutter = BatchCutter::new(arena, Some(sender));
         let mut batches = Vec::new();
         for (packets, descriptors) in packets.chunks(size).zip(descriptors.chunks(size)) {
             let metadata = packets.iter().map(|p| p.metadata).collect();
-            let batch = carver.cut_batch(descriptors.to_vec(), metadata, room);
+            let batch = cutter.cut_batch(descriptors.to_vec(), metadata, room);
             batches.push(batch.expect("descriptors are ascending, disjoint and inside the arena"));
         }
-        Ok((batches, GuardedArena { home, allowed }))
+        Ok((batches, GuardedArena { returned_arenas, allowed }))
     }
 
     /// Returns the offset of the first byte outside all packets that was written to.
@@ -61,7 +61,7 @@ impl GuardedArena {
     /// # Panics
     /// If a batch still exists, since only its holder may access its memory.
     pub fn stray_write(self) -> Option<usize> {
-        let arena = self.home.try_recv().expect("every batch has been dropped");
+        let arena = self.returned_arenas.try_recv().expect("every batch has been dropped");
         let mut from = 0;
         let end = arena.len();
         for range in self.allowed.into_iter().chain(std::iter::once(end..end)) {

@@ -126,12 +126,12 @@ impl Netlink {
     /// Requests one object and returns the first answer's body.
     pub(crate) fn query(&mut self, kind: u16, message: &Message) -> io::Result<Vec<u8>> {
         self.send(kind, libc::NLM_F_ACK, message)?;
-        let mut buffer = None;
+        let mut body = None;
         self.receive_answers(|it| {
-            buffer.get_or_insert(it.body.to_vec());
+            body.get_or_insert(it.body.to_vec());
             Ok(())
         })?;
-        buffer.ok_or_else(|| io::Error::other("the kernel has no answer"))
+        body.ok_or_else(|| io::Error::other("the kernel has no answer"))
     }
 
     /// Requests a dump and passes each answer's body to `each`.
@@ -178,22 +178,22 @@ impl Netlink {
             if length == 0 {
                 return Err(io::Error::other("the kernel has no answer"));
             }
-            for buffer in Messages(&self.buffer[..length]) {
+            for answer in Messages(&self.buffer[..length]) {
                 // Late answer to an earlier request whose reading was abandoned.
-                if buffer.sequence != self.sequence {
+                if answer.sequence != self.sequence {
                     continue;
                 }
-                match i32::from(buffer.kind) {
+                match i32::from(answer.kind) {
                     // `struct nlmsgerr`: the error (0 for success), then the request.
                     libc::NLMSG_ERROR | libc::NLMSG_DONE => {
-                        let error = buffer.body.first_chunk().map_or(0, |word| i32::from_ne_bytes(*word));
+                        let error = answer.body.first_chunk().map_or(0, |word| i32::from_ne_bytes(*word));
                         return match error {
                             0 => Ok(()),
                             error => Err(io::Error::from_raw_os_error(error.wrapping_neg())),
                         };
                     }
                     libc::NLMSG_NOOP | libc::NLMSG_OVERRUN => {}
-                    _ => each(buffer)?,
+                    _ => each(answer)?,
                 }
             }
         }
@@ -283,8 +283,8 @@ mod tests {
     #[test]
     fn the_loopback_interface_is_found_and_an_unknown_one_is_enodev() {
         let mut netlink = Netlink::open(0).unwrap();
-        let buffer = netlink.query(libc::RTM_GETLINK, &Message::link(1, 0, 0)).unwrap();
-        assert!(attributes(&buffer[LINK_HEADER..]).any(|it| it == (libc::IFLA_IFNAME, b"lo\0")));
+        let link = netlink.query(libc::RTM_GETLINK, &Message::link(1, 0, 0)).unwrap();
+        assert!(attributes(&link[LINK_HEADER..]).any(|it| it == (libc::IFLA_IFNAME, b"lo\0")));
         let mut seen = 0;
         netlink.dump(libc::RTM_GETLINK, &Message::link(0, 0, 0), |_| seen += 1).unwrap();
         assert!(seen >= 1);

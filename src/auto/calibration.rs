@@ -102,7 +102,7 @@ impl CalibrationStore {
 
     /// A store that keeps nothing.
     pub fn disabled() -> CalibrationStore {
-        CalibrationStore(Err(CacheError { path: Default::default(), reason: "caching is disabled" }))
+        CalibrationStore(Err(CacheError { path: Default::default(), reason: "caching is disabled".into() }))
     }
 
     /// A store in this cache.
@@ -219,7 +219,7 @@ mod tests {
         let whole = std::fs::read(&file).unwrap();
         std::fs::write(&file, &whole[..whole.len() - 3]).unwrap();
         let message = store.get(&key, &ids).unwrap_err().to_string();
-        assert!(message.contains("is damaged, or somebody else's") && message.contains(".bin"), "{message}");
+        assert!(message.contains("is damaged, or its key differs") && message.contains(".bin"), "{message}");
 
         // Intact files with unusable content.
         let cache = Cache::at(&at, 1 << 20).unwrap();

@@ -13,7 +13,7 @@ use std::path::Path;
 const MAX_COLUMNS: usize = 100;
 
 /// First words of a rustdoc that only make sense after the item's name or the item before.
-const OPENINGS: [&str; 16] = [
+const OPENINGS: [&str; 17] = [
     "It",
     "The same",
     "What there is",
@@ -30,7 +30,11 @@ const OPENINGS: [&str; 16] = [
     "Whether it",
     "Judges",
     "The session's",
+    "Most",
 ];
+
+/// Beginnings that one of [`OPENINGS`] matches but that stand by themselves.
+const DEFENDED_OPENINGS: [&str; 1] = ["Most significant"];
 
 /// Type names that do not say what the type is, one a line.
 const VAGUE_NAMES: &str = include_str!("prose/vague_names.txt");
@@ -117,6 +121,7 @@ fn check_rust(path: &str, text: &str, all: &mut Vec<Violation>) {
         let doc = trimmed.strip_prefix("///").or_else(|| trimmed.strip_prefix("//!"));
         if let Some(doc) = doc.filter(|_| !is_in_doc)
             && let Some(opening) = OPENINGS.iter().find(|opening| opens_with(doc.trim_start(), opening))
+            && !DEFENDED_OPENINGS.iter().any(|defended| opens_with(doc.trim_start(), defended))
         {
             find(format!("documentation opens with `{opening}`: name the thing"));
         }
@@ -272,6 +277,8 @@ mod tests {
         let text = "/// It.\nstruct A;\n/// Items in the queue.\nstruct B;\n/// Releases frames.\n/// It never blocks.\nfn c() {}\n";
         assert_eq!(messages("a.rs", text), [(1, "documentation opens with `It`: name the thing".into())]);
         assert_eq!(messages("a.rs", "//! What there is of it.\n").len(), 1);
+        assert_eq!(messages("a.rs", "/// Most packets of a batch.\n").len(), 1);
+        assert!(messages("a.rs", "/// Most significant word first.\n").is_empty());
         assert!(messages("a.rs", "// It is a comment, not documentation.\n").is_empty());
     }
 

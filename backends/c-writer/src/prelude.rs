@@ -137,6 +137,8 @@ impl Writer<'_> {
         }
     }
 
+    /// Writes the load function `name`, which checks bounds.
+    ///
     /// Memory safety: the bytes lie in the packet, or, for a near load, at most
     /// [`READABLE_PAST_END`] after its first byte, which is never past the arena's end.
     fn load(&mut self, name: &str, size: u32, order: ByteOrder, near: bool) -> String {
@@ -181,7 +183,8 @@ impl Writer<'_> {
         text
     }
 
-    /// Loads a whole word for any size, without a branch.
+    /// Writes the load function `name`, which checks bounds: it loads a whole word for any size,
+    /// without a branch.
     ///
     /// Memory safety: the word of a near load ends at most [`READABLE_PAST_END`], a multiple of 4,
     /// after the packet's first byte. Another's starts in the packet, or at its first byte.

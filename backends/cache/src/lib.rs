@@ -7,7 +7,8 @@
 //! - a file is written under a temporary name and renamed, so it is either complete or absent;
 //! - an entry contains its whole key and a checksum: a truncated file, or one with another key, is
 //!   not an entry;
-//! - the files of a folder take at most [`LIMIT`] bytes; the least recently used are deleted first.
+//! - the files of a folder take at most [`MAX_FOLDER_BYTES`] bytes; the least recently used are
+//!   deleted first.
 //!
 //! [`costs`] measures what moving bytes costs, and caches that too.
 #![deny(unsafe_code)]
@@ -22,15 +23,15 @@ use std::time::SystemTime;
 
 pub mod costs;
 
-/// Most bytes that the files of one folder take together.
-pub const LIMIT: u64 = 64 << 20;
+/// Maximum total size of a folder's files, in bytes.
+pub const MAX_FOLDER_BYTES: u64 = 64 << 20;
 
 /// Environment variable that names the folder of all caches instead of the system's. If it is
 /// empty, nothing is cached.
-pub const FOLDER: &str = "PORTCULLIS_CACHE";
+pub const FOLDER_ENV: &str = "PORTCULLIS_CACHE";
 
 const MAGIC: &[u8; 16] = b"portcullis cache";
-const SUFFIX: &str = "bin";
+const ENTRY_EXTENSION: &str = "bin";
 
 /// Why a cache, or an entry of it, is unusable.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,13 +39,13 @@ pub struct CacheError {
     /// The folder or file; empty if the system names none.
     pub path: PathBuf,
     /// The problem with it.
-    pub reason: &'static str,
+    pub reason: String,
 }
 
 impl fmt::Display for CacheError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.path.as_os_str().is_empty() {
-            true => f.write_str(self.reason),
+            true => f.write_str(&self.reason),
             false => write!(f, "{}: {}", self.path.display(), self.reason),
         }
     }
@@ -71,26 +72,25 @@ impl Cache {
     /// # Errors
     /// [`CacheError`] if it is unusable.
     pub fn try_open(kind: &str) -> Result<Cache, CacheError> {
-        let unusable = |path: PathBuf, reason| CacheError { path, reason };
-        let base = match std::env::var_os(FOLDER) {
+        let unusable = |path: PathBuf, reason: &str| CacheError { path, reason: reason.into() };
+        let base = match std::env::var_os(FOLDER_ENV) {
             Some(folder) if folder.is_empty() => {
-                return Err(unusable(PathBuf::new(), "PORTCULLIS_CACHE is empty, so nothing is kept"));
+                return Err(unusable(PathBuf::new(), "PORTCULLIS_CACHE is empty, which disables the cache"));
             }
             Some(folder) => PathBuf::from(folder),
             None => match system_folder() {
                 Some(folder) => folder.join("portcullis"),
                 None => {
-                    let reason = "there is no folder for what users keep: neither HOME nor PORTCULLIS_CACHE names one";
-                    return Err(unusable(PathBuf::new(), reason));
+                    return Err(unusable(PathBuf::new(), "no cache folder: set HOME or PORTCULLIS_CACHE"));
                 }
             },
         };
         // A relative path would depend on the working directory (XDG Base Directory Specification,
         // "Basics").
         if !base.is_absolute() {
-            return Err(unusable(base, "the folder of PORTCULLIS_CACHE must be named from the root on"));
+            return Err(unusable(base, "PORTCULLIS_CACHE must be an absolute path"));
         }
-        Cache::at(&base.join(kind), LIMIT)
+        Cache::at(&base.join(kind), MAX_FOLDER_BYTES)
     }
 
     /// Opens a cache in this folder, of at most `limit` bytes, creating it if necessary.
@@ -98,22 +98,23 @@ impl Cache {
     /// # Errors
     /// [`CacheError`] if it cannot be created, or others may access it.
     pub fn at(folder: &Path, limit: u64) -> Result<Cache, CacheError> {
-        let unusable = |path: &Path, reason| CacheError { path: path.to_path_buf(), reason };
-        let there = folder.ancestors().find(|folder| folder.symlink_metadata().is_ok());
-        let there = there.ok_or_else(|| unusable(folder, "no folder above it is there"))?;
-        if there != folder {
+        let unusable = |path: &Path, reason: &str| CacheError { path: path.to_path_buf(), reason: reason.into() };
+        let existing = folder.ancestors().find(|folder| folder.symlink_metadata().is_ok());
+        let existing = existing.ok_or_else(|| unusable(folder, "none of its parent folders exists"))?;
+        if existing != folder {
             // Create nothing in another user's folder: with that user's HOME it would be in the way
             // there.
-            if !fs::metadata(there).is_ok_and(|metadata| owned(&metadata)) {
-                return Err(unusable(there, "is not this user's, so nothing is made in it"));
+            if !fs::metadata(existing).is_ok_and(|metadata| is_owned_by_user(&metadata)) {
+                return Err(unusable(existing, "belongs to another user; no cache is created in it"));
             }
-            make(folder).map_err(|_| unusable(folder, "cannot be made"))?;
+            create_private_folder(folder).map_err(|error| unusable(folder, &format!("cannot be created: {error}")))?;
         }
-        let metadata = folder.symlink_metadata().map_err(|_| unusable(folder, "cannot be looked at"))?;
+        let metadata = folder.symlink_metadata();
+        let metadata = metadata.map_err(|error| unusable(folder, &format!("cannot be examined: {error}")))?;
         match () {
-            () if !metadata.is_dir() => Err(unusable(folder, "is no folder")),
-            () if !owned(&metadata) => Err(unusable(folder, "is not this user's")),
-            () if !private(&metadata) => Err(unusable(folder, "others may enter it (mode 0700 is needed)")),
+            () if !metadata.is_dir() => Err(unusable(folder, "is not a folder")),
+            () if !is_owned_by_user(&metadata) => Err(unusable(folder, "belongs to another user")),
+            () if !is_private(&metadata) => Err(unusable(folder, "others may enter it (mode 0700 is needed)")),
             () => Ok(Cache { folder: folder.to_path_buf(), limit }),
         }
     }
@@ -129,13 +130,13 @@ impl Cache {
     /// [`CacheError`] if there is a file but it is unusable.
     pub fn try_get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, CacheError> {
         let path = self.path(key);
-        let unusable = |reason| CacheError { path: path.clone(), reason };
+        let unusable = |reason: &str| CacheError { path: path.clone(), reason: reason.into() };
         // Links and pipes are not entries, and opening a pipe may block.
         match path.symlink_metadata() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Ok(metadata) if metadata.is_file() => {}
-            Ok(_) => return Err(unusable("is no file")),
-            Err(_) => return Err(unusable("cannot be looked at")),
+            Ok(_) => return Err(unusable("is not a regular file")),
+            Err(error) => return Err(unusable(&format!("cannot be examined: {error}"))),
         }
         let read = || -> io::Result<(File, Vec<u8>)> {
             let mut file = File::open(&path)?;
@@ -143,8 +144,8 @@ impl Cache {
             (&mut file).take(self.limit).read_to_end(&mut bytes)?;
             Ok((file, bytes))
         };
-        let (file, bytes) = read().map_err(|_| unusable("cannot be read"))?;
-        let entry = decode(&bytes, key).ok_or_else(|| unusable("is damaged, or somebody else's"))?.to_vec();
+        let (file, bytes) = read().map_err(|error| unusable(&format!("cannot be read: {error}")))?;
+        let entry = decode(&bytes, key).ok_or_else(|| unusable("is damaged, or its key differs"))?.to_vec();
         // Marks the entry as recently used.
         let _ = file.set_modified(SystemTime::now());
         Ok(Some(entry))
@@ -180,7 +181,7 @@ impl Cache {
     fn make_room(&self, wanted: u64, new: &Path) {
         let files = fs::read_dir(&self.folder).into_iter().flatten().flatten().filter_map(|entry| {
             // Other files in the folder belong to somebody else.
-            let metadata = entry.metadata().ok().filter(|it| it.is_file() && is_ours(&entry.file_name()))?;
+            let metadata = entry.metadata().ok().filter(|it| it.is_file() && is_cache_file_name(&entry.file_name()))?;
             let used = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
             (entry.path() != new).then(|| (used, metadata.len(), entry.path()))
         });
@@ -198,16 +199,16 @@ impl Cache {
     }
 
     fn path(&self, key: &[u8]) -> PathBuf {
-        self.folder.join(format!("{:016x}.{SUFFIX}", fnv(key)))
+        self.folder.join(format!("{:016x}.{ENTRY_EXTENSION}", fnv(key)))
     }
 }
 
 /// Whether this crate gives files such names: `HASH.bin`, `PROCESS-NUMBER.tmp`.
-fn is_ours(name: &OsStr) -> bool {
+fn is_cache_file_name(name: &OsStr) -> bool {
     let Some((stem, suffix)) = name.to_str().and_then(|name| name.split_once('.')) else { return false };
     let all = |text: &str, is: fn(&u8) -> bool| !text.is_empty() && text.as_bytes().iter().all(is);
     match (suffix, stem.split_once('-')) {
-        (SUFFIX, None) => stem.len() == 16 && all(stem, |c| c.is_ascii_digit() || (b'a'..=b'f').contains(c)),
+        (ENTRY_EXTENSION, None) => stem.len() == 16 && all(stem, |c| c.is_ascii_digit() || (b'a'..=b'f').contains(c)),
         ("tmp", Some((process, number))) => all(process, u8::is_ascii_digit) && all(number, u8::is_ascii_digit),
         _ => false,
     }
@@ -225,7 +226,7 @@ fn system_folder() -> Option<PathBuf> {
     }
 }
 
-fn make(folder: &Path) -> io::Result<()> {
+fn create_private_folder(folder: &Path) -> io::Result<()> {
     let mut builder = fs::DirBuilder::new();
     builder.recursive(true);
     #[cfg(unix)]
@@ -234,25 +235,25 @@ fn make(folder: &Path) -> io::Result<()> {
 }
 
 #[cfg(unix)]
-fn owned(metadata: &fs::Metadata) -> bool {
+fn is_owned_by_user(metadata: &fs::Metadata) -> bool {
     use std::os::unix::fs::MetadataExt;
     metadata.uid() == rustix::process::geteuid().as_raw()
 }
 
 #[cfg(unix)]
-fn private(metadata: &fs::Metadata) -> bool {
+fn is_private(metadata: &fs::Metadata) -> bool {
     use std::os::unix::fs::MetadataExt;
     metadata.mode() & 0o077 == 0
 }
 
 /// On other systems the user's folder is private by its place.
 #[cfg(not(unix))]
-fn owned(_: &fs::Metadata) -> bool {
+fn is_owned_by_user(_: &fs::Metadata) -> bool {
     true
 }
 
 #[cfg(not(unix))]
-fn private(_: &fs::Metadata) -> bool {
+fn is_private(_: &fs::Metadata) -> bool {
     true
 }
 
@@ -307,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_put_in_comes_out() {
+    fn entries_are_returned_as_stored() {
         let (_folder, cache) = fresh();
         assert_eq!((cache.get(b"key"), cache.try_get(b"key")), (None, Ok(None)));
         assert!(cache.put(b"key", b"value") && cache.put(b"other", b""));
@@ -316,11 +317,11 @@ mod tests {
         assert!(cache.put(b"key", b"another"));
         assert_eq!(cache.get(b"key").unwrap(), b"another");
         let names = fs::read_dir(&cache.folder).unwrap().map(|entry| entry.unwrap().path());
-        assert!(names.into_iter().all(|path| path.extension().unwrap() == SUFFIX));
+        assert!(names.into_iter().all(|path| path.extension().unwrap() == ENTRY_EXTENSION));
     }
 
     #[test]
-    fn a_damaged_file_is_no_entry() {
+    fn damaged_files_are_rejected() {
         let (_folder, cache) = fresh();
         assert!(cache.put(b"key", b"some value"));
         let whole = fs::read(cache.path(b"key")).unwrap();
@@ -334,7 +335,7 @@ mod tests {
             fs::write(cache.path(b"key"), &bytes).unwrap();
             assert_eq!(cache.get(b"key"), None, "byte {at}");
             let said = cache.try_get(b"key").unwrap_err().to_string();
-            assert_eq!(said, format!("{}: is damaged, or somebody else's", cache.path(b"key").display()));
+            assert_eq!(said, format!("{}: is damaged, or its key differs", cache.path(b"key").display()));
         }
         // An entry with another key under this name, as after a hash collision.
         fs::write(cache.path(b"key"), encode(b"yek", b"some value")).unwrap();
@@ -344,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn the_folder_is_bounded_and_what_was_used_stays() {
+    fn least_recently_used_entries_are_evicted() {
         let (_folder, cache) = fresh();
         let value = vec![7; 20_000];
         for key in [b"1", b"2", b"3"] {
@@ -386,7 +387,7 @@ mod tests {
 
     #[test]
     #[cfg(unix)]
-    fn what_is_no_file_is_no_entry() {
+    fn links_and_pipes_are_rejected() {
         let (folder, cache) = fresh();
         assert!(cache.put(b"key", b"value"));
         let elsewhere = folder.path().join("elsewhere");
@@ -417,20 +418,24 @@ mod tests {
         assert_eq!(mode(&cache.path(b"key")), 0o600);
         let link = folder.path().join("link");
         symlink(&cache.folder, &link).unwrap();
-        assert!(Cache::at(&link, LIMIT).is_err(), "a link");
+        assert!(Cache::at(&link, MAX_FOLDER_BYTES).is_err(), "a link");
         for open in [0o750, 0o701, 0o777] {
             fs::set_permissions(&cache.folder, fs::Permissions::from_mode(open)).unwrap();
-            assert!(Cache::at(&cache.folder, LIMIT).is_err(), "{open:o}");
+            assert!(Cache::at(&cache.folder, MAX_FOLDER_BYTES).is_err(), "{open:o}");
         }
         fs::set_permissions(&cache.folder, fs::Permissions::from_mode(0o700)).unwrap();
-        assert!(Cache::at(&cache.folder, LIMIT).is_ok());
+        assert!(Cache::at(&cache.folder, MAX_FOLDER_BYTES).is_ok());
         let file = folder.path().join("file");
         fs::write(&file, "").unwrap();
-        assert!(Cache::at(&file, LIMIT).is_err() && Cache::at(&file.join("below"), LIMIT).is_err());
+        assert!(
+            Cache::at(&file, MAX_FOLDER_BYTES).is_err() && Cache::at(&file.join("below"), MAX_FOLDER_BYTES).is_err()
+        );
+        let error = Cache::at(&file.join("below"), MAX_FOLDER_BYTES).unwrap_err().to_string();
+        assert!(error.ends_with("below: cannot be created: Not a directory (os error 20)"), "{error}");
         if rustix::process::geteuid().is_root() {
             std::os::unix::fs::chown(&cache.folder, Some(65_534), None).unwrap();
-            assert!(Cache::at(&cache.folder, LIMIT).is_err(), "another's");
-            assert!(Cache::at(&cache.folder.join("below"), LIMIT).is_err(), "in another's");
+            assert!(Cache::at(&cache.folder, MAX_FOLDER_BYTES).is_err(), "another's");
+            assert!(Cache::at(&cache.folder.join("below"), MAX_FOLDER_BYTES).is_err(), "in another's");
         }
     }
 }

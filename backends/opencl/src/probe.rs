@@ -20,9 +20,9 @@ const GUARANTEED_BUFFER_SIZE: u64 = 1 << 20;
 
 #[cfg(target_os = "linux")]
 const NO_LOADER: &str = "no OpenCL on this machine: install ocl-icd-libopencl1 and the OpenCL driver of your GPU's \
-     vendor, or pocl-opencl-icd, which needs no GPU (Debian's package names";
+     vendor, or pocl-opencl-icd, which needs no GPU (Debian's package names)";
 #[cfg(not(target_os = "linux"))]
-const NO_LOADER: &str = "no OpenCL on this machine: install the driver of your GPU's vendor (";
+const NO_LOADER: &str = "no OpenCL on this machine: install the driver of your GPU's vendor";
 
 #[cfg(target_os = "linux")]
 const NO_DRIVER: &str = "OpenCL's loader is installed, but no driver: install that of your GPU's vendor, or \
@@ -37,7 +37,7 @@ const NO_DRIVER: &str = "OpenCL's loader is installed, but no driver: install th
 /// [`DeviceError::Missing`] if there is none; the text says what to install.
 pub fn probe() -> Result<Vec<OpenClDevice>, DeviceError> {
     if let Err(reason) = loader::library() {
-        return Err(DeviceError::Missing(format!("{NO_LOADER}; {reason})")));
+        return Err(DeviceError::Missing(format!("{NO_LOADER}: {reason}")));
     }
     // One thread at a time: drivers initialise themselves at the first call, not always
     // thread-safely (PoCL 3.1 with ocl-icd 2.3).

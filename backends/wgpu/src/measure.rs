@@ -17,7 +17,7 @@ impl KernelTimer {
     /// Loads a program like [`Device::load`](portcullis_core::device::Device::load).
     ///
     /// # Errors
-    /// As there.
+    /// As [`Device::load`](portcullis_core::device::Device::load).
     pub fn load(device: &WgpuDevice, program: &Arc<Program>) -> Result<KernelTimer, DeviceError> {
         Ok(KernelTimer(session::open(device.properties(), program, &LoadOptions::default())?))
     }
@@ -26,7 +26,7 @@ impl KernelTimer {
     /// a round, without transfers of descriptors or verdicts.
     ///
     /// # Errors
-    /// As those of a session.
+    /// As [`Session::run`](portcullis_core::device::Session::run).
     pub fn time(&mut self, batch: Batch, rounds: u32) -> Result<(Duration, Batch), DeviceError> {
         session::time_kernel(&mut self.0, batch, rounds)
     }

@@ -1,7 +1,9 @@
 //! `portcullis selftest --af-xdp`: tests the AF_XDP modes of a network interface.
 
 use portcullis::packet_io::af_xdp::Steering;
-use portcullis_conformance::af_xdp::{self, COPIES, EXPERIMENT, Numbers, Options, Outcome, Report};
+use portcullis_conformance::af_xdp::{
+    self, EXPERIMENTAL_ETHERTYPE, FRAMES_PER_QUEUE, ModeCounters, Options, Outcome, Report,
+};
 
 use super::Args;
 use crate::failure::{Failure, INTERRUPTED, WRONG};
@@ -33,7 +35,7 @@ pub fn run(args: &Args, interface: &str) -> Result<(), Failure> {
         ));
     }
     out::note(&format!("{name}: the driver may reset the interface for each mode, and lose the link for some seconds"));
-    let mut observe = |way: &str| out::note(&format!("{name}: testing {way}"));
+    let mut observe = |mode: &str| out::note(&format!("{name}: testing {mode}"));
     let report = af_xdp::run(&options, &interrupt.stop, &mut observe).map_err(|e| Failure::Wrong(e.to_string()))?;
     let json = serde_json::to_string_pretty(&report).expect("a report serialises") + "\n";
     let is_whole = !interrupt.stop.is_cancelled();
@@ -53,18 +55,18 @@ fn text(report: &Report, options: &Options, is_whole: bool) -> String {
     let head = ["mode", "frames", "queues", "arrived", "received", "rate", "dropped", "passed", "sent", "missing"];
     let mut rows = vec![head.map(String::from).to_vec()];
     let mut remarks = Vec::new();
-    for way in &report.ways {
-        let frames = if way.zero_copy { "zero copy" } else { "copied" };
-        let mut row = vec![way.mode.to_owned(), frames.to_owned()];
-        match &way.outcome {
+    for mode_report in &report.modes {
+        let frames = if mode_report.zero_copy { "zero copy" } else { "copied" };
+        let mut row = vec![mode_report.mode.to_owned(), frames.to_owned()];
+        match &mode_report.outcome {
             Outcome::Ran(numbers) => row.extend(cells(numbers)),
             Outcome::NotOffered { reason } => {
                 row.push("unsupported".into());
-                remarks.push(format!("{} mode, {frames}: {reason}", way.mode));
+                remarks.push(format!("{} mode, {frames}: {reason}", mode_report.mode));
             }
             Outcome::Failed { reason } => {
                 row.push("failed".into());
-                remarks.push(format!("{} mode, {frames}: {reason}", way.mode));
+                remarks.push(format!("{} mode, {frames}: {reason}", mode_report.mode));
             }
         }
         row.resize(head.len(), String::new());
@@ -76,17 +78,17 @@ fn text(report: &Report, options: &Options, is_whole: bool) -> String {
     }
     text += &match &options.take {
         None => format!(
-            "received: only frames of EtherType {EXPERIMENT:#06x}; --only RULES or --all receives others, \
+            "received: only frames of EtherType {EXPERIMENTAL_ETHERTYPE:#06x}; --only RULES or --all receives others, \
              and returns them to the kernel's stack\n"
         ),
         Some(steer) => format!("received, and returned to the kernel's stack: {steer}\n"),
     };
-    let ran = |way: &af_xdp::ModeReport| matches!(&way.outcome, Outcome::Ran(numbers) if numbers.sent > 0);
+    let ran = |mode: &af_xdp::ModeReport| matches!(&mode.outcome, Outcome::Ran(numbers) if numbers.sent > 0);
     text += &match options.send {
-        true if !report.ways.iter().any(ran) => "sent: nothing, as no mode worked\n".to_owned(),
+        true if !report.modes.iter().any(ran) => "sent: nothing, as no mode worked\n".to_owned(),
         false => "sent: nothing; --send sends some frames from each queue to the interface itself\n".to_owned(),
         true => format!(
-            "sent: {COPIES} frames out of each queue, of EtherType {EXPERIMENT:#06x}, to the interface itself\n"
+            "sent: {FRAMES_PER_QUEUE} frames out of each queue, of EtherType {EXPERIMENTAL_ETHERTYPE:#06x}, to the interface itself\n"
         ),
     };
     if report.loses_vlan_tags {
@@ -107,8 +109,8 @@ fn text(report: &Report, options: &Options, is_whole: bool) -> String {
 }
 
 /// Formats the cells of a row, from the queues on.
-fn cells(numbers: &Numbers) -> [String; 8] {
-    let Numbers { queues, arrived, received, mpps, dropped_by_kernel, passed, sent, .. } = numbers;
+fn cells(numbers: &ModeCounters) -> [String; 8] {
+    let ModeCounters { queues, arrived, received, mpps, dropped_by_kernel, passed, sent, .. } = numbers;
     let queues: Vec<String> = queues.iter().map(u32::to_string).collect();
     let grouped = |number: &u64| out::grouped(*number);
     let sent = match numbers.not_completed {

@@ -18,7 +18,7 @@ use super::Outcome;
 
 /// Operation on a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum What {
+pub enum MapOperation {
     /// Looks the key up and reads its value.
     Find,
     /// Inserts the key.
@@ -30,7 +30,7 @@ pub enum What {
 }
 
 /// A packet's call: an operation and its key.
-pub type Call = (What, Vec<u32>);
+pub type Call = (MapOperation, Vec<u32>);
 
 /// Returns the filter that makes the calls, for keys of `key` words.
 pub fn filter(kind: MapKind, key: u32, entries: u32) -> String {
@@ -78,12 +78,12 @@ fn size(key: u32) -> usize {
 
 /// Encodes calls as a packet.
 pub fn packet(calls: &[Call]) -> Vec<u8> {
-    let words = calls.iter().flat_map(|(what, key)| {
-        let (number, amount) = match *what {
-            What::Find => (0, 0),
-            What::Insert => (1, 0),
-            What::Remove => (2, 0),
-            What::Count(amount) => (3, amount),
+    let words = calls.iter().flat_map(|(operation, key)| {
+        let (number, amount) = match *operation {
+            MapOperation::Find => (0, 0),
+            MapOperation::Insert => (1, 0),
+            MapOperation::Remove => (2, 0),
+            MapOperation::Count(amount) => (3, amount),
         };
         [number, amount].into_iter().chain(key.iter().copied())
     });
@@ -123,20 +123,20 @@ impl Check<'_> {
     ///
     /// # Errors
     /// A description of the first fault found.
-    pub fn outcome(&self, outcome: &Outcome) -> Result<(), String> {
+    pub fn check_outcome(&self, outcome: &Outcome) -> Result<(), String> {
         let words = &outcome.maps[0];
-        memory(self.map, words)?;
+        check_memory(self.map, words)?;
         let after: BTreeMap<Vec<u32>, u32> =
             rows(self.map, words).into_iter().map(|row| (row.key, row.value[0])).collect();
         let called = self.packets.iter().flatten().map(|(_, key)| key);
         for key in called.chain(self.before.keys()).chain(after.keys()).collect::<BTreeSet<_>>() {
-            self.key(key, outcome, words, after.get(key).copied())?;
+            self.check_key(key, outcome, words, after.get(key).copied())?;
         }
         Ok(())
     }
 
     /// Checks that some order of the calls explains what happened to a key.
-    fn key(&self, key: &[u32], outcome: &Outcome, words: &[u32], after: Option<u32>) -> Result<(), String> {
+    fn check_key(&self, key: &[u32], outcome: &Outcome, words: &[u32], after: Option<u32>) -> Result<(), String> {
         if after != Table::new(self.map, words.to_vec()).get(key).map(|value| value[0]) {
             return Err(format!("{key:x?} is present but was not found"));
         }
@@ -144,10 +144,10 @@ impl Check<'_> {
         let mut events = Vec::new();
         // Removals may tear a value, so what remains may combine any of the updates.
         let calls = || self.packets.iter().flatten().filter(|(_, other)| other == key);
-        let torn = calls().any(|(what, _)| *what == What::Remove);
+        let torn = calls().any(|(operation, _)| *operation == MapOperation::Remove);
         for (calls, (_, bytes)) in self.packets.iter().zip(&outcome.packets) {
             let mut own = Vec::new();
-            for (at, (what, other)) in calls.iter().enumerate() {
+            for (at, (operation, other)) in calls.iter().enumerate() {
                 let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap_or_default());
                 let at = at * size(self.map.key);
                 let (result, value) = (word(at), word(at + 4));
@@ -155,15 +155,18 @@ impl Check<'_> {
                     continue;
                 }
                 let made = [Insertion::Full, Insertion::Old, Insertion::New][result as usize];
-                if made == Insertion::Full && matches!(what, What::Insert | What::Count(_)) && !is_full {
+                if made == Insertion::Full
+                    && matches!(operation, MapOperation::Insert | MapOperation::Count(_))
+                    && !is_full
+                {
                     return Err(format!("{key:x?} was refused by a map that is not full"));
                 }
-                match *what {
-                    What::Find => own.extend([Event::Find(result == 1), Event::Read(value)]),
-                    What::Remove => own.push(Event::Remove(result == 1)),
-                    What::Insert => own.push(Event::Insert(made)),
-                    What::Count(_) if made == Insertion::Full => own.push(Event::Insert(made)),
-                    What::Count(amount) => own.extend([Event::Insert(made), Event::Add(amount, value)]),
+                match *operation {
+                    MapOperation::Find => own.extend([Event::Find(result == 1), Event::Read(value)]),
+                    MapOperation::Remove => own.push(Event::Remove(result == 1)),
+                    MapOperation::Insert => own.push(Event::Insert(made)),
+                    MapOperation::Count(_) if made == Insertion::Full => own.push(Event::Insert(made)),
+                    MapOperation::Count(amount) => own.extend([Event::Insert(made), Event::Add(amount, value)]),
                 }
             }
             // A packet that does not find the key reads zero.
@@ -179,7 +182,7 @@ impl Check<'_> {
         if torn {
             let all = before.unwrap_or(0)
                 | calls()
-                    .map(|(what, _)| if let What::Count(amount) = what { *amount } else { 0 })
+                    .map(|(operation, _)| if let MapOperation::Count(amount) = operation { *amount } else { 0 })
                     .fold(0, |all, amount| all | amount);
             if after.unwrap_or(0) & !all != 0 {
                 return Err(format!("{key:x?} has the value {after:?}, which no order of additions gives"));
@@ -194,14 +197,14 @@ impl Check<'_> {
     }
 }
 
-/// Checks the words of a map whose entries have all been used since it was created or last made
-/// room.
+/// Checks the words of a map whose entries have all been used since it was created or last
+/// compacted.
 ///
 /// # Errors
 /// A description of the first fault found.
-pub fn memory(map: &Declaration, words: &[u32]) -> Result<(), String> {
+pub fn check_memory(map: &Declaration, words: &[u32]) -> Result<(), String> {
     let layout = Layout::of(map);
-    let (mut keys, mut gone) = (BTreeSet::new(), 0);
+    let (mut keys, mut removed) = (BTreeSet::new(), 0);
     for place in 0..layout.slots {
         let place = &words[layout.slot_offset(place)..layout.slot_offset(place + 1)];
         let key = &place[..stored_key_words(map.key) as usize];
@@ -218,7 +221,7 @@ pub fn memory(map: &Declaration, words: &[u32]) -> Result<(), String> {
         if ![STATE_PRESENT, STATE_REMOVED].contains(&state) {
             return Err(format!("a slot has a key and the state {state}"));
         }
-        gone += u32::from(state == STATE_REMOVED);
+        removed += u32::from(state == STATE_REMOVED);
         if let Some(stamp) = layout.stamp
             && state == STATE_PRESENT
             && place[stamp as usize] != words[HEADER_GENERATION as usize]
@@ -226,10 +229,10 @@ pub fn memory(map: &Declaration, words: &[u32]) -> Result<(), String> {
             return Err("an entry that was used is not stamped".into());
         }
     }
-    let (taken, removed) = (words[HEADER_CLAIMED as usize], words[HEADER_REMOVED as usize]);
-    if (taken as usize, removed) != (keys.len(), gone) {
+    let (header_claimed, header_removed) = (words[HEADER_CLAIMED as usize], words[HEADER_REMOVED as usize]);
+    if (header_claimed as usize, header_removed) != (keys.len(), removed) {
         return Err(format!(
-            "the header counts {taken} slots and {removed} removed keys, but there are {} and {gone}",
+            "the header counts {header_claimed} slots and {header_removed} removed keys, but there are {} and {removed}",
             keys.len()
         ));
     }

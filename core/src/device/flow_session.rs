@@ -3,9 +3,9 @@
 //! A first kernel, the classifier, computes the flow id of each packet (a hash of what `xdp_flow`
 //! returns). A second session then runs the filter and keeps packets with equal ids in order.
 //!
-//! A lane takes all packets of a flow, so a batch dominated by one (elephant) flow runs on a single
-//! lane. Such batches go to another device ([`LoadOptions::elephant_flow_device`]), and the maps
-//! move along.
+//! A kernel invocation takes all packets of a flow, so one invocation filters most of a batch that
+//! one (elephant) flow dominates. Such batches go to another device
+//! ([`LoadOptions::elephant_flow_device`]), and the maps move along.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -165,7 +165,7 @@ impl<S: OrderedSession> FlowSession<S> {
 
 /// Estimates the number of packets of the largest flow.
 fn largest_flow(flow_ids: &[u32]) -> usize {
-    // Count by the highest bits of the id, by which lanes tell flows apart too.
+    // Count by the highest bits of the id, by which kernel invocations tell flows apart too.
     const BITS: u32 = 12;
     let mut counts = vec![0_usize; 1 << BITS];
     flow_ids.iter().for_each(|id| counts[(id >> (FLOW_BITS - BITS)) as usize & ((1 << BITS) - 1)] += 1);
@@ -260,7 +260,7 @@ mod tests {
         let large = |count, of_one| {
             largest_flow(&flow_ids(count, of_one)) > MIN_ELEPHANT_PACKETS.max(count as usize / MIN_ELEPHANT_SHARE)
         };
-        assert!(!large(1000, 100), "a lane filters so few packets quickly");
+        assert!(!large(1000, 100), "an invocation filters so few packets quickly");
         assert!(large(2000, 90) && large(100_000, 90) && large(1_000_000, 3));
         assert!(!large(2000, 20) && !large(100_000, 1) && !large(1_000_000, 0));
     }

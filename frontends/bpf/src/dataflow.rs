@@ -8,7 +8,7 @@ use super::instruction::{Alu, Op, Operand, Register};
 /// Upper bound of each register's value.
 pub(super) type UpperBounds = [u32; Register::COUNT];
 
-/// Number of times that a block's bounds may grow predecessors growing ones are widened to
+/// Number of times that a block's bounds may grow before those that still grow are widened to
 /// `u32::MAX`.
 const WIDENING_DELAY: u8 = 8;
 

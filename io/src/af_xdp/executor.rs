@@ -1,4 +1,5 @@
-//! The executor of an AF_XDP lane.
+//! Applies verdicts to the packets of an AF_XDP lane: drops them, transmits them on a port, or
+//! injects them into the kernel's stack.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -19,7 +20,7 @@ pub(crate) type SharedTx = Arc<Mutex<Tx>>;
 #[derive(Debug, Clone)]
 pub(crate) enum StackOutput {
     /// They are dropped.
-    Nowhere,
+    Disabled,
     /// Transmitted into a veth pair.
     Port(SharedTx),
     /// Written to a TAP interface.
@@ -30,7 +31,7 @@ pub(crate) enum StackOutput {
 #[derive(Debug, Default)]
 pub(crate) struct LaneOutputs {
     /// For TX: the ingress port, for each of the lane's queues.
-    pub back: Vec<SharedTx>,
+    pub tx_by_queue: Vec<SharedTx>,
     /// For redirects: the port of each target.
     pub redirect: Vec<(u32, SharedTx)>,
     /// For PASS: the path into the kernel's stack, for each of the lane's queues.
@@ -68,7 +69,7 @@ pub(crate) struct XdpExecutor {
     completes_checksums: bool,
     outputs: Vec<Output>,
     /// Index of the TX output for each of the lane's queues.
-    back: Vec<usize>,
+    tx_by_queue: Vec<usize>,
     stack: Vec<Destination>,
     taps: Vec<Arc<StackInjector>>,
     redirect: Vec<(u32, usize)>,
@@ -99,10 +100,10 @@ impl XdpExecutor {
             outputs.push(Output { port, action, max_length, multi_buffer, out: TxBatch::default() });
             outputs.len() - 1
         };
-        let back = lane_outputs.back.into_iter().map(|port| add_output(port, Action::Tx)).collect();
+        let tx_by_queue = lane_outputs.tx_by_queue.into_iter().map(|port| add_output(port, Action::Tx)).collect();
         let mut taps = Vec::new();
         let stack = lane_outputs.stack.into_iter().map(|path| match path {
-            StackOutput::Nowhere => Destination::Dropped,
+            StackOutput::Disabled => Destination::Dropped,
             StackOutput::Port(port) => Destination::Output(add_output(port, Action::Pass)),
             StackOutput::Tap(tap) => {
                 taps.push(tap);
@@ -121,7 +122,7 @@ impl XdpExecutor {
             lane,
             completes_checksums,
             outputs,
-            back,
+            tx_by_queue,
             stack,
             taps,
             redirect,
@@ -142,7 +143,7 @@ impl XdpExecutor {
                 Destination::Dropped => Err(Loss::NoStack),
                 output => Ok(output),
             },
-            Verdict::Tx => Ok(Destination::Output(self.back[queue])),
+            Verdict::Tx => Ok(Destination::Output(self.tx_by_queue[queue])),
             Verdict::Redirect(target) => {
                 let found = self.redirect.iter().find(|(number, _)| *number == target);
                 found.map(|(_, output)| Destination::Output(*output)).ok_or(Loss::NoTarget)
@@ -253,23 +254,22 @@ impl Executor for XdpExecutor {
     fn execute(&mut self, done: Completion) -> Result<(), LiveError> {
         let Completion { batch, verdicts, .. } = done;
         let parts = batch.into_parts::<BatchFrames>().expect("a batch of this executor's receiver");
-        let BatchParts { source_data: held, descriptors, metadata } = parts;
-        let (mut memory, queues) = held.into_parts();
+        let BatchParts { source_data: frames, descriptors, metadata } = parts;
+        let (mut memory, queues) = frames.into_parts();
         for (index, (mut memory, descriptor)) in memory.drain(..).zip(&descriptors).enumerate() {
             let queue = queues.get(index).map_or(0, |queue| usize::from(*queue));
             let (offset, length) = (descriptor.offset as usize, descriptor.length as usize);
             let ingress = metadata.get(index).map_or(u32::MAX, |metadata| metadata.port);
-            let to_several = self.resolve_group(verdicts.get(index), ingress);
-            let output =
-                if to_several { Ok(Destination::Dropped) } else { self.destination(verdicts.get(index), queue) };
+            let is_group = self.resolve_group(verdicts.get(index), ingress);
+            let output = if is_group { Ok(Destination::Dropped) } else { self.destination(verdicts.get(index), queue) };
             if self.completes_checksums
-                && (to_several || matches!(output, Ok(Destination::Output(_) | Destination::Tap(_))))
+                && (is_group || matches!(output, Ok(Destination::Output(_) | Destination::Tap(_))))
             {
                 let bytes = self.umem.packet_bytes_mut(&mut memory, offset, length);
                 self.counts.checksums += u64::from(checksum::complete(bytes));
             }
             match output {
-                _ if to_several => self.queue_to_group(memory, offset, length),
+                _ if is_group => self.queue_to_group(memory, offset, length),
                 Ok(Destination::Output(output)) => self.queue_packet(output, memory, offset, length),
                 Ok(Destination::Tap(tap)) => self.write(tap, memory, offset, length),
                 Ok(Destination::Dropped) => {

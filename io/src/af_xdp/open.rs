@@ -231,7 +231,7 @@ fn open_in_mode(options: &Options, asked: CopyMode) -> Result<AfXdp, XdpError> {
         options.ports.iter().zip(ports).zip(&facts).zip(&attached).enumerate()
     {
         let mut way = None;
-        let mut outputs = vec![StackOutput::Nowhere; lanes];
+        let mut outputs = vec![StackOutput::Disabled; lanes];
         let mut kept = None;
         if let Some((mut stack, by_lane)) = stacks.next() {
             let joined = stack.connect(program.mode()).map(|way| way.name());
@@ -273,7 +273,7 @@ fn open_in_mode(options: &Options, asked: CopyMode) -> Result<AfXdp, XdpError> {
     for (lane, queues) in by_lane.into_iter().enumerate() {
         let names: Vec<String> = queues.iter().map(|it| format!("{}:{}", it.queue.interface, it.queue.queue)).collect();
         let outputs = LaneOutputs {
-            back: queues.iter().map(|it| it.back.clone()).collect(),
+            tx_by_queue: queues.iter().map(|it| it.back.clone()).collect(),
             redirect: redirect.iter().map(|(target, ports)| (*target, ports[lane].clone())).collect(),
             stack: queues.iter().map(|it| into_stack[it.queue.port as usize].0[lane].clone()).collect(),
         };

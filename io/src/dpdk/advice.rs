@@ -48,12 +48,12 @@ pub(super) fn for_port(spec: &PortSpec, error: &Error, log_lines: &[String]) -> 
     let has_no_driver = log_lines.iter().any(|line| line.contains("failed to parse device"));
     let reason = portcullis_core::reason(error);
     match spec {
-        PortSpec::Made(_) if has_no_driver => {
+        PortSpec::VirtualDevice(_) if has_no_driver => {
             let driver = spec.driver().unwrap_or_default();
             let hint = format!("is it installed? On Debian it is in the package {}", package(driver));
             (format!("DPDK has no driver {driver}"), Some(hint))
         }
-        PortSpec::Made(_) => {
+        PortSpec::VirtualDevice(_) => {
             let hint = log_lines.is_empty().then(|| format!("are its arguments right? See {DRIVERS}"));
             // Some drivers give no reason.
             let is_known = error.raw_os_error().is_some();

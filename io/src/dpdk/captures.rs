@@ -15,7 +15,7 @@ const DRIVER: &str = "net_pcap";
 /// The captures that a port reads (`rx_pcap`) or writes (`tx_pcap`), one per queue.
 pub(super) fn files(port: &PortSpec, key: &str) -> Vec<PathBuf> {
     match port {
-        PortSpec::Made(text) if port.driver() == Some(DRIVER) => {
+        PortSpec::VirtualDevice(text) if port.driver() == Some(DRIVER) => {
             let values = text.split(',').filter_map(|argument| argument.strip_prefix(key)?.strip_prefix('='));
             values.map(PathBuf::from).collect()
         }

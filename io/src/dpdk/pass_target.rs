@@ -49,7 +49,7 @@ impl PassTarget {
             let what = "creating an interface needs the capability CAP_NET_ADMIN; run as root, or grant it to the program with setcap";
             return Err(self.kernel(what.into()));
         }
-        Ok(PortSpec::Made(spec))
+        Ok(PortSpec::VirtualDevice(spec))
     }
 
     fn may_open(&self, device: &str, what: &str, missing: &str) -> Result<(), DpdkError> {
@@ -168,7 +168,7 @@ mod tests {
     fn the_kernel_interface_gets_the_ports_mac_address() {
         // The error is checked where no interface can be created.
         match PassTarget::Tap("x0".into()).port([2, 0, 0, 0, 0xab, 1]) {
-            Ok(PortSpec::Made(text)) => assert_eq!(text, "net_tap_x0,iface=x0,mac=02:00:00:00:ab:01"),
+            Ok(PortSpec::VirtualDevice(text)) => assert_eq!(text, "net_tap_x0,iface=x0,mac=02:00:00:00:ab:01"),
             Ok(other) => panic!("{other:?}"),
             Err(error) => assert!(error.to_string().starts_with("tap:x0: "), "{error}"),
         }

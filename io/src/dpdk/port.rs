@@ -108,7 +108,7 @@ impl Port {
         // Discard messages about earlier operations.
         eal.log_lines();
         let text = match spec {
-            PortSpec::Card(text) | PortSpec::Made(text) => text.clone(),
+            PortSpec::Card(text) | PortSpec::VirtualDevice(text) => text.clone(),
             PortSpec::Number(number) => number.to_string(),
         };
         let probe = |error: &io::Error, hint: Option<String>| {
@@ -133,7 +133,7 @@ impl Port {
                 }
                 *number
             }
-            PortSpec::Card(text) | PortSpec::Made(text) => {
+            PortSpec::Card(text) | PortSpec::VirtualDevice(text) => {
                 let arguments = CString::new(text.as_str()).expect("parsing has excluded zero bytes");
                 let name = CString::new(spec.name()).expect("a part of the text");
                 match (port_by_name(&name), spec) {

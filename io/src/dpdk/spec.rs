@@ -14,19 +14,19 @@ pub enum PortSpec {
     /// creates.
     Number(u16),
     /// A virtual device, with driver arguments (`net_pcap0,rx_pcap=in.pcap,tx_pcap=out.pcap`).
-    Made(String),
+    VirtualDevice(String),
 }
 
 impl PortSpec {
     /// Device name: the text before the first comma.
     pub fn name(&self) -> &str {
-        let (PortSpec::Card(text) | PortSpec::Made(text)) = self else { return "" };
+        let (PortSpec::Card(text) | PortSpec::VirtualDevice(text)) = self else { return "" };
         text.split(',').next().unwrap_or_default()
     }
 
     /// Driver of a virtual device: its name without trailing digits.
     pub fn driver(&self) -> Option<&str> {
-        matches!(self, PortSpec::Made(_)).then(|| self.name().trim_end_matches(|c: char| c.is_ascii_digit()))
+        matches!(self, PortSpec::VirtualDevice(_)).then(|| self.name().trim_end_matches(|c: char| c.is_ascii_digit()))
     }
 }
 
@@ -34,7 +34,7 @@ impl fmt::Display for PortSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             PortSpec::Number(number) => write!(f, "{number}"),
-            PortSpec::Card(_) | PortSpec::Made(_) => f.write_str(self.name()),
+            PortSpec::Card(_) | PortSpec::VirtualDevice(_) => f.write_str(self.name()),
         }
     }
 }
@@ -43,28 +43,28 @@ impl FromStr for PortSpec {
     type Err = DpdkError;
 
     fn from_str(text: &str) -> Result<PortSpec, DpdkError> {
-        let wrong = |why| DpdkError::Text { text: text.to_owned(), why };
+        let invalid = |why| DpdkError::Text { text: text.to_owned(), why };
         let name = text.split(',').next().unwrap_or_default();
         if name.is_empty() {
-            return Err(wrong("it has no name"));
+            return Err(invalid("it has no name"));
         }
         if text.contains('\0') {
-            return Err(wrong("it contains a zero byte"));
+            return Err(invalid("it contains a zero byte"));
         }
         if name.bytes().all(|byte| byte.is_ascii_digit()) {
             if name != text {
-                return Err(wrong("a port number takes no arguments"));
+                return Err(invalid("a port number takes no arguments"));
             }
-            return name.parse().map(PortSpec::Number).map_err(|_| wrong("the number exceeds DPDK's port numbers"));
+            return name.parse().map(PortSpec::Number).map_err(|_| invalid("the number exceeds DPDK's port numbers"));
         }
         if let Some(address) = pci(name) {
             return Ok(PortSpec::Card(address + &text[name.len()..]));
         }
         // DPDK also chooses the driver by the prefix of the name.
         if name.starts_with("net_") || name.starts_with("eth_") {
-            return Ok(PortSpec::Made(text.to_owned()));
+            return Ok(PortSpec::VirtualDevice(text.to_owned()));
         }
-        Err(wrong("names of virtual devices begin with `net_`"))
+        Err(invalid("names of virtual devices begin with `net_`"))
     }
 }
 

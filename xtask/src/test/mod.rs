@@ -360,7 +360,7 @@ impl Suite<'_> {
     }
 }
 
-/// TestCounts tests of a step, and the output of those that failed.
+/// Numbers of tests of a step, and the output of those that failed.
 #[derive(Default)]
 struct TestCounts {
     tally: Tally,

@@ -1,4 +1,5 @@
-//! OpenCL C 1.2. Sections are those of the OpenCL 1.2 specification, revision 19.
+//! The OpenCL C 1.2 dialect; section numbers are those of the OpenCL 1.2 specification, revision
+//! 19.
 
 use naga::{Scalar, ScalarKind};
 
@@ -153,7 +154,7 @@ impl Dialect for OpenCl {
     }
 }
 
-/// Section 6.1.
+/// Names of built-in types (section 6.1).
 const TYPES: &[&str] = &[
     "uchar",
     "ushort",
@@ -244,7 +245,7 @@ const TYPES: &[&str] = &[
     "bool16",
 ];
 
-/// Section 6.9, and additions of later versions and of extensions.
+/// Reserved words (section 6.9), with those of later versions and extensions.
 const WORDS: &[&str] = &[
     "kernel",
     "global",
@@ -265,7 +266,7 @@ const WORDS: &[&str] = &[
     "opencl_unroll_hint",
 ];
 
-/// Section 6.12.
+/// Built-in functions (section 6.12).
 const FUNCTIONS: &[&str] = &[
     "get_work_dim",
     "get_global_size",

@@ -1,4 +1,4 @@
-//! One batch on its way through the thread pool.
+//! A batch as a job of the thread pool.
 //!
 //! Threads take chunks of the batch until none is left; the thread that finishes the last one
 //! completes the batch. Batches of filters with flows are sharded instead, so that each flow's
@@ -29,7 +29,8 @@ const CHUNKS_PER_THREAD: usize = 8;
 /// Packets scanned at a time for those of a shard.
 const SHARD_SCAN: usize = 4096;
 
-/// A flow's shard is `(number >> 8) * shards >> 16`, in 32 bits.
+/// Maximum number of shards. A flow's shard is `(number >> 8) * shards >> 16`, which must not
+/// overflow 32 bits.
 const MAX_SHARDS: usize = 1 << 16;
 const _: () = assert!(FLOW_BITS == 24);
 
@@ -110,10 +111,10 @@ struct BatchBuffers {
     targets: Vec<u32>,
     resized: Vec<Descriptor>,
     /// Default metadata, if the filter reads metadata and the batch has none.
-    _metadata: Vec<Metadata>,
+    _default_metadata: Vec<Metadata>,
     /// Flow number per packet, and scratch space for verdicts of the code that computes it; empty
     /// unless the batch is sharded.
-    _flows: (Vec<u32>, Vec<u8>),
+    _flow_columns: (Vec<u32>, Vec<u8>),
 }
 
 impl BatchBuffers {
@@ -142,7 +143,17 @@ impl BatchBuffers {
             indices: std::ptr::null(),
         };
         let flows = (Vec::new(), Vec::new());
-        (BatchBuffers { batch, verdicts, targets, resized, _metadata: default_metadata, _flows: flows }, context)
+        (
+            BatchBuffers {
+                batch,
+                verdicts,
+                targets,
+                resized,
+                _default_metadata: default_metadata,
+                _flow_columns: flows,
+            },
+            context,
+        )
     }
 
     /// Turns the filled columns into the batch's result. `threads` threads were busy for
@@ -151,7 +162,12 @@ impl BatchBuffers {
     /// # Safety
     ///
     /// The code has run for every packet, with the context that belongs to these buffers.
-    unsafe fn into_done(self, shared: &Shared, busy_nanos: u64, threads: usize) -> Result<Completion, DeviceError> {
+    unsafe fn into_completion(
+        self,
+        shared: &Shared,
+        busy_nanos: u64,
+        threads: usize,
+    ) -> Result<Completion, DeviceError> {
         let BatchBuffers { mut batch, mut verdicts, mut targets, mut resized, .. } = self;
         let (facts, packets) = (shared.program.facts(), batch.len());
         shared.record_pace(busy_nanos, packets);
@@ -198,7 +214,7 @@ pub(super) fn run_inline(shared: &Shared, batch: Batch) -> Result<Completion, De
         start = end;
     }
     // SAFETY: all chunks have been run.
-    unsafe { buffers.into_done(shared, busy_nanos, 1) }
+    unsafe { buffers.into_completion(shared, busy_nanos, 1) }
 }
 
 fn nanoseconds(time: Duration) -> u64 {
@@ -251,7 +267,7 @@ impl Job {
         };
         let starts = (0..packets.max(1)).step_by(tile);
         let tiles = starts.map(|start| Tile::new(start..(start + tile).min(packets), shards)).collect();
-        buffers._flows = (flows, scratch);
+        buffers._flow_columns = (flows, scratch);
         Job {
             packets,
             schedule,
@@ -443,7 +459,7 @@ impl Job {
                 // SAFETY: every chunk has ended, and none was skipped.
                 false => unsafe {
                     let busy_nanos = self.busy_nanos.load(Ordering::Relaxed);
-                    buffers.into_done(&self.shared, busy_nanos, self.participants.load(Ordering::Relaxed))
+                    buffers.into_completion(&self.shared, busy_nanos, self.participants.load(Ordering::Relaxed))
                 },
             };
             *self.result.lock().unwrap_or_else(PoisonError::into_inner) = Some(done);

@@ -14,9 +14,9 @@ use crate::driver::gpu::Gpu;
 use crate::driver::stream::Stream;
 use crate::driver::{ErrorCode, check, poll};
 
-/// Most arguments that a kernel has, 64 bits each: those of the packets and the launch, and one for
-/// each map. Mailbox and graph kernels take the map addresses as one argument of [`MAX_MAPS`]
-/// words.
+/// Maximum number of arguments of a kernel, 64 bits each: those of the packets and the launch, and
+/// one for each map. Mailbox and graph kernels take the map addresses as one argument of
+/// [`MAX_MAPS`] words.
 pub(crate) const MAX_ARGUMENTS: usize = 7 + MAX_MAPS;
 
 /// A kernel loaded into a context.

@@ -29,7 +29,7 @@ impl KernelTimer {
     /// Loads a program like [`Device::load`](portcullis_core::device::Device::load).
     ///
     /// # Errors
-    /// As there.
+    /// As [`Device::load`](portcullis_core::device::Device::load).
     pub fn load(device: &CudaDevice, program: &Arc<Program>) -> Result<KernelTimer, DeviceError> {
         let options = LoadOptions::default();
         let (gpu, loaded) = compile::load(device.properties(), program, Dispatch::Inline, &options)?;
@@ -47,11 +47,13 @@ impl KernelTimer {
     /// the device's clock.
     ///
     /// # Errors
-    /// As those of a session.
+    /// As [`Session::run`](portcullis_core::device::Session::run).
     pub fn time(&mut self, batch: Batch, rounds: u32) -> Result<(Duration, Batch), DeviceError> {
         self.0.with_uploaded(batch, |device, chunks| {
             timed(&device.gpu.clone(), rounds, |_| {
-                chunks.iter().try_for_each(|(chunk, buffers)| device.launch_kernel(chunk, buffers, 0, chunk.lanes()))
+                chunks
+                    .iter()
+                    .try_for_each(|(chunk, buffers)| device.launch_kernel(chunk, buffers, 0, chunk.invocations()))
             })
         })
     }

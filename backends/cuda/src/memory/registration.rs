@@ -126,7 +126,7 @@ struct CacheEntry {
 }
 
 impl PinnedSpanCache {
-    /// Most spans of a session; pinned memory is scarce.
+    /// Maximum number of spans of a session; pinned memory is scarce.
     const CAPACITY: usize = 64;
 
     /// Spans of fewer bytes are copied unless the caller imports them: pinning costs as much.

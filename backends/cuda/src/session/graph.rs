@@ -28,10 +28,10 @@ use crate::memory::SpanAddress;
 /// Chunks of a batch launched before the first is waited for.
 const MAX_CHUNKS_IN_FLIGHT: usize = 32;
 
-/// Most packets in a slot; larger batches take several.
+/// Maximum number of packets in a slot; larger batches take several.
 const PACKETS_PER_SLOT: usize = 16 << 10;
 
-/// Most bytes of a slot's packets.
+/// Maximum size in bytes of a slot's packets.
 const BYTES_PER_SLOT: u64 = 64 << 20;
 
 /// Launches a compiled filter through graphs.
@@ -81,7 +81,7 @@ impl Launcher for GraphLauncher {
     }
 
     fn import_span(&mut self, span: &Arc<Span>) -> Result<Imported, DeviceError> {
-        Ok(DeviceArena::announced(span, self.id()))
+        Ok(DeviceArena::import_result(span, self.id()))
     }
 
     fn batch_memory(&mut self, batch: &Batch, _: bool) -> BatchMemory<DeviceArena> {
@@ -110,7 +110,7 @@ impl Launcher for GraphLauncher {
     ) -> Result<(), DeviceError> {
         let shape = SlotShape::for_slot_kernel(chunk, effects);
         let _current = self.gpu.enter()?;
-        let reserved = buffers.slot.ensure_capacity(&self.gpu.context, &shape, DeviceBuffers::RequestAndAnswers);
+        let reserved = buffers.slot.ensure_capacity(&self.gpu.context, &shape, DeviceBuffers::RequestAndVerdicts);
         reserved.map_err(|code| self.gpu.allocation_error("a batch", code))?;
         // SAFETY: the launch that used the slot last was waited for (`Launcher`).
         unsafe { buffers.slot.write(chunk, effects, &shape) };
@@ -231,7 +231,7 @@ impl CopySizes {
         let size = |wanted: bool, bytes: usize| if wanted { bytes.max(1) } else { 0 };
         CopySizes {
             request,
-            answers: slot.response_layout.answers_size(),
+            answers: slot.response_layout.verdicts_and_targets_size(),
             descriptors: size(effects.resizes_packets, slot.packets * 8),
             packets: size(effects.writes_packets && slot.arena_address == 0, slot.bytes),
         }
@@ -256,7 +256,7 @@ enum CopyKind {
 impl CopyKind {
     fn parameters(self, slot: &Slot, sizes: CopySizes) -> CUDA_MEMCPY3D {
         let (request, response) = (slot.request_layout, slot.response_layout);
-        let (device_request, answers) = (slot.device_request().address(), slot.device_answers().address());
+        let (device_request, answers) = (slot.device_request().address(), slot.device_verdicts().address());
         match self {
             CopyKind::Request => copy_in(slot.request().as_ptr(), device_request, sizes.request),
             CopyKind::Answers => copy_back(answers, slot.response().as_ptr(), sizes.answers),
@@ -337,7 +337,7 @@ impl SlotAddresses {
         let addresses = [
             slot.request().address(),
             slot.device_request().address(),
-            slot.device_answers().address(),
+            slot.device_verdicts().address(),
             slot.response().address(),
         ];
         SlotAddresses { addresses, in_place: slot.arena_address != 0 }
@@ -381,7 +381,7 @@ impl ExecutableGraph {
         // SAFETY: the pointer outlives the call.
         check(unsafe { (driver.cuGraphCreate)(&mut made.graph.0, 0) })?;
         let mut last = made.add_copy(slot, CopyKind::Request, None)?;
-        let (mut device_request, mut answers) = (slot.device_request().address(), slot.device_answers().address());
+        let (mut device_request, mut answers) = (slot.device_request().address(), slot.device_verdicts().address());
         let mut maps = kernel.maps.addresses();
         let mut arguments: [*mut c_void; 3] =
             [(&raw mut device_request).cast(), (&raw mut answers).cast(), (&raw mut maps).cast()];

@@ -165,10 +165,11 @@ pub(crate) fn wait_for_launch_permit<'a>(
 
 /// Kernels on the device that take launch requests; implemented by each way of keeping them there.
 pub(crate) trait MailboxKernel: ResidentKernels + Sized + 'static {
-    /// Most packets, and most bytes, of a request of a batch of `packets` packets.
+    /// Returns the maximum number of packets in a request of a batch of `packets` packets, and
+    /// their maximum size in bytes.
     fn request_limits(&self, packets: usize) -> (usize, u64);
 
-    /// Most packets of a request if the kernel does not read packets.
+    /// Returns the maximum number of packets in a request if the kernel does not read packets.
     fn max_unseen_packets(&self) -> usize;
 
     /// See [`Launcher::max_chunks`].
@@ -218,7 +219,7 @@ pub(crate) trait MailboxKernel: ResidentKernels + Sized + 'static {
 /// The launcher of a session over mailbox kernels.
 pub(crate) struct MailboxLauncher<K: MailboxKernel> {
     effects: KernelEffects,
-    /// Most packets and bytes of a request of the batch that is being split.
+    /// Limits of [`MailboxKernel::request_limits`] for the batch that is being split.
     limits: (usize, u64),
     cancel: CancelToken,
     kernels: Arc<K>,
@@ -259,7 +260,7 @@ impl<K: MailboxKernel> Launcher for MailboxLauncher<K> {
     }
 
     fn import_span(&mut self, span: &Arc<Span>) -> Result<Imported, DeviceError> {
-        Ok(DeviceArena::announced(span, self.id()))
+        Ok(DeviceArena::import_result(span, self.id()))
     }
 
     fn batch_memory(&mut self, batch: &Batch, _: bool) -> BatchMemory<DeviceArena> {

@@ -26,7 +26,7 @@ use crate::memory::{Buffer, DeviceMemory};
 /// How long one launch of the kernel stays on the device.
 const KERNEL_LIFETIME: Duration = Duration::from_secs(1);
 
-/// Most blocks of the kernel: each poll is a read over the bus.
+/// Maximum number of blocks of the kernel: each poll is a read over the bus.
 const MAX_BLOCKS: u32 = 32;
 
 /// The kernel takes at most this fraction of the blocks that fit on the device.
@@ -43,7 +43,7 @@ const MAX_CHUNKS_IN_FLIGHT: usize = 2 * MAX_BLOCKS as usize;
 const MIN_PACKETS_PER_REQUEST: usize = 128;
 const MAX_PACKETS_PER_REQUEST: usize = 64 << 10;
 
-/// Most bytes of a request's packets.
+/// Maximum size in bytes of a request's packets.
 const BYTES_PER_REQUEST: u64 = 16 << 20;
 
 /// Values of the stop flag: exit once the pending requests are answered, or as soon as possible,

@@ -27,11 +27,11 @@ use crate::driver::poll;
 use crate::driver::stream::{Event, EventPool};
 use crate::memory::{Buffer, DeviceMemory, HostMemory, PinnedSpan, PinnedSpanCache, SpanAddress};
 
-/// Most packets in a chunk: enough to fill any device, few enough that the chunks of a large batch
-/// overlap.
+/// Maximum number of packets in a chunk: enough to fill any device, few enough that the chunks of a
+/// large batch overlap.
 const PACKETS_PER_CHUNK: usize = 1 << 20;
 
-/// Most bytes of a chunk.
+/// Maximum size in bytes of a chunk.
 const BYTES_PER_CHUNK: u64 = 256 << 20;
 
 /// Launches a compiled filter in streams.
@@ -86,7 +86,7 @@ impl PipelinedLauncher {
         self
     }
 
-    /// Queues the kernel for `count` lanes of a chunk, from lane `first` on.
+    /// Queues `count` invocations of the kernel for a chunk, from number `first` on.
     pub fn launch_kernel(
         &self,
         chunk: &ChunkView<'_>,
@@ -95,9 +95,9 @@ impl PipelinedLauncher {
         count: usize,
     ) -> Result<(), DeviceError> {
         let slot = &buffers.slot;
-        let (request, answers) = (slot.device_request().address(), slot.device_answers().address());
+        let (request, answers) = (slot.device_request().address(), slot.device_verdicts().address());
         let (at, maps) = (slot.request_layout, self.loaded.maps.addresses());
-        let (mut base, mut lanes) = (chunk.base(first) as u32, count as u32);
+        let (mut base, mut invocations) = (chunk.base(first) as u32, count as u32);
         let mut addresses = self.loaded.arguments.iter().map(|argument| match argument {
             Argument::Arena { .. } if let Some(memory) = in_place(chunk) => memory.address,
             // May lie before the slot: the kernel adds a packet's offset before it accesses
@@ -113,19 +113,20 @@ impl PipelinedLauncher {
         let mut addresses: [u64; MAX_ARGUMENTS] = std::array::from_fn(|_| addresses.next().unwrap_or_default());
         let arguments = self.loaded.arguments.iter().zip(&mut addresses).map(|(argument, address)| match argument {
             Argument::Base => (&raw mut base).cast(),
-            Argument::Count => (&raw mut lanes).cast(),
+            Argument::Count => (&raw mut invocations).cast(),
             _ => (address as *mut u64).cast(),
         });
         let mut arguments: Vec<*mut c_void> = arguments.collect();
         let kernel = &self.loaded.kernel;
         // SAFETY: the arguments are those that the C writer has listed, an address or a word each.
-        // The kernel stays within its buffers whatever the filter does: it ends before lane `first
-        // + count`, and the slot has descriptors, metadata and verdicts for the packets of all
-        // lanes before. It accesses packets within their bytes and rooms, which lie in the slot or
-        // in the batch's span (`BatchCutter::cut_batch`, `Batch::from_frames`, `plan::cut`), and
-        // the `OVERREAD_BYTES` bytes after. Indices into the filter's own arrays are clamped. The
-        // slot belongs to the session until the launch was waited for (`Launcher`).
-        let launched = unsafe { kernel.launch(kernel.blocks_for(lanes), &mut arguments, &self.gpu.kernels) };
+        // The kernel stays within its buffers whatever the filter does: invocations from number
+        // `first + count` on do nothing, and the slot has descriptors, metadata and verdicts for
+        // the packets of those before. It accesses packets within their bytes and rooms, which lie
+        // in the slot or in the batch's span (`BatchCutter::cut_batch`, `Batch::from_frames`,
+        // `plan::cut`), and the `OVERREAD_BYTES` bytes after. Indices into the filter's own arrays
+        // are clamped. The slot belongs to the session until the launch was waited for
+        // (`Launcher`).
+        let launched = unsafe { kernel.launch(kernel.blocks_for(invocations), &mut arguments, &self.gpu.kernels) };
         launched.map_err(|code| self.gpu.error("launching the filter failed", code))
     }
 }
@@ -235,7 +236,7 @@ impl Launcher for PipelinedLauncher {
         let _current = gpu.enter()?;
         let from = chunk.import().filter(|_| chunk.layout() == PacketLayout::Copied && !chunk.bytes().is_empty());
         let shape = SlotShape::of(chunk, effects, from.is_some());
-        slot.ensure_capacity(&gpu.context, &shape, DeviceBuffers::RequestAndAnswers)
+        slot.ensure_capacity(&gpu.context, &shape, DeviceBuffers::RequestAndVerdicts)
             .map_err(|code| gpu.allocation_error("a batch", code))?;
         // SAFETY: the launch that used the slot last was waited for (`Launcher`).
         buffers.origin = unsafe { slot.write(chunk, effects, &shape) };
@@ -297,7 +298,7 @@ impl Launcher for PipelinedLauncher {
         };
         buffers.timer = timer;
         ran?;
-        if first + count < chunk.lanes() {
+        if first + count < chunk.invocations() {
             return buffers.completions.record(&gpu.kernels).map_err(failed);
         }
         let (slot, stream) = (&buffers.slot, &*gpu.downloads);
@@ -306,7 +307,8 @@ impl Launcher for PipelinedLauncher {
         // SAFETY: the slot exists until the launch was waited for, and nobody accesses the response
         // before.
         let enqueue_downloads = || unsafe {
-            let mut queued = slot.device_answers().download(0, slot.response(), 0, response.answers_size(), stream);
+            let mut queued =
+                slot.device_verdicts().download(0, slot.response(), 0, response.verdicts_and_targets_size(), stream);
             if effects.resizes_packets {
                 let descriptors = || {
                     slot.device_request().download(

@@ -23,7 +23,7 @@ use crate::memory::{Buffer, DeviceMemory, HostMemory, SpanAddress, ensure_capaci
 
 /// Size of a request's header: the address of the arena if the packets are in device memory, else 0
 /// (a little-endian double word), then the number of packets, the launch's first packet and its
-/// number of packets (words).
+/// number of packets (words), then three unused words.
 pub(crate) const HEADER_SIZE: usize = 32;
 
 /// Rounds up to the alignment of each section of a request or response.
@@ -67,7 +67,7 @@ impl ResponseLayout {
     }
 
     /// Size in bytes of verdicts and targets together.
-    pub fn answers_size(&self) -> usize {
+    pub fn verdicts_and_targets_size(&self) -> usize {
         self.descriptors
     }
 }
@@ -78,7 +78,7 @@ pub(crate) enum DeviceBuffers {
     /// The request only: kernels write their response to host memory.
     Request,
     /// Also verdicts and targets, which are copied to the host.
-    RequestAndAnswers,
+    RequestAndVerdicts,
 }
 
 /// Memory for one chunk of a batch, reused for chunk after chunk. Buffers grow on demand.
@@ -86,7 +86,7 @@ pub(crate) enum DeviceBuffers {
 pub(crate) struct Slot {
     request: Option<HostMemory>,
     device_request: Option<DeviceMemory>,
-    device_answers: Option<DeviceMemory>,
+    device_verdicts: Option<DeviceMemory>,
     response: Option<HostMemory>,
     /// Layouts of the chunk that the slot holds.
     pub request_layout: RequestLayout,
@@ -156,8 +156,8 @@ impl DeviceArena {
         }
     }
 
-    /// What importing a span achieves.
-    pub fn announced(span: &Span, device: &str) -> Imported {
+    /// Returns what importing a span achieves.
+    pub fn import_result(span: &Span, device: &str) -> Imported {
         let own = SpanAddress::of_span(span, device).is_some_and(|view| view.is_on_device);
         if own { Imported::InPlace } else { Imported::Copied }
     }
@@ -190,7 +190,7 @@ impl Slot {
         fits(&self.request, shape.host_bytes)
             && fits(&self.device_request, shape.device_request_size())
             && (device_buffers == DeviceBuffers::Request
-                || fits(&self.device_answers, shape.response_layout.answers_size()))
+                || fits(&self.device_verdicts, shape.response_layout.verdicts_and_targets_size()))
             && fits(&self.response, shape.response_layout.end)
     }
 
@@ -205,8 +205,8 @@ impl Slot {
             // One quiescent period for all four.
             let _quiescent = context.quiesce()?;
             ensure_capacity(&mut self.device_request, shape.device_request_size(), context)?;
-            if device_buffers == DeviceBuffers::RequestAndAnswers {
-                ensure_capacity(&mut self.device_answers, shape.response_layout.answers_size(), context)?;
+            if device_buffers == DeviceBuffers::RequestAndVerdicts {
+                ensure_capacity(&mut self.device_verdicts, shape.response_layout.verdicts_and_targets_size(), context)?;
             }
             ensure_capacity(&mut self.request, shape.host_bytes, context)?;
             ensure_capacity(&mut self.response, shape.response_layout.end, context)?;
@@ -329,8 +329,8 @@ impl Slot {
         self.device_request.as_ref().expect("reserved before it is used")
     }
 
-    pub fn device_answers(&self) -> &DeviceMemory {
-        self.device_answers.as_ref().expect("reserved before it is used")
+    pub fn device_verdicts(&self) -> &DeviceMemory {
+        self.device_verdicts.as_ref().expect("reserved before it is used")
     }
 
     pub fn response(&self) -> &HostMemory {

@@ -20,17 +20,17 @@ use crate::maps::Maps;
 /// Number of kernels queued ahead; also the ring's capacity.
 const QUEUE_DEPTH: u64 = 32;
 
-/// Most blocks of a launch; larger requests are covered by a grid-stride loop.
+/// Maximum number of blocks of a launch; larger requests are covered by a grid-stride loop.
 const MAX_BLOCKS: u32 = 64;
 
 /// How long kernels wait for a batch before they are drained: a stream that waits blocks anything
 /// else in the process that synchronises with the device.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Most packets in a slot; larger batches take several.
+/// Maximum number of packets in a slot; larger batches take several.
 const PACKETS_PER_SLOT: usize = (MAX_BLOCKS * BLOCK_SIZE) as usize;
 
-/// Most bytes of a slot's packets.
+/// Maximum size in bytes of a slot's packets.
 const BYTES_PER_SLOT: u64 = 64 << 20;
 
 /// `CU_STREAM_WAIT_VALUE_GEQ`: waits until the word in memory is at least the value, compared by

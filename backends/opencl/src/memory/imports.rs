@@ -73,7 +73,7 @@ pub(crate) struct ImportCache {
 }
 
 impl ImportCache {
-    /// Most spans of a session; pinned memory is scarce.
+    /// Maximum number of spans of a session; pinned memory is scarce.
     const CAPACITY: usize = 64;
 
     /// Returns the buffer over a span, importing it if it is new; `None` if the device does not

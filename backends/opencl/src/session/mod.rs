@@ -146,18 +146,18 @@ impl OpenClLauncher {
         Ok(())
     }
 
-    /// Queues the kernel for `count` lanes.
+    /// Queues `count` invocations of the kernel.
     fn enqueue_kernel(&self, count: usize, after: Option<&Event>) -> Result<Event, DeviceError> {
         let group = self.loaded.group_size;
         let size = [count.div_ceil(group) * group, 1, 1];
         let mut event = Event::null();
         let kernel = &self.loaded.kernel;
-        // SAFETY: the kernel stays within its buffers whatever the filter does: it ends before lane
-        // `count`, and there are descriptors, metadata and verdicts for the packets of all lanes
-        // before. It accesses packets within their bytes and rooms, which lie in the buffer, and
-        // the `OVERREAD_BYTES` bytes after (`BatchCutter::cut_batch`, `chunk::split_batch`).
-        // Indices into the filter's own arrays are clamped. The batch, to which this memory
-        // belongs, is the session's until the kernel has completed (`Launcher`).
+        // SAFETY: the kernel stays within its buffers whatever the filter does: invocations from
+        // number `count` on do nothing, and there are descriptors, metadata and verdicts for the
+        // packets of those before. It accesses packets within their bytes and rooms, which lie in
+        // the buffer, and the `OVERREAD_BYTES` bytes after (`BatchCutter::cut_batch`,
+        // `chunk::split_batch`). Indices into the filter's own arrays are clamped. The batch, to
+        // which this memory belongs, is the session's until the kernel has completed (`Launcher`).
         let queued = unsafe {
             let (queue, group) = (&self.gpu.kernels, Some([group, 1, 1]));
             ocl_core::enqueue_kernel(queue, kernel, 1, None, &size, group, after, Some(&mut event))
@@ -372,7 +372,7 @@ impl Launcher for OpenClLauncher {
         if gpu.profiles {
             buffers.stage_events.kernels.push(event.clone());
         }
-        if first + count == chunk.lanes() {
+        if first + count == chunk.invocations() {
             event = self.enqueue_downloads(chunk, effects, buffers, event)?;
         }
         gpu.flush(&gpu.kernels)?;
@@ -482,8 +482,8 @@ pub(crate) fn time_kernel(
             let mut last = None;
             for _ in 0..rounds {
                 for (chunk, buffers) in &*chunks {
-                    device.set_arguments(chunk, buffers, 0, chunk.lanes())?;
-                    last = Some(device.enqueue_kernel(chunk.lanes(), buffers.uploaded.as_ref())?);
+                    device.set_arguments(chunk, buffers, 0, chunk.invocations())?;
+                    last = Some(device.enqueue_kernel(chunk.invocations(), buffers.uploaded.as_ref())?);
                 }
             }
             device.gpu.flush(&device.gpu.kernels)?;

@@ -16,14 +16,15 @@ mod kernel;
 pub use kernel::spirv;
 pub(crate) use kernel::{ARENA, DESCRIPTORS, LAUNCH, Launch, METADATA, VERDICTS, WORKGROUP_SIZE};
 
-/// Most loop iterations that a software device executes: llvmpipe silently leaves a loop after
-/// 65,535 (Mesa 22.3, LLVM 15), and a packet that loops longer would get a wrong verdict.
+/// Maximum number of loop iterations that a software device executes: llvmpipe silently leaves a
+/// loop after 65,535 (Mesa 22.3, LLVM 15), and a packet that loops longer would get a wrong
+/// verdict.
 const SOFTWARE_MAX_ITERATIONS: u32 = 65_000;
 
-/// Most expressions, calls inlined, for a software device. The compile time of llvmpipe grows with
-/// the square of the expressions that access memory (same versions, one core): 2 s for 16,000 that
-/// read packets, 6 s for 18,500 with 500 map reads among them, each a loop over the lanes, and a
-/// minute for 80,000.
+/// Maximum number of expressions, calls inlined, for a software device. The compile time of
+/// llvmpipe grows with the square of the expressions that access memory (same versions, one core):
+/// 2 s for 16,000 that read packets, 6 s for 18,500 with 500 map reads among them, each a loop over
+/// the lanes, and a minute for 80,000.
 pub(crate) const SOFTWARE_MAX_EXPRESSIONS: u64 = 24_576;
 
 /// Deepest nesting of branches ([`Kernel::inlined_nesting`]) for a software device. llvmpipe has a

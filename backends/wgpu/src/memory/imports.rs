@@ -21,8 +21,8 @@ struct CacheEntry {
 }
 
 impl ImportCache {
-    /// Most spans of a session: pinned memory is scarce, and drivers limit the number of
-    /// allocations to a few thousand.
+    /// Maximum number of spans of a session: pinned memory is scarce, and drivers limit the number
+    /// of allocations to a few thousand.
     const CAPACITY: usize = 64;
 
     /// Spans of fewer bytes are copied unless the caller imports them: pinning costs as much.

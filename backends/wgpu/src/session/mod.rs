@@ -343,7 +343,7 @@ impl Launcher for WgpuLauncher {
         let packets = chunk.packets() as u64;
         let bytes = chunk.bytes();
         let changed = if effects.writes_packets { bytes.end - bytes.start } else { 0 };
-        let is_last = first + count == chunk.lanes();
+        let is_last = first + count == chunk.invocations();
         let mut encoder = self.gpu.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
         let mut timer = buffers.timer.take();
         let mut timestamp = |encoder: &mut CommandEncoder| timer.iter_mut().for_each(|timer| timer.write(encoder));
@@ -494,7 +494,7 @@ pub(crate) fn time_kernel(
         let mut launches = Vec::new();
         for (chunk, buffers) in &*chunks {
             device.encode_uploads(chunk, buffers, &mut uploads);
-            let (launch, grid) = device.grid(chunk, 0, chunk.lanes());
+            let (launch, grid) = device.grid(chunk, 0, chunk.invocations());
             device.gpu.queue.write_buffer(&buffers.launch, 0, &launch.bytes());
             launches.push((device.bind_group(chunk, buffers), grid));
         }

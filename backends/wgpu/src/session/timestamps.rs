@@ -8,8 +8,8 @@ use wgpu::{BufferUsages, CommandEncoder, MapMode, QuerySet};
 
 use crate::driver::gpu::Gpu;
 
-/// Most timestamps of a chunk: one at its start, two for each launch, one at its end. A chunk with
-/// more launches has no times.
+/// Maximum number of timestamps of a chunk: one at its start, two for each launch, one at its end.
+/// A chunk with more launches has no times.
 const MAX_TIMESTAMPS: u32 = 256;
 
 const BUFFER_SIZE: u64 = MAX_TIMESTAMPS as u64 * 8;

@@ -114,21 +114,22 @@ impl<'a, I> ChunkView<'a, I> {
         self.flow_order.is_some()
     }
 
-    /// Number of lanes: one per packet, or one per run of packets of a flow.
-    pub fn lanes(&self) -> usize {
+    /// Returns the number of kernel invocations: one per packet, or one per run of packets of a
+    /// flow.
+    pub fn invocations(&self) -> usize {
         self.flow_order.map_or(self.packets(), FlowOrder::runs)
     }
 
-    /// Index of the descriptor, of a packet or of a run, that tells `lane` what to filter: a
+    /// Index of the descriptor, of a packet or of a run, that tells `invocation` what to filter: a
     /// kernel's `base`.
-    pub fn base(&self, lane: usize) -> usize {
-        if self.is_ordered() { self.packets() + lane } else { lane }
+    pub fn base(&self, invocation: usize) -> usize {
+        if self.is_ordered() { self.packets() + invocation } else { invocation }
     }
 
     /// Number of descriptors that the kernel reads: those of the packets, and of the runs if there
     /// are any.
     pub fn descriptor_count(&self) -> usize {
-        self.base(self.lanes())
+        self.base(self.invocations())
     }
 
     /// The descriptors as the kernel reads them (`docs/reference/abi.md`): packets in the kernel's

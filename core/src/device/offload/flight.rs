@@ -29,8 +29,8 @@ pub(super) struct BatchInFlight<L: Launcher> {
     pub collected: usize,
     /// The chunk that the next launch belongs to.
     pub launching: usize,
-    /// Number of that chunk's lanes that were launched.
-    pub launched_lanes: usize,
+    /// Number of that chunk's kernel invocations that were launched.
+    pub launched_invocations: usize,
     pub queued: VecDeque<QueuedLaunch<L::Ticket>>,
     pub columns: VerdictColumns,
     /// The error that prevents further launches, which [`Session::complete`] will report.

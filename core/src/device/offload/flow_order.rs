@@ -1,10 +1,10 @@
 //! Flow order: the packets of a chunk sorted stably by flow, for filters with flows.
 //!
-//! Each *run* of packets of one flow is filtered by one lane, one packet after another. Kernels get
-//! the runs as descriptors behind those of the packets, one per lane: the index of the run's first
-//! packet, and its number of packets. No launch has two runs of one flow, and launches are
-//! sequential. So a flow with more packets than a lane may filter per launch has several runs, in
-//! several launches.
+//! Each *run* of packets of one flow is filtered by one kernel invocation, one packet after
+//! another. Kernels get the runs as descriptors behind those of the packets, one per invocation:
+//! the index of the run's first packet, and its number of packets. No launch has two runs of one
+//! flow, and launches are sequential. So a flow with more packets than an invocation may filter per
+//! launch has several runs, in several launches.
 
 use std::cmp::Reverse;
 
@@ -16,10 +16,10 @@ use crate::packet::Descriptor;
 use crate::program::prelude::Intrinsic;
 use crate::program::{FLOW_BITS, Program};
 
-/// Maximum number of expressions that a lane may evaluate in a launch;
-/// [`launch_budget`](super::super::launch_budget) counts those of all lanes together. A single lane
-/// is much slower than a GPU, and about as fast as a processor core.
-const MAX_LANE_EXPRESSIONS: u64 = 1 << 27;
+/// Maximum number of expressions that an invocation may evaluate in a launch;
+/// [`launch_budget`](super::super::launch_budget) counts those of all invocations together. A
+/// single invocation is much slower than a GPU, and about as fast as a processor core.
+const MAX_INVOCATION_EXPRESSIONS: u64 = 1 << 27;
 
 /// Maximum number of loop iterations per invocation on a software GPU: llvmpipe silently leaves all
 /// loops after 65,535.
@@ -28,12 +28,12 @@ const MAX_SOFTWARE_ITERATIONS: u64 = 65_000;
 /// Upper bound on the loop iterations of a map lookup, with the work on the entry found.
 const MAX_LOOKUP_ITERATIONS: u64 = MAX_PROBES as u64 + MAX_VALUE_WORDS as u64 + 8;
 
-/// Maximum number of packets in a run, so that a lane's work stays within bounds. `size` is the
-/// kernel's number of expressions, `work` the synthetic work as in
+/// Maximum number of packets in a run, so that an invocation's work stays within bounds. `size` is
+/// the kernel's number of expressions, `work` the synthetic work as in
 /// [`LaunchBudget::new`](super::LaunchBudget).
 pub(super) fn max_run_length(kind: DeviceKind, program: &Program, size: u64, work: u64) -> usize {
     let iterations = u64::from(program.facts().max_iterations.unwrap_or(program.fuel()).min(program.fuel())) + 1;
-    let by_expressions = MAX_LANE_EXPRESSIONS / iterations.saturating_mul(size.max(1)).saturating_add(work);
+    let by_expressions = MAX_INVOCATION_EXPRESSIONS / iterations.saturating_mul(size.max(1)).saturating_add(work);
     let by_iterations = if kind == DeviceKind::Software {
         let lookups = program.max_calls(|intrinsic| {
             matches!(
@@ -62,7 +62,8 @@ pub(super) struct FlowOrder {
     rounds: Vec<usize>,
 }
 
-/// Consecutive packets of one flow, or of flows that share a bucket, for one lane in one launch.
+/// Consecutive packets of one flow, or of flows that share a bucket, for one invocation of a
+/// launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct FlowRun {
     first: u32,
@@ -73,8 +74,8 @@ impl FlowOrder {
     /// Sorts packets by flow id, with a stable counting sort over the highest bits of the id, into
     /// runs of at most `max_run` packets.
     ///
-    /// The longest runs of a round come first, so that neighbouring lanes, which run in lockstep,
-    /// have about equally much to do.
+    /// The longest runs of a round come first, so that neighbouring invocations, which run
+    /// in lockstep, have about equally much to do.
     pub fn new(flow_ids: &[u32], max_run: usize) -> FlowOrder {
         // About as many buckets as packets: clearing the counters then costs no more than counting.
         let bits = (flow_ids.len().max(2).ilog2() + 2).min(MAX_BUCKET_BITS);
@@ -218,9 +219,9 @@ mod tests {
                 let (mut taken, mut last) = (vec![false; flow_ids.len()], std::collections::HashMap::new());
                 let mut first = 0;
                 while first < runs.len() {
-                    let (lanes, _) = order.next_launch(first, usize::MAX);
-                    let mut lane_of = std::collections::HashMap::new();
-                    for (lane, run) in runs[first..first + lanes].iter().enumerate() {
+                    let (invocations, _) = order.next_launch(first, usize::MAX);
+                    let mut invocation_of = std::collections::HashMap::new();
+                    for (invocation, run) in runs[first..first + invocations].iter().enumerate() {
                         assert!((1..=max_run).contains(&(run.length as usize)));
                         for packet in &packets[run.offset as usize..][..run.length as usize] {
                             let (index, flow) = (packet.offset as usize, flow_ids[packet.offset as usize]);
@@ -229,11 +230,15 @@ mod tests {
                                 last.insert(flow, index).is_none_or(|last| last < index),
                                 "packets of a flow keep their order"
                             );
-                            assert_eq!(*lane_of.entry(flow).or_insert(lane), lane, "one lane per flow");
+                            assert_eq!(
+                                *invocation_of.entry(flow).or_insert(invocation),
+                                invocation,
+                                "one invocation per flow"
+                            );
                         }
                     }
-                    assert!(runs[first..first + lanes].is_sorted_by_key(|run| Reverse(run.length)));
-                    first += lanes;
+                    assert!(runs[first..first + invocations].is_sorted_by_key(|run| Reverse(run.length)));
+                    first += invocations;
                 }
                 assert!(taken.into_iter().all(|taken| taken), "each packet is launched once");
                 let (items, mut restored) = (flow_ids.clone(), order.apply(&flow_ids));

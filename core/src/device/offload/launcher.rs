@@ -140,9 +140,9 @@ pub trait Launcher: Send + 'static {
         buffers: &mut Self::Buffers,
     ) -> Result<(), DeviceError>;
 
-    /// Queues the kernel for `count` lanes of a chunk from lane `first` on ([`ChunkView::lanes`]),
-    /// and, if these are the last lanes, reading back its results. The launches of a chunk come in
-    /// order. The ticket covers all of this.
+    /// Queues `count` invocations of the kernel for a chunk, from number `first` on
+    /// ([`ChunkView::invocations`]), and, if these are the last, reading back its results. The
+    /// launches of a chunk come in order. The ticket covers all of this.
     ///
     /// # Errors
     /// If the driver fails. The device may have begun nevertheless.

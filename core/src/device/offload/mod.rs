@@ -175,20 +175,20 @@ impl<L: Launcher> OffloadSession<L> {
 
     /// Queues the next launch of a batch. There must be one, and its chunk must be uploaded.
     fn launch(&mut self, flight: &mut BatchInFlight<L>) -> Result<(), DeviceError> {
-        let (first, max_packets) = (flight.launched_lanes, self.launch_budget.max_launch_packets());
+        let (first, max_packets) = (flight.launched_invocations, self.launch_budget.max_launch_packets());
         let (chunk, buffers) = flight.chunk_and_buffers(flight.launching);
-        let lanes = chunk.lanes();
+        let invocations = chunk.invocations();
         let (count, packets) = match chunk.flow_order() {
             Some(flow_order) => flow_order.next_launch(first, max_packets),
-            None => ((lanes - first).min(max_packets), (lanes - first).min(max_packets)),
+            None => ((invocations - first).min(max_packets), (invocations - first).min(max_packets)),
         };
         let ticket = self.launcher.launch(&chunk, self.effects, buffers, first, count)?;
-        let ends_chunk = first + count == lanes;
+        let ends_chunk = first + count == invocations;
         if ends_chunk {
             flight.launching += 1;
-            flight.launched_lanes = 0;
+            flight.launched_invocations = 0;
         } else {
-            flight.launched_lanes += count;
+            flight.launched_invocations += count;
         }
         let is_limited = !(first == 0 && ends_chunk);
         flight.queued.push_back(QueuedLaunch { ticket, packets, is_limited, ends_chunk });

@@ -126,7 +126,7 @@ impl<L: Launcher> OffloadSession<L> {
             uploaded: 0,
             collected: 0,
             launching: 0,
-            launched_lanes: 0,
+            launched_invocations: 0,
             queued: VecDeque::new(),
             columns,
             error: None,

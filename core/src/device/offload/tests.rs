@@ -159,10 +159,10 @@ impl Launcher for Host {
         let of_kernel: Vec<_> = descriptors(bytes.as_flattened()).collect();
         buffers.actions.resize(chunk.packets(), 0xee);
         buffers.ends.resize(chunk.packets() * 8, 0xee);
-        for lane in first..first + count {
+        for invocation in first..first + count {
             let taken = match chunk.is_ordered() {
-                true => of_kernel[chunk.base(lane)],
-                false => Descriptor { offset: lane as u32, length: 1 },
+                true => of_kernel[chunk.base(invocation)],
+                false => Descriptor { offset: invocation as u32, length: 1 },
             };
             for index in (taken.offset as usize..).take(taken.length as usize) {
                 let d = of_kernel[index];

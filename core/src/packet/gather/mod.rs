@@ -249,7 +249,7 @@ fn prefetch_window(at: *const u8, window: usize) {
     let _ = (at, window);
 }
 
-/// Expands `$go!` with the copy function for this window length, once for all packets.
+/// Expands `$copy_all!` with the copy function for this window length, once for all packets.
 macro_rules! dispatch_on_window {
     ($window:expr, $copy_all:ident) => {
         match $window {

@@ -45,7 +45,7 @@ impl FunctionLowering<'_, '_> {
             BinaryOp::Divide | BinaryOp::Modulo if scalar.is_integer() => self.divisor(b),
             _ => b,
         };
-        let value = self.b.binary(operator(op), a, b);
+        let value = self.builder.binary(operator(op), a, b);
         Ok(self.in_range(value, scalar, size))
     }
 
@@ -59,15 +59,19 @@ impl FunctionLowering<'_, '_> {
             Literal::U64(0) => Some(Literal::U64(1)),
             _ => None,
         };
-        match self.b.function.expressions[value].clone() {
-            Expression::Literal(known) => one(known).map_or(value, |one| self.b.literal(one)),
+        match self.builder.function.expressions[value].clone() {
+            Expression::Literal(known) => one(known).map_or(value, |one| self.builder.literal(one)),
             Expression::Splat { size, value: inner } => {
                 let other = self.divisor(inner);
-                if other == inner { value } else { self.b.add(Expression::Splat { size, value: other }) }
+                if other == inner { value } else { self.builder.add(Expression::Splat { size, value: other }) }
             }
             Expression::Compose { ty, components } => {
                 let others: Vec<Value> = components.iter().map(|&component| self.divisor(component)).collect();
-                if others == components { value } else { self.b.add(Expression::Compose { ty, components: others }) }
+                if others == components {
+                    value
+                } else {
+                    self.builder.add(Expression::Compose { ty, components: others })
+                }
             }
             _ => value,
         }
@@ -77,12 +81,12 @@ impl FunctionLowering<'_, '_> {
     /// constant count beyond the width.
     fn shift_count(&mut self, value: Value, scalar: Scalar, size: Option<u8>) -> Value {
         let mask = scalar.bits() - 1;
-        match (self.b.constant_u32(value), size) {
-            (Some(known), _) => self.b.u32(known & mask),
+        match (self.builder.constant_u32(value), size) {
+            (Some(known), _) => self.builder.u32(known & mask),
             (None, None) if scalar.size() >= 4 => value,
             _ => {
                 let mask = self.number_of(Literal::U32(mask), size);
-                self.b.binary(BinaryOperator::And, value, mask)
+                self.builder.binary(BinaryOperator::And, value, mask)
             }
         }
     }
@@ -97,33 +101,33 @@ impl FunctionLowering<'_, '_> {
             }
             _ => (self.value(left)?, self.value(right)?),
         };
-        let compared = self.b.binary(operator, a, b);
+        let compared = self.builder.binary(operator, a, b);
         let (Some(size), Some(scalar)) = (count(ty), ty.element()) else { return Ok(compared) };
         // -1 in every component for which the comparison is true.
         let yes = self.number_of(literal(scalar, u64::MAX), Some(size));
         let no = self.number_of(literal(scalar, 0), Some(size));
-        Ok(self.b.select(compared, yes, no))
+        Ok(self.builder.select(compared, yes, no))
     }
 
     fn unpromoted(&mut self, expr: &Expr) -> Result<Value> {
         match expr.constant() {
-            Some(known) => Ok(self.b.u32(known as u32)),
+            Some(known) => Ok(self.builder.u32(known as u32)),
             None => self.value(expr),
         }
     }
 
     pub(super) fn negate(&mut self, value: Value, scalar: Scalar, size: Option<u8>) -> Value {
         let negated = if scalar.is_signed() || scalar == Scalar::Float {
-            self.b.unary(UnaryOperator::Negate, value)
+            self.builder.unary(UnaryOperator::Negate, value)
         } else {
             let zero = self.number_of(literal(scalar, 0), size);
-            self.b.binary(BinaryOperator::Subtract, zero, value)
+            self.builder.binary(BinaryOperator::Subtract, zero, value)
         };
         self.in_range(negated, scalar, size)
     }
 
     pub(super) fn bit_not(&mut self, value: Value, scalar: Scalar, size: Option<u8>) -> Value {
-        let inverted = self.b.unary(UnaryOperator::BitwiseNot, value);
+        let inverted = self.builder.unary(UnaryOperator::BitwiseNot, value);
         self.in_range(inverted, scalar, size)
     }
 }

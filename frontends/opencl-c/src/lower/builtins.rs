@@ -13,11 +13,11 @@ impl FunctionLowering<'_, '_> {
     /// Swaps the bytes of a 16- or 32-bit value.
     pub(super) fn byte_swap(&mut self, value: Value, scalar: Scalar) -> Value {
         let mut moved = |mask: u32, left: u32, right: u32| {
-            let (mask, left, right) = (self.b.u32(mask), self.b.u32(left), self.b.u32(right));
-            let up = self.b.binary(Op::And, value, mask);
-            let up = self.b.binary(Op::ShiftLeft, up, left);
-            let down = self.b.binary(Op::ShiftRight, value, right);
-            (up, self.b.binary(Op::And, down, mask))
+            let (mask, left, right) = (self.builder.u32(mask), self.builder.u32(left), self.builder.u32(right));
+            let up = self.builder.binary(Op::And, value, mask);
+            let up = self.builder.binary(Op::ShiftLeft, up, left);
+            let down = self.builder.binary(Op::ShiftRight, value, right);
+            (up, self.builder.binary(Op::And, down, mask))
         };
         let parts = match scalar {
             Scalar::UShort => vec![moved(0xff, 8, 8)],
@@ -25,7 +25,7 @@ impl FunctionLowering<'_, '_> {
         };
         let parts: Vec<Value> = parts.into_iter().flat_map(|(up, down)| [up, down]).collect();
         let (first, rest) = parts.split_first().expect("there are two or four");
-        rest.iter().fold(*first, |sum, part| self.b.binary(Op::InclusiveOr, sum, *part))
+        rest.iter().fold(*first, |sum, part| self.builder.binary(Op::InclusiveOr, sum, *part))
     }
 
     pub(super) fn builtin(&mut self, builtin: Builtin, arguments: &[Expr], ty: &Type) -> Result<Value> {
@@ -50,14 +50,14 @@ impl FunctionLowering<'_, '_> {
                 let low = self.math(MathFunction::Min, a, Some(b), None);
                 let (high, low) =
                     (self.convert(high, scalar, unsigned, size), self.convert(low, scalar, unsigned, size));
-                let difference = self.b.binary(Op::Subtract, high, low);
+                let difference = self.builder.binary(Op::Subtract, high, low);
                 self.in_range(difference, unsigned, size)
             }
             (Builtin::Rotate, &[a, by]) => self.rotate(a, by, scalar, size),
             (Builtin::MulHi, &[a, b]) => self.mul_hi(a, b, scalar, size),
             (Builtin::MadHi, &[a, b, c]) => {
                 let high = self.mul_hi(a, b, scalar, size);
-                let sum = self.b.binary(Op::Add, high, c);
+                let sum = self.builder.binary(Op::Add, high, c);
                 self.in_range(sum, scalar, size)
             }
             (Builtin::MadSat, &[a, b, c]) => self.mad_sat(a, b, c, scalar, size),
@@ -65,13 +65,13 @@ impl FunctionLowering<'_, '_> {
                 let to = ty.element().ok_or(ErrorReported)?;
                 let width = self.number_of(Literal::U32(scalar.bits()), size);
                 let high = self.convert(high, scalar, to, size);
-                let high = self.b.binary(Op::ShiftLeft, high, width);
+                let high = self.builder.binary(Op::ShiftLeft, high, width);
                 let low = self.convert(low, unsigned, to, size);
-                self.b.binary(Op::InclusiveOr, high, low)
+                self.builder.binary(Op::InclusiveOr, high, low)
             }
             (Builtin::Mad, &[a, b, c]) => {
-                let product = self.b.binary(Op::Multiply, a, b);
-                let sum = self.b.binary(Op::Add, product, c);
+                let product = self.builder.binary(Op::Multiply, a, b);
+                let sum = self.builder.binary(Op::Add, product, c);
                 self.in_range(sum, scalar, size)
             }
             (Builtin::Popcount, &[a]) => {
@@ -84,7 +84,7 @@ impl FunctionLowering<'_, '_> {
                 let mut zeros = self.math(MathFunction::CountLeadingZeros, bits, None, None);
                 if scalar.size() < 4 {
                     let wider = self.number_of(Literal::U32(32 - scalar.bits()), size);
-                    zeros = self.b.binary(Op::Subtract, zeros, wider);
+                    zeros = self.builder.binary(Op::Subtract, zeros, wider);
                 }
                 self.convert(zeros, unsigned, scalar, size)
             }
@@ -100,23 +100,23 @@ impl FunctionLowering<'_, '_> {
             (Builtin::AddSat, &[a, b]) => self.saturating_op(Op::Add, a, b, scalar, size),
             (Builtin::SubSat, &[a, b]) => self.saturating_op(Op::Subtract, a, b, scalar, size),
             (Builtin::Hadd, &[a, b]) => {
-                let (both, half) = (self.b.binary(Op::And, a, b), self.half_xor(a, b, size));
-                self.b.binary(Op::Add, both, half)
+                let (both, half) = (self.builder.binary(Op::And, a, b), self.half_xor(a, b, size));
+                self.builder.binary(Op::Add, both, half)
             }
             (Builtin::Rhadd, &[a, b]) => {
-                let (either, half) = (self.b.binary(Op::InclusiveOr, a, b), self.half_xor(a, b, size));
-                self.b.binary(Op::Subtract, either, half)
+                let (either, half) = (self.builder.binary(Op::InclusiveOr, a, b), self.half_xor(a, b, size));
+                self.builder.binary(Op::Subtract, either, half)
             }
             (Builtin::Bitselect, &[a, b, c]) => {
-                let others = self.b.unary(naga::UnaryOperator::BitwiseNot, c);
-                let (a, b) = (self.b.binary(Op::And, a, others), self.b.binary(Op::And, b, c));
-                self.b.binary(Op::InclusiveOr, a, b)
+                let others = self.builder.unary(naga::UnaryOperator::BitwiseNot, c);
+                let (a, b) = (self.builder.binary(Op::And, a, others), self.builder.binary(Op::And, b, c));
+                self.builder.binary(Op::InclusiveOr, a, b)
             }
             (Builtin::Any | Builtin::All, &[a]) => {
                 let mut set = self.highest_bit(a, scalar, size);
                 if size.is_some() {
                     let fun = if builtin == Builtin::Any { RelationalFunction::Any } else { RelationalFunction::All };
-                    set = self.b.add(Expression::Relational { fun, argument: set });
+                    set = self.builder.add(Expression::Relational { fun, argument: set });
                 }
                 self.convert(set, Scalar::Bool, ty.scalar().ok_or(ErrorReported)?, None)
             }
@@ -127,16 +127,16 @@ impl FunctionLowering<'_, '_> {
                     Some(_) => self.highest_bit(c, condition, size),
                     None => self.convert(c, condition, Scalar::Bool, None),
                 };
-                self.b.select(chosen, b, a)
+                self.builder.select(chosen, b, a)
             }
             _ => return Err(ErrorReported),
         })
     }
 
     fn half_xor(&mut self, a: Value, b: Value, size: Option<u8>) -> Value {
-        let differ = self.b.binary(Op::ExclusiveOr, a, b);
+        let differ = self.builder.binary(Op::ExclusiveOr, a, b);
         let one = self.number_of(Literal::U32(1), size);
-        self.b.binary(Op::ShiftRight, differ, one)
+        self.builder.binary(Op::ShiftRight, differ, one)
     }
 
     /// Whether the highest bit is set: `bool`, or a vector of `bool`.
@@ -144,7 +144,7 @@ impl FunctionLowering<'_, '_> {
         let signed = scalar.signed();
         let value = self.convert(value, scalar, signed, size);
         let zero = self.number_of(literal(signed, 0), size);
-        self.b.binary(Op::Less, value, zero)
+        self.builder.binary(Op::Less, value, zero)
     }
 
     fn rotate(&mut self, value: Value, by: Value, scalar: Scalar, size: Option<u8>) -> Value {
@@ -152,13 +152,13 @@ impl FunctionLowering<'_, '_> {
         let bits = self.convert(value, scalar, unsigned, size);
         let by = self.convert(by, scalar, Scalar::UInt, size);
         let mask = self.number_of(Literal::U32(scalar.bits() - 1), size);
-        let left = self.b.binary(Op::And, by, mask);
+        let left = self.builder.binary(Op::And, by, mask);
         let zero = self.number_of(Literal::U32(0), size);
-        let right = self.b.binary(Op::Subtract, zero, left);
-        let right = self.b.binary(Op::And, right, mask);
-        let up = self.b.binary(Op::ShiftLeft, bits, left);
-        let down = self.b.binary(Op::ShiftRight, bits, right);
-        let both = self.b.binary(Op::InclusiveOr, up, down);
+        let right = self.builder.binary(Op::Subtract, zero, left);
+        let right = self.builder.binary(Op::And, right, mask);
+        let up = self.builder.binary(Op::ShiftLeft, bits, left);
+        let down = self.builder.binary(Op::ShiftRight, bits, right);
+        let both = self.builder.binary(Op::InclusiveOr, up, down);
         let turned = self.in_range(both, unsigned, size);
         self.convert(turned, unsigned, scalar, size)
     }
@@ -168,14 +168,14 @@ impl FunctionLowering<'_, '_> {
         let by = self.number_of(Literal::U32(scalar.bits() % 64), size);
         match scalar.size() {
             1 | 2 => {
-                let product = self.b.binary(Op::Multiply, a, b);
-                self.b.binary(Op::ShiftRight, product, by)
+                let product = self.builder.binary(Op::Multiply, a, b);
+                self.builder.binary(Op::ShiftRight, product, by)
             }
             4 => {
                 let wide = if scalar.is_signed() { Scalar::Long } else { Scalar::ULong };
                 let (a, b) = (self.convert(a, scalar, wide, size), self.convert(b, scalar, wide, size));
-                let product = self.b.binary(Op::Multiply, a, b);
-                let high = self.b.binary(Op::ShiftRight, product, by);
+                let product = self.builder.binary(Op::Multiply, a, b);
+                let high = self.builder.binary(Op::ShiftRight, product, by);
                 self.convert(high, wide, scalar, size)
             }
             _ => self.mul_hi_64(a, b, scalar, size),
@@ -188,26 +188,26 @@ impl FunctionLowering<'_, '_> {
         let (x, y) = (self.convert(a, scalar, Scalar::ULong, size), self.convert(b, scalar, Scalar::ULong, size));
         let low = self.number_of(Literal::U64(0xffff_ffff), size);
         let half = self.number_of(Literal::U32(32), size);
-        let (p, q) = (self.b.binary(Op::ShiftRight, x, half), self.b.binary(Op::And, x, low));
-        let (r, s) = (self.b.binary(Op::ShiftRight, y, half), self.b.binary(Op::And, y, low));
-        let (pr, ps) = (self.b.binary(Op::Multiply, p, r), self.b.binary(Op::Multiply, p, s));
-        let (qr, qs) = (self.b.binary(Op::Multiply, q, r), self.b.binary(Op::Multiply, q, s));
+        let (p, q) = (self.builder.binary(Op::ShiftRight, x, half), self.builder.binary(Op::And, x, low));
+        let (r, s) = (self.builder.binary(Op::ShiftRight, y, half), self.builder.binary(Op::And, y, low));
+        let (pr, ps) = (self.builder.binary(Op::Multiply, p, r), self.builder.binary(Op::Multiply, p, s));
+        let (qr, qs) = (self.builder.binary(Op::Multiply, q, r), self.builder.binary(Op::Multiply, q, s));
         // No sum overflows: (2^32 - 1)^2 + 2 (2^32 - 1) is less than 2^64.
-        let carry = self.b.binary(Op::ShiftRight, qs, half);
-        let middle = self.b.binary(Op::Add, ps, carry);
-        let middle_low = self.b.binary(Op::And, middle, low);
-        let middle_high = self.b.binary(Op::ShiftRight, middle, half);
-        let other = self.b.binary(Op::Add, qr, middle_low);
-        let other_high = self.b.binary(Op::ShiftRight, other, half);
-        let high = self.b.binary(Op::Add, pr, middle_high);
-        let mut high = self.b.binary(Op::Add, high, other_high);
+        let carry = self.builder.binary(Op::ShiftRight, qs, half);
+        let middle = self.builder.binary(Op::Add, ps, carry);
+        let middle_low = self.builder.binary(Op::And, middle, low);
+        let middle_high = self.builder.binary(Op::ShiftRight, middle, half);
+        let other = self.builder.binary(Op::Add, qr, middle_low);
+        let other_high = self.builder.binary(Op::ShiftRight, other, half);
+        let high = self.builder.binary(Op::Add, pr, middle_high);
+        let mut high = self.builder.binary(Op::Add, high, other_high);
         if scalar.is_signed() {
             // A negative factor was taken as 2^64 more than its value.
             let zero = self.number_of(Literal::U64(0), size);
             for (factor, other) in [(a, y), (b, x)] {
                 let negative = self.highest_bit(factor, scalar, size);
-                let too_much = self.b.select(negative, other, zero);
-                high = self.b.binary(Op::Subtract, high, too_much);
+                let too_much = self.builder.select(negative, other, zero);
+                high = self.builder.binary(Op::Subtract, high, too_much);
             }
         }
         self.convert(high, Scalar::ULong, scalar, size)
@@ -223,9 +223,9 @@ impl FunctionLowering<'_, '_> {
             (_, false) => Scalar::UInt,
         };
         let [a, b, c] = [a, b, c].map(|value| self.convert(value, scalar, wide, size));
-        let product = self.b.binary(Op::Multiply, a, b);
+        let product = self.builder.binary(Op::Multiply, a, b);
         // At most (2^n - 1)^2 + 2^n - 1, which is below 2^2n.
-        let sum = self.b.binary(Op::Add, product, c);
+        let sum = self.builder.binary(Op::Add, product, c);
         self.saturate(sum, wide, scalar, size)
     }
 
@@ -233,29 +233,29 @@ impl FunctionLowering<'_, '_> {
     /// half.
     fn mad_sat_64(&mut self, a: Value, b: Value, c: Value, scalar: Scalar, size: Option<u8>) -> Value {
         let high = self.mul_hi_64(a, b, scalar, size);
-        let low = self.b.binary(Op::Multiply, a, b);
-        let sum = self.b.binary(Op::Add, low, c);
+        let low = self.builder.binary(Op::Multiply, a, b);
+        let sum = self.builder.binary(Op::Add, low, c);
         let [low_bits, sum_bits] = [low, sum].map(|value| self.convert(value, scalar, Scalar::ULong, size));
-        let carries = self.b.binary(Op::Less, sum_bits, low_bits);
+        let carries = self.builder.binary(Op::Less, sum_bits, low_bits);
         let (zero, one) = (self.number_of(literal(scalar, 0), size), self.number_of(literal(scalar, 1), size));
-        let carry = self.b.select(carries, one, zero);
-        let mut high = self.b.binary(Op::Add, high, carry);
+        let carry = self.builder.select(carries, one, zero);
+        let mut high = self.builder.binary(Op::Add, high, carry);
         if !scalar.is_signed() {
             let most = self.number_of(literal(scalar, u64::MAX), size);
-            let fits = self.b.binary(Op::Equal, high, zero);
-            return self.b.select(fits, sum, most);
+            let fits = self.builder.binary(Op::Equal, high, zero);
+            return self.builder.select(fits, sum, most);
         }
         // The high half of a negative `c` is all ones.
         let sign = self.number_of(Literal::U32(63), size);
-        let c_high = self.b.binary(Op::ShiftRight, c, sign);
-        high = self.b.binary(Op::Add, high, c_high);
-        let sum_high = self.b.binary(Op::ShiftRight, sum, sign);
-        let fits = self.b.binary(Op::Equal, high, sum_high);
+        let c_high = self.builder.binary(Op::ShiftRight, c, sign);
+        high = self.builder.binary(Op::Add, high, c_high);
+        let sum_high = self.builder.binary(Op::ShiftRight, sum, sign);
+        let fits = self.builder.binary(Op::Equal, high, sum_high);
         let negative = self.highest_bit(high, scalar, size);
         let least = self.number_of(literal(scalar, 1 << 63), size);
         let most = self.number_of(literal(scalar, (1 << 63) - 1), size);
-        let bound = self.b.select(negative, least, most);
-        self.b.select(fits, sum, bound)
+        let bound = self.builder.select(negative, least, most);
+        self.builder.select(fits, sum, bound)
     }
 
     /// Saturating addition or subtraction.
@@ -263,32 +263,32 @@ impl FunctionLowering<'_, '_> {
         if scalar.size() < 4 {
             // The result fits in a signed 32-bit integer, also a difference of unsigned values.
             let (a, b) = (self.convert(a, scalar, Scalar::Int, size), self.convert(b, scalar, Scalar::Int, size));
-            let result = self.b.binary(op, a, b);
+            let result = self.builder.binary(op, a, b);
             return self.saturate(result, Scalar::Int, scalar, size);
         }
-        let result = self.b.binary(op, a, b);
+        let result = self.builder.binary(op, a, b);
         let bits = scalar.bits();
         if !scalar.is_signed() {
             let (beyond, bound) = match op {
-                Op::Add => (self.b.binary(Op::Less, result, a), u64::MAX),
-                _ => (self.b.binary(Op::Less, a, b), 0),
+                Op::Add => (self.builder.binary(Op::Less, result, a), u64::MAX),
+                _ => (self.builder.binary(Op::Less, a, b), 0),
             };
             let bound = self.number_of(literal(scalar, bound), size);
-            return self.b.select(beyond, bound, result);
+            return self.builder.select(beyond, bound, result);
         }
         // Signed overflow: the result's sign differs from that of `a`, although `b` does not
         // explain it.
-        let differs = self.b.binary(Op::ExclusiveOr, a, result);
+        let differs = self.builder.binary(Op::ExclusiveOr, a, result);
         let other = match op {
-            Op::Add => self.b.binary(Op::ExclusiveOr, b, result),
-            _ => self.b.binary(Op::ExclusiveOr, a, b),
+            Op::Add => self.builder.binary(Op::ExclusiveOr, b, result),
+            _ => self.builder.binary(Op::ExclusiveOr, a, b),
         };
-        let both = self.b.binary(Op::And, differs, other);
+        let both = self.builder.binary(Op::And, differs, other);
         let wrapped = self.highest_bit(both, scalar, size);
         let negative = self.highest_bit(a, scalar, size);
         let least = self.number_of(literal(scalar, 1 << (bits - 1)), size);
         let most = self.number_of(literal(scalar, (1 << (bits - 1)) - 1), size);
-        let bound = self.b.select(negative, least, most);
-        self.b.select(wrapped, bound, result)
+        let bound = self.builder.select(negative, least, most);
+        self.builder.select(wrapped, bound, result)
     }
 }

@@ -19,8 +19,8 @@ pub(super) fn count(ty: &Type) -> Option<u8> {
 impl FunctionLowering<'_, '_> {
     /// A constant, splatted to `size` components for a vector.
     pub(super) fn number_of(&mut self, known: Literal, size: Option<u8>) -> Value {
-        let value = self.b.literal(known);
-        self.b.splat(value, size)
+        let value = self.builder.literal(known);
+        self.builder.splat(value, size)
     }
 
     /// Converts between scalar types; vectors component by component.
@@ -28,21 +28,21 @@ impl FunctionLowering<'_, '_> {
         if from == to {
             return value;
         }
-        if let Some(known) = self.b.constant(value)
+        if let Some(known) = self.builder.constant(value)
             && let Some(bits) = bits(known)
             && to != Scalar::Float
         {
             let converted = to.wrap(from.wrap(i128::from(bits)));
-            return self.b.literal(literal(to, converted as u64));
+            return self.builder.literal(literal(to, converted as u64));
         }
         if to == Scalar::Bool {
             let zero = self.number_of(literal(from, 0), size);
-            return self.b.binary(BinaryOperator::NotEqual, value, zero);
+            return self.builder.binary(BinaryOperator::NotEqual, value, zero);
         }
         let (source, target) = (naga_scalar(from), naga_scalar(to));
         let mut value = value;
         if source != target {
-            value = self.b.cast(value, target.kind, Some(target.width));
+            value = self.builder.cast(value, target.kind, Some(target.width));
         }
         if to.can_represent(from) { value } else { self.in_range(value, to, size) }
     }
@@ -53,18 +53,18 @@ impl FunctionLowering<'_, '_> {
         if !matches!(scalar, Scalar::Char | Scalar::UChar | Scalar::Short | Scalar::UShort) {
             return value;
         }
-        if let Some(known) = self.b.constant(value)
+        if let Some(known) = self.builder.constant(value)
             && let Some(now) = self::bits(known)
         {
-            return self.b.literal(literal(scalar, now));
+            return self.builder.literal(literal(scalar, now));
         }
         if scalar.is_signed() {
             let shift = self.number_of(Literal::U32(32 - bits), size);
-            let up = self.b.binary(BinaryOperator::ShiftLeft, value, shift);
-            return self.b.binary(BinaryOperator::ShiftRight, up, shift);
+            let up = self.builder.binary(BinaryOperator::ShiftLeft, value, shift);
+            return self.builder.binary(BinaryOperator::ShiftRight, up, shift);
         }
         let mask = self.number_of(Literal::U32((1 << bits) - 1), size);
-        self.b.binary(BinaryOperator::And, value, mask)
+        self.builder.binary(BinaryOperator::And, value, mask)
     }
 
     /// Saturating conversion, `convert_T_sat`.
@@ -84,7 +84,7 @@ impl FunctionLowering<'_, '_> {
                 (false, false) => Scalar::UInt,
             };
             let target = naga_scalar(wide);
-            value = self.b.cast(value, target.kind, Some(target.width));
+            value = self.builder.cast(value, target.kind, Some(target.width));
             return self.saturate(value, wide, to, size);
         }
         let (from_low, from_high) = range(from);
@@ -103,7 +103,7 @@ impl FunctionLowering<'_, '_> {
     pub(super) fn reinterpret(&mut self, value: Value, from: Scalar, to: Scalar, size: Option<u8>) -> Value {
         if from == Scalar::Float || to == Scalar::Float {
             let middle = if from == Scalar::Float { naga_scalar(to).kind } else { ScalarKind::Float };
-            return self.b.cast(value, middle, None);
+            return self.builder.cast(value, middle, None);
         }
         self.convert(value, from, to, size)
     }
@@ -120,7 +120,7 @@ impl FunctionLowering<'_, '_> {
         let (from_bits, to_bits) = (unsigned_bits(from), unsigned_bits(to));
         let mut parts: Vec<Value> = match from_size {
             None => vec![value],
-            Some(size) => (0..u32::from(size)).map(|index| self.b.access_index(value, index)).collect(),
+            Some(size) => (0..u32::from(size)).map(|index| self.builder.access_index(value, index)).collect(),
         };
         for part in &mut parts {
             *part = self.reinterpret(*part, from, from_bits, None);
@@ -132,8 +132,8 @@ impl FunctionLowering<'_, '_> {
         if from.bits() > to.bits() {
             for part in parts {
                 for shift in (0..from.bits()).step_by(to.bits() as usize) {
-                    let shift = self.b.u32(shift);
-                    let low = self.b.binary(BinaryOperator::ShiftRight, part, shift);
+                    let shift = self.builder.u32(shift);
+                    let low = self.builder.binary(BinaryOperator::ShiftRight, part, shift);
                     pieces.push(self.convert(low, from_bits, to_bits, None));
                 }
             }
@@ -141,9 +141,9 @@ impl FunctionLowering<'_, '_> {
             for group in parts.chunks((to.bits() / from.bits()) as usize) {
                 let mut all = None;
                 for (part, shift) in group.iter().zip((0..).step_by(from.bits() as usize)) {
-                    let (wide, shift) = (self.convert(*part, from_bits, to_bits, None), self.b.u32(shift));
-                    let placed = self.b.binary(BinaryOperator::ShiftLeft, wide, shift);
-                    all = Some(all.map_or(placed, |all| self.b.binary(BinaryOperator::InclusiveOr, all, placed)));
+                    let (wide, shift) = (self.convert(*part, from_bits, to_bits, None), self.builder.u32(shift));
+                    let placed = self.builder.binary(BinaryOperator::ShiftLeft, wide, shift);
+                    all = Some(all.map_or(placed, |all| self.builder.binary(BinaryOperator::InclusiveOr, all, placed)));
                 }
                 pieces.extend(all);
             }
@@ -155,14 +155,14 @@ impl FunctionLowering<'_, '_> {
         match pieces[..] {
             [one] => one,
             _ => {
-                let ty = self.l.ty(ty);
-                self.b.add(Expression::Compose { ty, components: pieces })
+                let ty = self.lowering.ty(ty);
+                self.builder.add(Expression::Compose { ty, components: pieces })
             }
         }
     }
 
     pub(super) fn math(&mut self, fun: MathFunction, arg: Value, arg1: Option<Value>, arg2: Option<Value>) -> Value {
-        self.b.add(Expression::Math { fun, arg, arg1, arg2, arg3: None })
+        self.builder.add(Expression::Math { fun, arg, arg1, arg2, arg3: None })
     }
 }
 

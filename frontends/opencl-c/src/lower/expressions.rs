@@ -26,7 +26,7 @@ impl FunctionLowering<'_, '_> {
 
     pub(super) fn expr(&mut self, expr: &Expr) -> Result<LoweredValue> {
         self.charge(1, expr.span)?;
-        self.b.span = self.l.span(expr.span);
+        self.builder.span = self.lowering.span(expr.span);
         let given = self.expr_kind(expr)?;
         Ok(given)
     }
@@ -38,12 +38,12 @@ impl FunctionLowering<'_, '_> {
 
     /// [`charge`](Self::charge) with a note on the likely cause.
     pub(super) fn charge_with_note(&mut self, count: usize, span: Span, cause: &str) -> Result<()> {
-        self.l.expressions += count as u64;
-        if self.l.expressions <= 4 * MAX_EXPRESSIONS {
+        self.lowering.expressions += count as u64;
+        if self.lowering.expressions <= 4 * MAX_EXPRESSIONS {
             return Ok(());
         }
-        self.l.errors.stop();
-        self.l.fail(span, "the filter is too large", cause)
+        self.lowering.errors.stop();
+        self.lowering.fail(span, "the filter is too large", cause)
     }
 
     fn expr_kind(&mut self, expr: &Expr) -> Result<LoweredValue> {
@@ -52,8 +52,8 @@ impl FunctionLowering<'_, '_> {
         let scalar = || ty.element().ok_or(ErrorReported);
         Ok(LoweredValue::Value(match &expr.kind {
             ExprKind::Integer(_) if *ty == Type::Void => return Ok(LoweredValue::Nothing),
-            ExprKind::Integer(bits) => self.b.literal(literal(scalar()?, *bits)),
-            ExprKind::Float(value) => self.b.literal(Literal::F32(*value)),
+            ExprKind::Integer(bits) => self.builder.literal(literal(scalar()?, *bits)),
+            ExprKind::Float(value) => self.builder.literal(Literal::F32(*value)),
             ExprKind::Load(place) => {
                 let location = self.locate(place)?;
                 return self.read(&location, ty, span);
@@ -92,7 +92,7 @@ impl FunctionLowering<'_, '_> {
             }
             ExprKind::Not(inner) => {
                 let value = self.value(inner)?;
-                self.b.unary(UnaryOperator::LogicalNot, value)
+                self.builder.unary(UnaryOperator::LogicalNot, value)
             }
             ExprKind::Binary(op, left, right) => self.binary(*op, left, right, ty)?,
             ExprKind::And(left, right) => self.logical(true, left, right)?,
@@ -122,23 +122,23 @@ impl FunctionLowering<'_, '_> {
             }
             ExprKind::Splat(inner) => {
                 let value = self.value(inner)?;
-                self.b.splat(value, size)
+                self.builder.splat(value, size)
             }
             ExprKind::Compose(parts) => {
                 let components = parts.iter().map(|part| self.value(part)).collect::<Result<Vec<_>>>()?;
                 if let [one] = components[..] {
                     return Ok(LoweredValue::Value(one));
                 }
-                let ty = self.l.ty(ty);
-                self.b.add(Expression::Compose { ty, components })
+                let ty = self.lowering.ty(ty);
+                self.builder.add(Expression::Compose { ty, components })
             }
             ExprKind::Swizzle(inner, picked) => {
                 let vector = self.value(inner)?;
-                self.b.swizzle(vector, picked)
+                self.builder.swizzle(vector, picked)
             }
             ExprKind::Member(inner, index) => {
                 let value = self.value(inner)?;
-                self.b.access_index(value, *index)
+                self.builder.access_index(value, *index)
             }
             ExprKind::Assign(place, value) => return self.assign(place, value),
             ExprKind::Update { place, value, returns_old } => return self.update(place, value, *returns_old),
@@ -170,26 +170,26 @@ impl FunctionLowering<'_, '_> {
         if right.is_cheap(&mut SPECULATION_BUDGET.clone()) {
             let b = self.value(right)?;
             let op = if and { naga::BinaryOperator::LogicalAnd } else { naga::BinaryOperator::LogicalOr };
-            return Ok(self.b.binary(op, a, b));
+            return Ok(self.builder.binary(op, a, b));
         }
         // The same statements as naga's WGSL front end emits, so that passes and drivers recognise
         // them.
-        let ty = self.l.ty(&left.ty);
-        let result = self.b.local(None, ty);
-        let condition = if and { a } else { self.b.unary(UnaryOperator::LogicalNot, a) };
-        self.b.begin_block();
+        let ty = self.lowering.ty(&left.ty);
+        let result = self.builder.local(None, ty);
+        let condition = if and { a } else { self.builder.unary(UnaryOperator::LogicalNot, a) };
+        self.builder.begin_block();
         let b = self.value(right);
         if let Ok(b) = b {
-            self.b.store(result, b);
+            self.builder.store(result, b);
         }
-        let accept = self.b.end_block();
+        let accept = self.builder.end_block();
         b?;
-        self.b.begin_block();
-        let other = self.b.literal(Literal::Bool(!and));
-        self.b.store(result, other);
-        let reject = self.b.end_block();
-        self.b.push(Statement::If { condition, accept, reject });
-        Ok(self.b.load(result))
+        self.builder.begin_block();
+        let other = self.builder.literal(Literal::Bool(!and));
+        self.builder.store(result, other);
+        let reject = self.builder.end_block();
+        self.builder.push(Statement::If { condition, accept, reject });
+        Ok(self.builder.load(result))
     }
 
     fn conditional(&mut self, condition: &Expr, accept: &Expr, reject: &Expr, ty: &Type) -> Result<LoweredValue> {
@@ -199,12 +199,12 @@ impl FunctionLowering<'_, '_> {
         if at_once && accept.is_cheap(budget) && reject.is_cheap(budget) {
             return match (self.expr(accept)?, self.expr(reject)?) {
                 (LoweredValue::Value(a), LoweredValue::Value(b)) => {
-                    Ok(LoweredValue::Value(self.b.select(condition, a, b)))
+                    Ok(LoweredValue::Value(self.builder.select(condition, a, b)))
                 }
                 (LoweredValue::Pointer(mut a), LoweredValue::Pointer(b)) => {
                     self.check_same_shape(&a, &b, reject)?;
                     for (a, b) in a.indices.iter_mut().zip(&b.indices) {
-                        *a = self.b.select(condition, *a, *b);
+                        *a = self.builder.select(condition, *a, *b);
                     }
                     Ok(LoweredValue::Pointer(a))
                 }
@@ -219,8 +219,8 @@ impl FunctionLowering<'_, '_> {
             blocks.push(self.block(|this| this.lower_branch_value(side, &mut variables, &mut pointer))?);
         }
         let (Some(reject), Some(accept)) = (blocks.pop(), blocks.pop()) else { return Err(ErrorReported) };
-        self.b.push(Statement::If { condition, accept, reject });
-        let values: Vec<Value> = variables.iter().map(|&variable| self.b.load(variable)).collect();
+        self.builder.push(Statement::If { condition, accept, reject });
+        let values: Vec<Value> = variables.iter().map(|&variable| self.builder.load(variable)).collect();
         Ok(match (pointer, &values[..]) {
             (Some(pointer), _) => LoweredValue::Pointer(Pointer { indices: values, ..pointer }),
             (None, [value]) => LoweredValue::Value(*value),
@@ -250,10 +250,10 @@ impl FunctionLowering<'_, '_> {
         };
         for (i, value) in values.into_iter().enumerate() {
             if variables.len() <= i {
-                let ty = self.l.ty(&side.ty);
-                variables.push(self.b.local(None, ty));
+                let ty = self.lowering.ty(&side.ty);
+                variables.push(self.builder.local(None, ty));
             }
-            self.b.store(variables[i], value);
+            self.builder.store(variables[i], value);
         }
         Ok(())
     }
@@ -263,7 +263,7 @@ impl FunctionLowering<'_, '_> {
             return Ok(());
         }
         let note = "the target of a pointer must be known at compile time: both values of `?:` must point into the same object";
-        self.l.fail(at.span, "this pointer has another target than the other one", note)
+        self.lowering.fail(at.span, "this pointer has another target than the other one", note)
     }
 
     fn assign(&mut self, place: &Place, value: &Expr) -> Result<LoweredValue> {
@@ -286,7 +286,7 @@ impl FunctionLowering<'_, '_> {
             return Ok(LoweredValue::Value(self.byte_swap(value, scalar)));
         }
         let given = self.expr(value)?;
-        self.b.span = self.l.span(place.span);
+        self.builder.span = self.lowering.span(place.span);
         self.write(&location, &given, &place.ty, place.span)?;
         Ok(given)
     }
@@ -297,7 +297,7 @@ impl FunctionLowering<'_, '_> {
         let new = self.expr(value);
         let (_, old_value) = self.update_targets.pop().ok_or(ErrorReported)?;
         let new = new?;
-        self.b.span = self.l.span(place.span);
+        self.builder.span = self.lowering.span(place.span);
         self.write(&location, &new, &place.ty, place.span)?;
         Ok(if returns_old { old_value.ok_or(ErrorReported)? } else { new })
     }
@@ -331,14 +331,14 @@ impl FunctionLowering<'_, '_> {
                 LoweredValue::Pointer(pointer) => {
                     if pointer.shape.base != Base::Packet {
                         let note = "pass the filter's parameter, or a pointer into the packet";
-                        return self.l.fail(argument.span, "this does not point into the packet", note);
+                        return self.lowering.fail(argument.span, "this does not point into the packet", note);
                     }
                     start = pointer.indices.first().copied();
                 }
                 // Offsets are relative to the pointer.
                 LoweredValue::Value(value) => match (start, i, intrinsic) {
                     (Some(start), 1, Intrinsic::Load { .. } | Intrinsic::Store { .. }) => {
-                        values.push(self.b.add_u32(start, value));
+                        values.push(self.builder.add_u32(start, value));
                     }
                     _ => values.push(value),
                 },
@@ -349,11 +349,11 @@ impl FunctionLowering<'_, '_> {
         if intrinsic != Intrinsic::PktTime {
             return Ok(result);
         }
-        let (low, high) = (self.b.access_index(result, 0), self.b.access_index(result, 1));
+        let (low, high) = (self.builder.access_index(result, 0), self.builder.access_index(result, 1));
         let (low, high) = (self.convert_from_uint(low, ty), self.convert_from_uint(high, ty));
-        let shift = self.b.u32(32);
-        let high = self.b.binary(naga::BinaryOperator::ShiftLeft, high, shift);
-        Ok(self.b.binary(naga::BinaryOperator::InclusiveOr, high, low))
+        let shift = self.builder.u32(32);
+        let high = self.builder.binary(naga::BinaryOperator::ShiftLeft, high, shift);
+        Ok(self.builder.binary(naga::BinaryOperator::InclusiveOr, high, low))
     }
 
     fn convert_from_uint(&mut self, value: Value, ty: &Type) -> Value {

@@ -1,4 +1,5 @@
-//! Functions, specialised for the places that their pointer parameters point into.
+//! Lowers functions to naga, specialised (monomorphised) by the *shape* of each pointer argument:
+//! the object that it points into, and the path of members and indices.
 
 use std::rc::Rc;
 
@@ -53,9 +54,9 @@ pub(super) enum LoweredValue {
 
 /// State of lowering one function.
 pub(super) struct FunctionLowering<'l, 'a> {
-    pub l: &'l mut Lowering<'a>,
+    pub lowering: &'l mut Lowering<'a>,
     pub function: &'a Function,
-    pub b: FunctionBuilder,
+    pub builder: FunctionBuilder,
     pub bindings: Vec<Option<Binding>>,
     /// The packet argument, if a parameter points into the packet.
     pub packet: Option<Value>,
@@ -123,46 +124,46 @@ impl<'a> Lowering<'a> {
         }
         let span = self.span(function.span);
         let bindings = vec![None; function.locals.len()];
-        let mut b = FunctionBuilder::default();
-        b.span = span;
+        let mut builder = FunctionBuilder::default();
+        builder.span = span;
         let mut scope = FunctionLowering {
-            l: self,
+            lowering: self,
             function,
-            b,
+            builder,
             bindings,
             packet: None,
             update_targets: Vec::new(),
             loops: 0,
             result: None,
         };
-        scope.b.function.name = Some(function.name.clone());
+        scope.builder.function.name = Some(function.name.clone());
         scope.parameters(key, is_filter);
         scope.statements(body)?;
         let result = match &function.result {
             Type::Void => None,
-            ty => Some(scope.l.ty(ty)),
+            ty => Some(scope.lowering.ty(ty)),
         };
-        scope.b.function.result = result.map(|ty| FunctionResult { ty, binding: None });
+        scope.builder.function.result = result.map(|ty| FunctionResult { ty, binding: None });
         scope.finish_body(result);
-        let FunctionLowering { b, result, l, .. } = scope;
-        let handle = l.module.functions.append(b.finish(), span);
+        let FunctionLowering { builder, result, lowering, .. } = scope;
+        let handle = lowering.module.functions.append(builder.finish(), span);
         let lowered = LoweredFunction { handle, result };
-        l.lowered.insert(key.clone(), lowered.clone());
+        lowering.lowered.insert(key.clone(), lowered.clone());
         Ok(lowered)
     }
 }
 
 impl FunctionLowering<'_, '_> {
     fn argument(&mut self, name: &str, ty: Handle<naga::Type>) -> Value {
-        let index = self.b.function.arguments.len() as u32;
+        let index = self.builder.function.arguments.len() as u32;
         let name = (!name.is_empty()).then(|| name.to_owned());
-        self.b.function.arguments.push(FunctionArgument { name, ty, binding: None });
-        self.b.add(Expression::FunctionArgument(index))
+        self.builder.function.arguments.push(FunctionArgument { name, ty, binding: None });
+        self.builder.add(Expression::FunctionArgument(index))
     }
 
     fn parameters(&mut self, key: &Specialization, is_filter: bool) {
         let function = self.function;
-        let number = self.l.ty(&Type::Scalar(crate::types::Scalar::UInt));
+        let number = self.lowering.ty(&Type::Scalar(crate::types::Scalar::UInt));
         if key.shapes.iter().flatten().any(|shape| shape.base == Base::Packet) {
             self.packet = Some(self.argument("pkt", number));
         }
@@ -170,7 +171,7 @@ impl FunctionLowering<'_, '_> {
             let local = &function.locals[parameter.0 as usize];
             let binding = match shape {
                 Some(shape) if is_filter => {
-                    let start = self.b.u32(0);
+                    let start = self.builder.u32(0);
                     self.bind_pointer(
                         &local.name,
                         local.is_mutated,
@@ -180,10 +181,13 @@ impl FunctionLowering<'_, '_> {
                 Some(shape) => {
                     let variable = match &shape.base {
                         Base::Argument(_, ty) => {
-                            let base = self.l.ty(ty);
+                            let base = self.lowering.ty(ty);
                             let inner = TypeInner::Pointer { base, space: AddressSpace::Function };
-                            let ty =
-                                self.l.module.types.insert(naga::Type { name: None, inner }, naga::Span::UNDEFINED);
+                            let ty = self
+                                .lowering
+                                .module
+                                .types
+                                .insert(naga::Type { name: None, inner }, naga::Span::UNDEFINED);
                             Some(self.argument(&local.name, ty))
                         }
                         _ => None,
@@ -199,11 +203,11 @@ impl FunctionLowering<'_, '_> {
                         continue;
                     }
                     let value = self.call_intrinsic(Intrinsic::PktLen, Vec::new());
-                    self.b.name(value, &local.name);
+                    self.builder.name(value, &local.name);
                     self.variable_or_value(*parameter, value)
                 }
                 None => {
-                    let ty = self.l.ty(&local.ty);
+                    let ty = self.lowering.ty(&local.ty);
                     let value = self.argument(&local.name, ty);
                     self.variable_or_value(*parameter, value)
                 }
@@ -217,9 +221,9 @@ impl FunctionLowering<'_, '_> {
         if !local.is_mutated {
             return Binding::Value(value);
         }
-        let ty = self.l.ty(&local.ty);
-        let variable = self.b.local(Some(&local.name), ty);
-        self.b.store(variable, value);
+        let ty = self.lowering.ty(&local.ty);
+        let variable = self.builder.local(Some(&local.name), ty);
+        self.builder.store(variable, value);
         Binding::Variable(variable)
     }
 
@@ -228,11 +232,11 @@ impl FunctionLowering<'_, '_> {
         if !is_mutated {
             return Binding::ConstPointer(pointer);
         }
-        let number = self.l.ty(&Type::Scalar(crate::types::Scalar::UInt));
+        let number = self.lowering.ty(&Type::Scalar(crate::types::Scalar::UInt));
         let mut variables = Vec::new();
         for &value in &pointer.indices {
-            let variable = self.b.local(Some(name), number);
-            self.b.store(variable, value);
+            let variable = self.builder.local(Some(name), number);
+            self.builder.store(variable, value);
             variables.push(variable);
         }
         Binding::MutablePointer(Some(Pointer { indices: variables, ..pointer }))
@@ -240,11 +244,11 @@ impl FunctionLowering<'_, '_> {
 
     /// Ends the function; without a `return` it returns zero, which C leaves undefined.
     fn finish_body(&mut self, result: Option<Handle<naga::Type>>) {
-        if self.b.diverges() {
+        if self.builder.diverges() {
             return;
         }
-        let value = result.map(|ty| self.b.add(Expression::ZeroValue(ty)));
-        self.b.push(Statement::Return { value });
+        let value = result.map(|ty| self.builder.add(Expression::ZeroValue(ty)));
+        self.builder.push(Statement::Return { value });
     }
 
     /// Calls a function of the prelude.
@@ -259,20 +263,20 @@ impl FunctionLowering<'_, '_> {
 
     /// Calls a prelude or map function by name; returns a dummy value if it has no result.
     pub(super) fn call_by_name(&mut self, name: &str, takes_packet: bool, mut arguments: Vec<Value>) -> Value {
-        let function = self.l.prelude_functions[name];
+        let function = self.lowering.prelude_functions[name];
         if takes_packet && let Some(packet) = self.packet {
             arguments.insert(0, packet);
         }
-        let gives = self.l.module.functions[function].result.is_some();
-        match self.b.call(function, arguments, gives) {
+        let has_result = self.lowering.module.functions[function].result.is_some();
+        match self.builder.call(function, arguments, has_result) {
             Some(result) => result,
-            None => self.b.u32(0),
+            None => self.builder.u32(0),
         }
     }
 
     /// Calls a function of the filter.
     pub(super) fn call(&mut self, id: FunctionId, arguments: &[Expr], ty: &Type, span: Span) -> Result<LoweredValue> {
-        let filter = self.l.filter;
+        let filter = self.lowering.filter;
         let function = &filter.functions[id.0 as usize];
         let mut given = Vec::new();
         for (argument, parameter) in arguments.iter().zip(&function.parameters) {
@@ -311,15 +315,17 @@ impl FunctionLowering<'_, '_> {
         if let Some(packet) = packet {
             values.insert(0, packet);
         }
-        let lowered = self.l.specialize(&Specialization { function: id, shapes }, false)?;
-        let gives = !matches!(ty, Type::Void);
-        self.b.span = self.l.span(span);
-        let Some(result) = self.b.call(lowered.handle, values, gives) else { return Ok(LoweredValue::Nothing) };
+        let lowered = self.lowering.specialize(&Specialization { function: id, shapes }, false)?;
+        let has_result = !matches!(ty, Type::Void);
+        self.builder.span = self.lowering.span(span);
+        let Some(result) = self.builder.call(lowered.handle, values, has_result) else {
+            return Ok(LoweredValue::Nothing);
+        };
         if !matches!(ty, Type::Pointer(_)) {
             return Ok(LoweredValue::Value(result));
         }
         let Some(shape) = lowered.result else {
-            return self.l.fail(span, format!("`{}` never returns its pointer", function.name), "");
+            return self.lowering.fail(span, format!("`{}` never returns its pointer", function.name), "");
         };
         // A shape relative to the callee's parameter becomes one relative to the caller's argument.
         let (base, variable) = match &shape.base {
@@ -337,16 +343,16 @@ impl FunctionLowering<'_, '_> {
     pub(super) fn return_pointer(&mut self, pointer: &Pointer, span: Span) -> Result<Value> {
         if let Base::Local(..) = pointer.shape.base {
             let note = "the variable ends with the function: let the caller pass a pointer";
-            return self.l.fail(span, "returning a pointer to a local variable", note);
+            return self.lowering.fail(span, "returning a pointer to a local variable", note);
         }
         let [number] = pointer.indices[..] else {
             let note = "such a pointer has several indices: return an index instead";
-            return self.l.fail(span, "returning a pointer into an array of arrays or structures", note);
+            return self.lowering.fail(span, "returning a pointer into an array of arrays or structures", note);
         };
         match &self.result {
             Some(shape) if *shape != pointer.shape => {
                 let note = "the target of a pointer must be known at compile time";
-                self.l.fail(span, "this pointer has another target than the one returned before", note)
+                self.lowering.fail(span, "this pointer has another target than the one returned before", note)
             }
             _ => {
                 self.result = Some(pointer.shape.clone());

@@ -24,7 +24,7 @@ struct KeyPart {
 impl FunctionLowering<'_, '_> {
     /// Calls a map function.
     pub(super) fn map_call(&mut self, map: u32, call: MapFunction, arguments: &[Expr], span: Span) -> Result<Value> {
-        let maps = self.l.maps;
+        let maps = self.lowering.maps;
         let map = &maps[map as usize];
         let mut values = Vec::with_capacity(arguments.len());
         for argument in arguments {
@@ -33,7 +33,7 @@ impl FunctionLowering<'_, '_> {
                 _ => self.value(argument)?,
             });
         }
-        self.b.span = self.l.span(span);
+        self.builder.span = self.lowering.span(span);
         Ok(self.call_by_name(&format!("{}_{}", map.name, call.name()), false, values))
     }
 
@@ -43,14 +43,14 @@ impl FunctionLowering<'_, '_> {
         self.charge(map.key as usize, expr.span)?;
         let words = match self.key_parts(map, &pointer, expr.span)? {
             Some(parts) => self.pack_words(map.key, &parts),
-            None => vec![self.b.u32(0); map.key as usize],
+            None => vec![self.builder.u32(0); map.key as usize],
         };
         let ty = match map.key {
             words @ 2..=4 => Type::Vector(Scalar::UInt, words as u8),
             words => Type::Array(UINT.into(), words),
         };
-        let ty = self.l.ty(&ty);
-        Ok(self.b.add(Expression::Compose { ty, components: words }))
+        let ty = self.lowering.ty(&ty);
+        Ok(self.builder.add(Expression::Compose { ty, components: words }))
     }
 
     /// Lowers a pointer without its casts, so that it has the type of its target.
@@ -66,21 +66,21 @@ impl FunctionLowering<'_, '_> {
     fn key_parts(&mut self, map: &Declaration, pointer: &Pointer, span: Span) -> Result<Option<Vec<KeyPart>>> {
         let (name, words) = (&map.name, map.key);
         let element = pointer.shape.element.clone();
-        if self.l.is_uncalled && matches!(pointer.shape.base, Base::Packet | Base::Argument(..)) {
+        if self.lowering.is_uncalled && matches!(pointer.shape.base, Base::Packet | Base::Argument(..)) {
             return Ok(None);
         }
         if pointer.shape.base == Base::Packet {
             let note = format!("load its words: `uint key[{words}] = {{load_le32(pkt, 26), ...}};`");
-            return self.l.fail(span, format!("a key of `{name}` cannot lie in the packet"), &note);
+            return self.lowering.fail(span, format!("a key of `{name}` cannot lie in the packet"), &note);
         }
         let bytes = words * 4;
-        let size = self.l.filter.structs.size(&element);
+        let size = self.lowering.filter.structs.size(&element);
         let mut parts = Vec::new();
         let Type::Scalar(scalar) = element else {
             if size != bytes {
                 let message = format!("a key of `{name}` has {words} words ({bytes} bytes), but this has {size} bytes");
                 let note = format!("use a structure of that size, or an array: `uint key[{words}]`");
-                return self.l.fail(span, message, &note);
+                return self.lowering.fail(span, message, &note);
             }
             let location = self.pointee(pointer, &element, span)?;
             self.read_parts(&location, &element, (0, span), &mut parts)?;
@@ -89,7 +89,7 @@ impl FunctionLowering<'_, '_> {
                 let message =
                     format!("a key of `{name}` cannot contain padding, but this has {} bytes of it", size - filled);
                 let note = "padding has no defined value: fill it with members, which start at zero";
-                return self.l.fail(span, message, note);
+                return self.lowering.fail(span, message, note);
             }
             return Ok(Some(parts));
         };
@@ -98,14 +98,14 @@ impl FunctionLowering<'_, '_> {
             let many = if there == 1 { "" } else { "s" };
             let message =
                 format!("a key of `{name}` has {words} words, but this has {there} `{}`{many}", scalar.name());
-            return self.l.fail(span, message, &format!("use an array: `uint key[{words}]`"));
+            return self.lowering.fail(span, message, &format!("use an array: `uint key[{words}]`"));
         }
         self.charge((bytes / size) as usize, span)?;
         for i in 0..bytes / size {
             let mut pointer = pointer.clone();
-            let by = self.b.u32(i);
+            let by = self.builder.u32(i);
             if let Some(last) = pointer.indices.last_mut() {
-                *last = self.b.add_u32(*last, by);
+                *last = self.builder.add_u32(*last, by);
             }
             let location = self.pointee(&pointer, &element, span)?;
             self.read_parts(&location, &element, (i * size, span), &mut parts)?;
@@ -118,14 +118,14 @@ impl FunctionLowering<'_, '_> {
     fn elements_from(&self, pointer: &Pointer) -> u32 {
         let mut now = match &pointer.shape.base {
             Base::Packet => return 0,
-            Base::Table(id) => &self.l.filter.tables[id.0 as usize].ty,
+            Base::Table(id) => &self.lowering.filter.tables[id.0 as usize].ty,
             Base::Local(_, ty) | Base::Argument(_, ty) => ty,
         };
         let mut count = 1;
         for step in &pointer.shape.steps {
             match (step, now) {
                 (PathStep::Member(index), Type::Struct(id)) => {
-                    let fields = self.l.filter.structs.get(*id).fields.as_deref().unwrap_or_default();
+                    let fields = self.lowering.filter.structs.get(*id).fields.as_deref().unwrap_or_default();
                     let Some(field) = fields.get(*index as usize) else { return 0 };
                     now = &field.ty;
                 }
@@ -133,7 +133,7 @@ impl FunctionLowering<'_, '_> {
                 _ => return 1,
             }
         }
-        let first = pointer.indices.last().and_then(|&number| self.b.constant_u32(number));
+        let first = pointer.indices.last().and_then(|&number| self.builder.constant_u32(number));
         count.saturating_sub(first.unwrap_or(0))
     }
 
@@ -152,8 +152,8 @@ impl FunctionLowering<'_, '_> {
         }
         for (i, (part, at)) in self.parts(ty).iter().enumerate() {
             let inner = match location {
-                Location::Memory(pointer) => Location::Memory(self.b.access_index(*pointer, i as u32)),
-                Location::Value(value) => Location::Value(self.b.access_index(*value, i as u32)),
+                Location::Memory(pointer) => Location::Memory(self.builder.access_index(*pointer, i as u32)),
+                Location::Value(value) => Location::Value(self.builder.access_index(*value, i as u32)),
                 _ => return Err(ErrorReported),
             };
             self.read_parts(&inner, part, (offset + at, span), out)?;
@@ -168,15 +168,15 @@ impl FunctionLowering<'_, '_> {
             if part.scalar.size() == 8 {
                 let unsigned_bits = self.convert(part.value, part.scalar, Scalar::ULong, None);
                 let low = self.convert(unsigned_bits, Scalar::ULong, Scalar::UInt, None);
-                let by = self.b.u32(32);
-                let high = self.b.binary(BinaryOperator::ShiftRight, unsigned_bits, by);
+                let by = self.builder.u32(32);
+                let high = self.builder.binary(BinaryOperator::ShiftRight, unsigned_bits, by);
                 let high = self.convert(high, Scalar::ULong, Scalar::UInt, None);
                 self.insert_bytes(&mut words, low, 4, part.offset);
                 self.insert_bytes(&mut words, high, 4, part.offset + 4);
                 continue;
             }
             let bits = match part.scalar {
-                Scalar::Float => self.b.cast(part.value, ScalarKind::Uint, None),
+                Scalar::Float => self.builder.cast(part.value, ScalarKind::Uint, None),
                 scalar => self.convert(part.value, scalar, Scalar::UInt, None),
             };
             let mask = match part.scalar {
@@ -187,12 +187,12 @@ impl FunctionLowering<'_, '_> {
             let bits = if mask == u32::MAX {
                 bits
             } else {
-                let mask = self.b.u32(mask);
-                self.b.binary(BinaryOperator::And, bits, mask)
+                let mask = self.builder.u32(mask);
+                self.builder.binary(BinaryOperator::And, bits, mask)
             };
             self.insert_bytes(&mut words, bits, part.scalar.size(), part.offset);
         }
-        let zero = self.b.u32(0);
+        let zero = self.builder.u32(0);
         words.into_iter().map(|word| word.unwrap_or(zero)).collect()
     }
 
@@ -200,11 +200,11 @@ impl FunctionLowering<'_, '_> {
     fn insert_bytes(&mut self, words: &mut [Option<Value>], value: Value, size: u32, offset: u32) {
         let (word, byte) = ((offset / 4) as usize, offset % 4);
         let mut put = |at: usize, op: BinaryOperator, by: u32| {
-            let by_value = self.b.u32(by);
-            let moved = if by == 0 { value } else { self.b.binary(op, value, by_value) };
+            let by_value = self.builder.u32(by);
+            let moved = if by == 0 { value } else { self.builder.binary(op, value, by_value) };
             words[at] = Some(match words[at] {
                 None => moved,
-                Some(before) => self.b.binary(BinaryOperator::InclusiveOr, before, moved),
+                Some(before) => self.builder.binary(BinaryOperator::InclusiveOr, before, moved),
             });
         };
         put(word, BinaryOperator::ShiftLeft, byte * 8);

@@ -19,7 +19,7 @@ impl FunctionLowering<'_, '_> {
     pub(super) fn read(&mut self, location: &Location, ty: &Type, span: Span) -> Result<LoweredValue> {
         Ok(LoweredValue::Value(match location {
             Location::Pointer(id) => return self.read_pointer(*id, span).map(LoweredValue::Pointer),
-            Location::Memory(pointer) => self.b.load(*pointer),
+            Location::Memory(pointer) => self.builder.load(*pointer),
             Location::Value(value) => *value,
             Location::Packet(at, plus) => {
                 self.check_count(ty, span)?;
@@ -36,14 +36,14 @@ impl FunctionLowering<'_, '_> {
                     self.compose(ty, parts)
                 }
                 Location::Memory(pointer) if picked.len() == 1 => {
-                    let component = self.b.access_index(*pointer, u32::from(picked[0]));
-                    self.b.load(component)
+                    let component = self.builder.access_index(*pointer, u32::from(picked[0]));
+                    self.builder.load(component)
                 }
                 _ => {
                     let LoweredValue::Value(vector) = self.read(inner, unsigned_bits, span)? else {
                         return Err(ErrorReported);
                     };
-                    self.b.swizzle(vector, picked)
+                    self.builder.swizzle(vector, picked)
                 }
             },
             Location::Reinterpreted(inner, has) => {
@@ -66,7 +66,7 @@ impl FunctionLowering<'_, '_> {
             _ => return Err(ErrorReported),
         };
         match location {
-            Location::Memory(pointer) => self.b.store(*pointer, value),
+            Location::Memory(pointer) => self.builder.store(*pointer, value),
             Location::Packet(at, plus) => {
                 self.check_count(ty, span)?;
                 self.store(ty, *at, *plus, value);
@@ -74,11 +74,11 @@ impl FunctionLowering<'_, '_> {
             Location::Components(inner, picked, unsigned_bits) => {
                 let Some(scalar) = unsigned_bits.element() else { return Err(ErrorReported) };
                 for (i, &component) in picked.iter().enumerate() {
-                    let part = if picked.len() == 1 { value } else { self.b.access_index(value, i as u32) };
+                    let part = if picked.len() == 1 { value } else { self.builder.access_index(value, i as u32) };
                     match &**inner {
                         Location::Memory(pointer) => {
-                            let target = self.b.access_index(*pointer, u32::from(component));
-                            self.b.store(target, part);
+                            let target = self.builder.access_index(*pointer, u32::from(component));
+                            self.builder.store(target, part);
                         }
                         Location::Packet(at, plus) => {
                             let plus = plus.wrapping_add(u32::from(component) * scalar.size());
@@ -99,10 +99,10 @@ impl FunctionLowering<'_, '_> {
     }
 
     fn check_count(&mut self, ty: &Type, span: Span) -> Result<()> {
-        let count = self.l.filter.structs.scalars(ty);
+        let count = self.lowering.filter.structs.scalars(ty);
         if count > MAX_COPIED_SCALARS {
             let note = format!("at most {MAX_COPIED_SCALARS} at once, since each is a separate access: use a loop");
-            return self.l.fail(span, format!("{count} values are copied from or to the packet"), &note);
+            return self.lowering.fail(span, format!("{count} values are copied from or to the packet"), &note);
         }
         self.charge(count as usize, span)
     }
@@ -113,13 +113,13 @@ impl FunctionLowering<'_, '_> {
         {
             return one;
         }
-        let ty = self.l.ty(ty);
-        self.b.add(Expression::Compose { ty, components: parts })
+        let ty = self.lowering.ty(ty);
+        self.builder.add(Expression::Compose { ty, components: parts })
     }
 
     /// The direct parts of a composite type, with their byte offsets.
     pub(super) fn parts(&self, ty: &Type) -> Vec<(Type, u32)> {
-        let structs = &self.l.filter.structs;
+        let structs = &self.lowering.filter.structs;
         match ty {
             Type::Vector(scalar, size) => {
                 (0..u32::from(*size)).map(|i| (Type::Scalar(*scalar), i * scalar.size())).collect()
@@ -149,14 +149,14 @@ impl FunctionLowering<'_, '_> {
             return self.store_scalar(*scalar, at, plus, value);
         }
         for (i, (part, offset)) in self.parts(ty).iter().enumerate() {
-            let value = self.b.access_index(value, i as u32);
+            let value = self.builder.access_index(value, i as u32);
             self.store(part, at, plus.wrapping_add(*offset), value);
         }
     }
 
     pub(super) fn offset(&mut self, at: Value, plus: u32) -> Value {
-        let plus = self.b.u32(plus);
-        self.b.add_u32(at, plus)
+        let plus = self.builder.u32(plus);
+        self.builder.add_u32(at, plus)
     }
 
     fn load_scalar(&mut self, scalar: Scalar, at: Value, plus: u32) -> Value {
@@ -167,7 +167,7 @@ impl FunctionLowering<'_, '_> {
         }
         let value = self.call_intrinsic(Intrinsic::Load { size: scalar.size(), order: ByteOrder::Little }, vec![at]);
         match scalar {
-            Scalar::Float => self.b.cast(value, ScalarKind::Float, None),
+            Scalar::Float => self.builder.cast(value, ScalarKind::Float, None),
             Scalar::Bool => self.convert(value, Scalar::UChar, scalar, None),
             Scalar::UChar | Scalar::UShort => value,
             scalar => self.convert(value, Scalar::UInt, scalar, None),
@@ -182,9 +182,11 @@ impl FunctionLowering<'_, '_> {
             return;
         }
         let value = match scalar {
-            Scalar::Float => self.b.cast(value, ScalarKind::Uint, None),
+            Scalar::Float => self.builder.cast(value, ScalarKind::Uint, None),
             // The store truncates to its size.
-            Scalar::Char | Scalar::Short | Scalar::Int | Scalar::Bool => self.b.cast(value, ScalarKind::Uint, Some(4)),
+            Scalar::Char | Scalar::Short | Scalar::Int | Scalar::Bool => {
+                self.builder.cast(value, ScalarKind::Uint, Some(4))
+            }
             _ => value,
         };
         self.call_intrinsic(Intrinsic::Store { size: scalar.size(), order: ByteOrder::Little }, vec![at, value]);

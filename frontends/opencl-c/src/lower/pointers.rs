@@ -110,7 +110,11 @@ impl FunctionLowering<'_, '_> {
                 Space::Constant => "into a table, which is `__constant`",
                 Space::Private => "to a local variable, which is `__private`",
             };
-            return self.l.fail(span, format!("this points {what}"), "the expected type has another address space");
+            return self.lowering.fail(
+                span,
+                format!("this points {what}"),
+                "the expected type has another address space",
+            );
         }
         Ok(())
     }
@@ -127,12 +131,12 @@ impl FunctionLowering<'_, '_> {
         match self.bindings[id.0 as usize].clone() {
             Some(Binding::ConstPointer(pointer)) => Ok(pointer),
             Some(Binding::MutablePointer(Some(pointer))) => {
-                let indices = pointer.indices.iter().map(|&variable| self.b.load(variable)).collect();
+                let indices = pointer.indices.iter().map(|&variable| self.builder.load(variable)).collect();
                 Ok(Pointer { indices, ..pointer })
             }
             _ => {
                 let message = format!("`{}` has no target yet", self.function.locals[id.0 as usize].name);
-                self.l.fail(span, message, "assign the pointer before its first use")
+                self.lowering.fail(span, message, "assign the pointer before its first use")
             }
         }
     }
@@ -147,10 +151,10 @@ impl FunctionLowering<'_, '_> {
                 if now.shape != pointer.shape {
                     let message = format!("`{}` changes its target", local.name);
                     let note = "the target of a pointer must be known at compile time: use another pointer for this";
-                    return self.l.fail(span, message, note);
+                    return self.lowering.fail(span, message, note);
                 }
                 for (&variable, &value) in now.indices.iter().zip(&pointer.indices) {
-                    self.b.store(variable, value);
+                    self.builder.store(variable, value);
                 }
             }
             _ => {
@@ -165,8 +169,8 @@ impl FunctionLowering<'_, '_> {
     fn unbound(&mut self, id: LocalId) -> Value {
         let function = self.function;
         let local = &function.locals[id.0 as usize];
-        let ty = self.l.ty(&local.ty);
-        let variable = self.b.local(Some(&local.name), ty);
+        let ty = self.lowering.ty(&local.ty);
+        let variable = self.builder.local(Some(&local.name), ty);
         self.bindings[id.0 as usize] = Some(Binding::Variable(variable));
         variable
     }
@@ -202,8 +206,8 @@ impl FunctionLowering<'_, '_> {
                 match path.base {
                     Base::Packet => {
                         let offset = self.field_offset(&base.ty, *index);
-                        let offset = self.b.u32(offset);
-                        path.indices[0] = self.b.add_u32(path.indices[0], offset);
+                        let offset = self.builder.u32(offset);
+                        path.indices[0] = self.builder.add_u32(path.indices[0], offset);
                     }
                     _ => path.steps.push(PathStep::Member(*index)),
                 }
@@ -214,9 +218,9 @@ impl FunctionLowering<'_, '_> {
                 let index = self.index_value(index)?;
                 match path.base {
                     Base::Packet => {
-                        let size = self.l.filter.structs.size(&place.ty);
-                        let offset = self.b.mul_u32(index, size);
-                        path.indices[0] = self.b.add_u32(path.indices[0], offset);
+                        let size = self.lowering.filter.structs.size(&place.ty);
+                        let offset = self.builder.mul_u32(index, size);
+                        path.indices[0] = self.builder.add_u32(path.indices[0], offset);
                     }
                     _ => {
                         path.steps.push(PathStep::Index);
@@ -237,7 +241,7 @@ impl FunctionLowering<'_, '_> {
             let shape = Shape { base: Base::Packet, steps: Vec::new(), element: Type::Void };
             return Ok(Pointer { shape: Rc::new(shape), indices: path.indices, variable: None });
         }
-        let first = self.b.u32(0);
+        let first = self.builder.u32(0);
         if let Type::Array(of, _) = &place.ty {
             element = (**of).clone();
             path.steps.push(PathStep::Index);
@@ -264,12 +268,12 @@ impl FunctionLowering<'_, '_> {
             return Ok(());
         }
         let note = "only the packet can be accessed as any type; convert the value, or reinterpret its bits with `as_uint` and the like";
-        self.l.fail(span, "a variable or table is accessed as another type than it has", note)
+        self.lowering.fail(span, "a variable or table is accessed as another type than it has", note)
     }
 
     fn field_offset(&self, ty: &Type, index: u32) -> u32 {
         let Type::Struct(id) = ty else { return 0 };
-        let fields = self.l.filter.structs.get(*id).fields.as_deref().unwrap_or_default();
+        let fields = self.lowering.filter.structs.get(*id).fields.as_deref().unwrap_or_default();
         fields.get(index as usize).map_or(0, |field| field.offset)
     }
 
@@ -288,8 +292,8 @@ impl FunctionLowering<'_, '_> {
                 None => Location::Memory(self.unbound(*id)),
             },
             PlaceKind::Table(id) => {
-                let constant = self.l.table(*id);
-                Location::Value(self.b.add(Expression::Constant(constant)))
+                let constant = self.lowering.table(*id);
+                Location::Value(self.builder.add(Expression::Constant(constant)))
             }
             PlaceKind::Deref(pointer) => {
                 let pointer = self.pointer(pointer)?;
@@ -299,8 +303,8 @@ impl FunctionLowering<'_, '_> {
                 let offset = self.field_offset(&base.ty, *index);
                 match self.locate(base)? {
                     Location::Packet(at, plus) => Location::Packet(at, plus.wrapping_add(offset)),
-                    Location::Memory(pointer) => Location::Memory(self.b.access_index(pointer, *index)),
-                    Location::Value(value) => Location::Value(self.b.access_index(value, *index)),
+                    Location::Memory(pointer) => Location::Memory(self.builder.access_index(pointer, *index)),
+                    Location::Value(value) => Location::Value(self.builder.access_index(value, *index)),
                     _ => return Err(ErrorReported),
                 }
             }
@@ -310,12 +314,12 @@ impl FunctionLowering<'_, '_> {
                 let Type::Array(of, count) = &base.ty else { return Err(ErrorReported) };
                 match location {
                     Location::Packet(at, plus) => {
-                        let size = self.l.filter.structs.size(of);
-                        match self.b.constant_u32(index) {
+                        let size = self.lowering.filter.structs.size(of);
+                        match self.builder.constant_u32(index) {
                             Some(known) => Location::Packet(at, plus.wrapping_add(known.wrapping_mul(size))),
                             None => {
-                                let offset = self.b.mul_u32(index, size);
-                                Location::Packet(self.b.add_u32(at, offset), plus)
+                                let offset = self.builder.mul_u32(index, size);
+                                Location::Packet(self.builder.add_u32(at, offset), plus)
                             }
                         }
                     }
@@ -332,11 +336,11 @@ impl FunctionLowering<'_, '_> {
     }
 
     fn element(&mut self, base: Value, index: Value, count: u32) -> Value {
-        match self.b.constant_u32(index) {
+        match self.builder.constant_u32(index) {
             // Indices out of range select the last element (docs/reference/semantics.md,
             // "Arithmetic").
-            Some(known) => self.b.access_index(base, known.min(count - 1)),
-            None => self.b.add(Expression::Access { base, index }),
+            Some(known) => self.builder.access_index(base, known.min(count - 1)),
+            None => self.builder.add(Expression::Access { base, index }),
         }
     }
 
@@ -346,9 +350,9 @@ impl FunctionLowering<'_, '_> {
         let (mut at, mut now, in_memory) = match &pointer.shape.base {
             Base::Packet => return Ok(Location::Packet(pointer.indices[0], 0)),
             Base::Table(id) => {
-                let constant = self.l.table(*id);
-                let ty = self.l.filter.tables[id.0 as usize].ty.clone();
-                (self.b.add(Expression::Constant(constant)), ty, false)
+                let constant = self.lowering.table(*id);
+                let ty = self.lowering.filter.tables[id.0 as usize].ty.clone();
+                (self.builder.add(Expression::Constant(constant)), ty, false)
             }
             Base::Local(_, ty) | Base::Argument(_, ty) => {
                 let Some(variable) = pointer.variable else { return Err(ErrorReported) };
@@ -359,9 +363,9 @@ impl FunctionLowering<'_, '_> {
         for step in &pointer.shape.steps {
             match (step, &now) {
                 (PathStep::Member(index), Type::Struct(id)) => {
-                    let fields = self.l.filter.structs.get(*id).fields.as_deref().unwrap_or_default();
+                    let fields = self.lowering.filter.structs.get(*id).fields.as_deref().unwrap_or_default();
                     let Some(field) = fields.get(*index as usize) else { return Err(ErrorReported) };
-                    at = self.b.access_index(at, *index);
+                    at = self.builder.access_index(at, *index);
                     now = field.ty.clone();
                 }
                 (PathStep::Index, Type::Array(of, count)) => {
@@ -386,12 +390,12 @@ impl FunctionLowering<'_, '_> {
         self.check_type(&pointer, to, span)?;
         let Pointer { shape, mut indices, variable } = pointer;
         let size = match shape.base {
-            Base::Packet => self.l.filter.structs.size(to),
+            Base::Packet => self.lowering.filter.structs.size(to),
             _ => 1,
         };
-        let by = self.b.mul_u32(count, size);
+        let by = self.builder.mul_u32(count, size);
         if let Some(last) = indices.last_mut() {
-            *last = self.b.add_u32(*last, by);
+            *last = self.builder.add_u32(*last, by);
         }
         Ok(Pointer { shape, indices, variable })
     }
@@ -399,7 +403,7 @@ impl FunctionLowering<'_, '_> {
     fn comparable_indices(&mut self, left: &Pointer, right: &Pointer, span: Span) -> Result<(Value, Value)> {
         if left.shape != right.shape {
             let note = "only pointers into the same packet, table or variable can be compared";
-            return self.l.fail(span, "these pointers cannot be compared", note);
+            return self.lowering.fail(span, "these pointers cannot be compared", note);
         }
         match (left.indices.last(), right.indices.last()) {
             (Some(&left), Some(&right)) => Ok((left, right)),
@@ -410,21 +414,21 @@ impl FunctionLowering<'_, '_> {
     /// Lowers `left - right`, in elements.
     pub(super) fn distance(&mut self, left: &Pointer, right: &Pointer, to: &Type, span: Span) -> Result<Value> {
         let (a, b) = self.comparable_indices(left, right, span)?;
-        let difference = self.b.binary(BinaryOperator::Subtract, a, b);
-        let difference = self.b.cast(difference, naga::ScalarKind::Sint, Some(4));
+        let difference = self.builder.binary(BinaryOperator::Subtract, a, b);
+        let difference = self.builder.cast(difference, naga::ScalarKind::Sint, Some(4));
         let size = match left.shape.base {
-            Base::Packet => self.l.filter.structs.size(to),
+            Base::Packet => self.lowering.filter.structs.size(to),
             _ => 1,
         };
         if size == 1 {
             return Ok(difference);
         }
-        let size = self.b.literal(naga::Literal::I32(size as i32));
-        Ok(self.b.binary(BinaryOperator::Divide, difference, size))
+        let size = self.builder.literal(naga::Literal::I32(size as i32));
+        Ok(self.builder.binary(BinaryOperator::Divide, difference, size))
     }
 
     pub(super) fn compare(&mut self, op: BinaryOp, left: &Pointer, right: &Pointer, span: Span) -> Result<Value> {
         let (a, b) = self.comparable_indices(left, right, span)?;
-        Ok(self.b.binary(super::arithmetic::operator(op), a, b))
+        Ok(self.builder.binary(super::arithmetic::operator(op), a, b))
     }
 }

@@ -13,10 +13,10 @@ impl FunctionLowering<'_, '_> {
         let mut result = Ok(());
         for statement in list {
             // naga allows no statements after a jump, where they are unreachable.
-            if self.b.is_unreachable || self.l.errors.is_full() {
+            if self.builder.is_unreachable || self.lowering.errors.is_full() {
                 break;
             }
-            self.b.span = self.l.span(statement.span);
+            self.builder.span = self.lowering.span(statement.span);
             // Continue after an error, to report more of them.
             if self.statement(statement).is_err() {
                 result = Err(ErrorReported);
@@ -27,14 +27,14 @@ impl FunctionLowering<'_, '_> {
 
     /// Lowers statements into a naga block of their own.
     pub(super) fn block(&mut self, inside: impl FnOnce(&mut Self) -> Result<()>) -> Result<naga::Block> {
-        self.b.begin_block();
+        self.builder.begin_block();
         let result = inside(self);
-        let block = self.b.end_block();
+        let block = self.builder.end_block();
         result.map(|()| block)
     }
 
     fn statement(&mut self, statement: &Statement) -> Result<()> {
-        let span = self.b.span;
+        let span = self.builder.span;
         match &statement.kind {
             StatementKind::Block(list) => return self.statements(list),
             StatementKind::Declare(id, init) => return self.declare(*id, init.as_ref(), statement),
@@ -44,7 +44,7 @@ impl FunctionLowering<'_, '_> {
             StatementKind::If(condition, accept, reject) => {
                 let condition = self.value(condition)?;
                 // Drop a branch whose condition is constant.
-                if let Some(Literal::Bool(known)) = self.b.constant(condition) {
+                if let Some(Literal::Bool(known)) = self.builder.constant(condition) {
                     return match (known, reject) {
                         (true, _) => self.statement(accept),
                         (false, Some(reject)) => self.statement(reject),
@@ -56,8 +56,8 @@ impl FunctionLowering<'_, '_> {
                     Some(reject) => self.block(|this| this.statement(reject)),
                     None => Ok(naga::Block::new()),
                 };
-                self.b.span = span;
-                self.b.push(Naga::If { condition, accept: accept?, reject: reject? });
+                self.builder.span = span;
+                self.builder.push(Naga::If { condition, accept: accept?, reject: reject? });
             }
             StatementKind::Loop(condition, step, body) => {
                 self.loops += 1;
@@ -65,15 +65,15 @@ impl FunctionLowering<'_, '_> {
                     if let Some(condition) = condition {
                         this.break_unless(condition)?;
                     }
-                    if this.b.is_unreachable { Ok(()) } else { this.statement(body) }
+                    if this.builder.is_unreachable { Ok(()) } else { this.statement(body) }
                 });
                 let continuing = self.block(|this| match step {
                     Some(step) => this.expr(step).map(|_| ()),
                     None => Ok(()),
                 });
                 self.loops -= 1;
-                self.b.span = span;
-                self.b.push(Naga::Loop { body: looped?, continuing: continuing?, break_if: None });
+                self.builder.span = span;
+                self.builder.push(Naga::Loop { body: looped?, continuing: continuing?, break_if: None });
             }
             StatementKind::DoWhile(body, condition) => {
                 // `do { ... } while (0)`, common in macros.
@@ -85,19 +85,19 @@ impl FunctionLowering<'_, '_> {
                 let mut end = None;
                 let continuing = self.block(|this| {
                     let condition = this.value(condition)?;
-                    end = Some(match this.b.constant(condition) {
-                        Some(Literal::Bool(known)) => this.b.literal(Literal::Bool(!known)),
-                        _ => this.b.unary(UnaryOperator::LogicalNot, condition),
+                    end = Some(match this.builder.constant(condition) {
+                        Some(Literal::Bool(known)) => this.builder.literal(Literal::Bool(!known)),
+                        _ => this.builder.unary(UnaryOperator::LogicalNot, condition),
                     });
                     Ok(())
                 });
                 self.loops -= 1;
-                self.b.span = span;
-                self.b.push(Naga::Loop { body: looped?, continuing: continuing?, break_if: end });
+                self.builder.span = span;
+                self.builder.push(Naga::Loop { body: looped?, continuing: continuing?, break_if: end });
             }
             StatementKind::Switch(switch) => return self.switch(switch),
-            StatementKind::Break => self.b.push(Naga::Break),
-            StatementKind::Continue => self.b.push(Naga::Continue),
+            StatementKind::Break => self.builder.push(Naga::Break),
+            StatementKind::Continue => self.builder.push(Naga::Continue),
             StatementKind::Return(value) => {
                 let value = match value {
                     None => None,
@@ -111,8 +111,8 @@ impl FunctionLowering<'_, '_> {
                         LoweredValue::Nothing => None,
                     },
                 };
-                self.b.span = span;
-                self.b.push(Naga::Return { value });
+                self.builder.span = span;
+                self.builder.push(Naga::Return { value });
             }
         }
         Ok(())
@@ -121,12 +121,12 @@ impl FunctionLowering<'_, '_> {
     /// Leaves the loop unless the condition holds.
     fn break_unless(&mut self, condition: &Expr) -> Result<()> {
         let condition = self.value(condition)?;
-        match self.b.constant(condition) {
+        match self.builder.constant(condition) {
             Some(Literal::Bool(true)) => {}
-            Some(_) => self.b.push(Naga::Break),
+            Some(_) => self.builder.push(Naga::Break),
             None => {
                 let reject = naga::Block::from_vec(vec![Naga::Break]);
-                self.b.push(Naga::If { condition, accept: naga::Block::new(), reject });
+                self.builder.push(Naga::If { condition, accept: naga::Block::new(), reject });
             }
         }
         Ok(())
@@ -146,25 +146,25 @@ impl FunctionLowering<'_, '_> {
         }
         if let (Some(Init::Value(value)), false) = (init, local.is_mutated || local.may_be_skipped) {
             let value = self.value(value)?;
-            self.b.name(value, &local.name);
+            self.builder.name(value, &local.name);
             self.bindings[at] = Some(Binding::Value(value));
             return Ok(());
         }
-        let ty = self.l.ty(&local.ty);
-        let variable = self.b.local(Some(&local.name), ty);
+        let ty = self.lowering.ty(&local.ty);
+        let variable = self.builder.local(Some(&local.name), ty);
         self.bindings[at] = Some(Binding::Variable(variable));
         // Variables start at zero (docs/reference/semantics.md, "Arithmetic"): on each iteration of
         // a loop, otherwise when the function starts.
         let zero = |this: &mut Self| {
-            let zero = this.b.add(Expression::ZeroValue(ty));
-            this.b.store(variable, zero);
+            let zero = this.builder.add(Expression::ZeroValue(ty));
+            this.builder.store(variable, zero);
         };
         match init {
             None if self.loops > 0 => zero(self),
             None => {}
             Some(Init::Value(value)) => {
                 let value = self.value(value)?;
-                self.b.store(variable, value);
+                self.builder.store(variable, value);
             }
             Some(Init::Parts(parts)) => {
                 if self.loops > 0 {
@@ -174,7 +174,7 @@ impl FunctionLowering<'_, '_> {
                     let value = self.value(value)?;
                     let mut part = variable;
                     for index in path {
-                        part = self.b.access_index(part, *index);
+                        part = self.builder.access_index(part, *index);
                     }
                     self.write(&Location::Memory(part), &LoweredValue::Value(value), &local.ty, statement.span)?;
                 }

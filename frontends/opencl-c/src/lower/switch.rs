@@ -17,7 +17,7 @@ const FALL_THROUGH_NOTE: &str = "cases that fall through compare all labels that
 
 impl FunctionLowering<'_, '_> {
     pub(super) fn switch(&mut self, switch: &Switch) -> Result<()> {
-        let span = self.b.span;
+        let span = self.builder.span;
         let scalar = switch.value.ty.scalar().unwrap_or(Scalar::Int);
         let mut value = self.value(&switch.value)?;
         let mut groups: Vec<&[Segment]> = Vec::new();
@@ -34,13 +34,13 @@ impl FunctionLowering<'_, '_> {
         let mut number = 0u32;
         let mut numbered = None;
         if wide {
-            let mut chosen = self.b.u32(0);
+            let mut chosen = self.builder.u32(0);
             for label in switch.segments.iter().flat_map(|segment| &segment.labels) {
                 number += 1;
-                let label = self.b.literal(literal(scalar, *label));
-                let met = self.b.binary(BinaryOperator::Equal, value, label);
-                let this = self.b.u32(number);
-                chosen = self.b.select(met, this, chosen);
+                let label = self.builder.literal(literal(scalar, *label));
+                let met = self.builder.binary(BinaryOperator::Equal, value, label);
+                let this = self.builder.u32(number);
+                chosen = self.builder.select(met, this, chosen);
             }
             value = chosen;
             numbered = Some(0u32);
@@ -82,8 +82,8 @@ impl FunctionLowering<'_, '_> {
         if !has_default {
             cases.push(SwitchCase { value: SwitchValue::Default, body: Block::new(), fall_through: false });
         }
-        self.b.span = span;
-        self.b.push(Naga::Switch { selector: value, cases });
+        self.builder.span = span;
+        self.builder.push(Naga::Switch { selector: value, cases });
         Ok(())
     }
 
@@ -109,28 +109,28 @@ impl FunctionLowering<'_, '_> {
             // Each label costs a comparison and an operator that combines it.
             compared += 2 * count as u64;
             if compared > MAX_EXPRESSIONS {
-                return self.l.fail(at, "the filter is too large", FALL_THROUGH_NOTE);
+                return self.lowering.fail(at, "the filter is too large", FALL_THROUGH_NOTE);
             }
             let mut met = None;
             for label in labels.iter().flat_map(|(_, labels)| labels) {
-                let label = self.b.literal(*label);
+                let label = self.builder.literal(*label);
                 let op = if by_default { BinaryOperator::NotEqual } else { BinaryOperator::Equal };
-                let this = self.b.binary(op, value, label);
+                let this = self.builder.binary(op, value, label);
                 let join = if by_default { BinaryOperator::LogicalAnd } else { BinaryOperator::LogicalOr };
                 met = Some(match met {
-                    Some(so_far) => self.b.binary(join, so_far, this),
+                    Some(so_far) => self.builder.binary(join, so_far, this),
                     None => this,
                 });
             }
             match met {
                 Some(condition) => {
                     let accept = self.block(|this| this.statements(&segment.body))?;
-                    self.b.push(Naga::If { condition, accept, reject: Block::new() });
+                    self.builder.push(Naga::If { condition, accept, reject: Block::new() });
                 }
                 None if by_default => self.statements(&segment.body)?,
                 None => {}
             }
-            if self.b.is_unreachable {
+            if self.builder.is_unreachable {
                 return Ok(());
             }
         }

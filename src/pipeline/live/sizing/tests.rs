@@ -52,7 +52,7 @@ struct CompletedBatch {
     sizing: Sizing,
 }
 
-/// LaneModel of a lane.
+/// Model of a lane in virtual time.
 struct LaneModel {
     device: Device,
     sizer: BatchSizer,
@@ -226,8 +226,8 @@ fn the_smallest_sufficient_batch_size_is_found_and_kept() {
         }
         // Latencies stay near the time to fill one batch and run two.
         let two = 2.0 * (device.fixed + device.packet * want as f64);
-        let max_packets = 2.0 * (want as f64 / rate + two);
-        let late = completed.iter().filter(|it| it.done > begin && it.latency > max_packets).count();
+        let max_latency = 2.0 * (want as f64 / rate + two);
+        let late = completed.iter().filter(|it| it.done > begin && it.latency > max_latency).count();
         assert!(late * 100 <= completed.len(), "{device:?} at {rate}: {late} of {} batches are late", completed.len());
     }
 }
@@ -302,7 +302,7 @@ fn results_stay_within_bounds_for_any_input() {
     let mut sizer =
         BatchSizer::new(BatchPolicy { max_packets: 500, delay: Duration::from_millis(2), adaptive: true }, false);
     for _ in 0..100_000 {
-        let mut any = |max_packets: i32| random.next() * 10f64.powi((random.next() * f64::from(max_packets)) as i32);
+        let mut any = |max_exponent: i32| random.next() * 10f64.powi((random.next() * f64::from(max_exponent)) as i32);
         let (packets, cost, rate) = (any(6) as usize, Duration::from_secs_f64(any(20) / 1e12), any(14) - 1.0);
         let Sizing { batch, delay, fixed, packet_ns, .. } = sizer.record_batch(packets, cost, rate.max(0.0));
         assert!((1..=500).contains(&batch) && delay <= Duration::from_millis(2));

@@ -211,11 +211,11 @@ impl<'r> Generator<'r> {
             self.state.registers[usize::from(register)] = Kind::Number;
         }
         self.block(budget);
-        self.end();
+        self.emit_return();
     }
 
     /// Combines all numbers in r0 and returns.
-    fn end(&mut self) {
+    fn emit_return(&mut self) {
         let numbers: Vec<u8> = (1..10).filter(|&r| self.state.registers[usize::from(r)] == Kind::Number).collect();
         let has_result = self.state.registers[0] == Kind::Number;
         if !has_result {
@@ -268,8 +268,8 @@ impl<'r> Generator<'r> {
         self.state.frozen >> register & 1 != 0
     }
 
-    /// A register that may be written.
-    fn free(&mut self) -> u8 {
+    /// Returns a random register that may be written.
+    fn allocate_register(&mut self) -> u8 {
         loop {
             let register = self.random.below(10) as u8;
             if !self.is_frozen(register) {
@@ -298,8 +298,8 @@ impl<'r> Generator<'r> {
         if !all.is_empty() && !self.random.once_in(6) {
             return self.random.pick(&all);
         }
-        let register = self.free();
-        self.fresh(register);
+        let register = self.allocate_register();
+        self.set_to_number(register);
         register
     }
 
@@ -311,7 +311,7 @@ impl<'r> Generator<'r> {
     }
 
     /// Puts a constant in a register.
-    fn fresh(&mut self, register: u8) {
+    fn set_to_number(&mut self, register: u8) {
         if self.random.once_in(4) {
             let (low, high) = (constant(self.random), constant(self.random));
             self.emit(0x18, register, 0, 0, low);
@@ -328,8 +328,8 @@ impl<'r> Generator<'r> {
         match self.random.below(34) {
             0..9 => self.arithmetic(),
             9 => {
-                let register = self.free();
-                self.fresh(register);
+                let register = self.allocate_register();
+                self.set_to_number(register);
             }
             10 => self.copy_register(),
             11 | 12 => self.checked_pointer(),
@@ -402,7 +402,7 @@ impl<'r> Generator<'r> {
 
     fn copy_register(&mut self) {
         let Some(src) = self.any(|kind| kind != Kind::Unset) else { return };
-        let dst = self.free();
+        let dst = self.allocate_register();
         self.emit(0xbf, dst, src, 0, 0);
         let kind = self.of(src);
         self.set(dst, kind);

@@ -60,9 +60,9 @@ enum OperandSource {
     /// Low bytes of the packet's number, zero-extended.
     Word,
     Byte,
-    /// OperandSource 31 to 46.
+    /// A value from 31 to 46.
     Narrow,
-    /// OperandSource -8 to -1.
+    /// A value from -8 to -1.
     Negative,
     /// Sign-extended from 32 bits.
     Extended,

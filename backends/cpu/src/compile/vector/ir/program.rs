@@ -1,4 +1,5 @@
-//! Steps with effects, and a whole filter in lane IR.
+//! Lane IR of a whole filter: a DAG of values that vector code computes for several packets (lanes)
+//! at once, and regions of steps with side effects, predicated by masks.
 
 use super::graph::Dag;
 use super::node::{EffectId, Node, RegionId};
@@ -137,7 +138,7 @@ pub(crate) struct Region {
 #[derive(Debug, Clone)]
 pub(crate) struct LaneIr {
     pub dag: Dag,
-    /// By number.
+    /// Regions, indexed by [`RegionId`].
     pub regions: Vec<Region>,
     /// Size in words of each lane's own arrays. Their initial content does not matter.
     pub arrays: Vec<u32>,

@@ -40,7 +40,7 @@ impl Generator<'_> {
         }
         self.emit(0x85, 0, 0, 0, 1);
         self.after_call(Kind::Unset);
-        let keep = self.free();
+        let keep = self.allocate_register();
         let value = MAPS[map].value as i32;
         if self.random.once_in(2) && keep != 0 {
             self.emit(0xbf, keep, 0, 0, 0);

@@ -1,9 +1,10 @@
-//! Branches and loops.
+//! Generates branches and bounded loops of random eBPF programs, and joins the tracked state where
+//! paths meet.
 
 use super::*;
 
 impl Generator<'_> {
-    /// What holds on both paths.
+    /// Merges the states of two paths: keeps only what holds on both.
     pub(super) fn join(a: &State, b: &State) -> State {
         let mut state = a.clone();
         for (kind, other) in state.registers.iter_mut().zip(&b.registers) {
@@ -45,30 +46,30 @@ impl Generator<'_> {
     /// Generates conditions that jump past the following code or right to it, like C's `&&` and
     /// `||`. Returns the jumps past it, to be patched, and the state there.
     fn conditions(&mut self) -> (Vec<usize>, State) {
-        let mut past = vec![self.condition()];
-        let mut before = self.state.clone();
-        let mut there = Vec::new();
-        while past.len() + there.len() < 4 && self.random.once_in(3) {
+        let mut exit_jumps = vec![self.condition()];
+        let mut exit_state = self.state.clone();
+        let mut entry_jumps = Vec::new();
+        while exit_jumps.len() + entry_jumps.len() < 4 && self.random.once_in(3) {
             if self.random.once_in(2) {
                 // Sets a register in between.
-                let register = self.free();
+                let register = self.allocate_register();
                 let imm = constant(self.random);
                 self.emit(0xb7, register, 0, 0, imm);
                 self.set(register, Kind::Number);
             }
             let jump = self.condition();
             if self.random.once_in(2) {
-                past.push(jump);
-                before = Self::join(&before, &self.state);
+                exit_jumps.push(jump);
+                exit_state = Self::join(&exit_state, &self.state);
             } else {
-                there.push((jump, self.state.clone()));
+                entry_jumps.push((jump, self.state.clone()));
             }
         }
-        for (jump, state) in there {
+        for (jump, state) in entry_jumps {
             self.patch_jump(jump);
             self.state = Self::join(&self.state, &state);
         }
-        (past, before)
+        (exit_jumps, exit_state)
     }
 
     pub(super) fn branch(&mut self) {
@@ -78,7 +79,7 @@ impl Generator<'_> {
         self.block(budget);
         let returns = self.random.once_in(8);
         if returns {
-            self.end();
+            self.emit_return();
         }
         let fallen = std::mem::replace(&mut self.state, before);
         if self.random.once_in(2) && !returns {
@@ -103,7 +104,7 @@ impl Generator<'_> {
 
     /// Generates a loop of a few rounds.
     pub(super) fn loop_of_rounds(&mut self) {
-        let counter = self.free();
+        let counter = self.allocate_register();
         let before = (self.state.frozen, self.state.frozen_slots);
         // Anything but a number must stay unchanged in the loop, or is forgotten.
         for register in 0..10 {
@@ -142,7 +143,7 @@ impl Generator<'_> {
         for register in 0..10_u8 {
             let (was, is) = (head.registers[usize::from(register)], self.of(register));
             if was == Kind::Number && is != was {
-                self.fresh(register);
+                self.set_to_number(register);
             }
         }
         for slot in 0..SLOTS {

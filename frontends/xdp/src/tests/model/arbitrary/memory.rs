@@ -8,7 +8,7 @@ impl Generator<'_> {
         if !self.is_main {
             return;
         }
-        let (pointer, end, beyond) = (self.free(), self.free(), self.free());
+        let (pointer, end, beyond) = (self.allocate_register(), self.allocate_register(), self.allocate_register());
         if pointer == end || pointer == beyond || end == beyond {
             return;
         }
@@ -79,7 +79,7 @@ impl Generator<'_> {
         let off = off as i16;
         match self.random.below(8) {
             0..3 => {
-                let dst = self.free();
+                let dst = self.allocate_register();
                 let mode = if size < 8 && self.random.once_in(3) { 0x81 } else { 0x61 };
                 self.emit(mode | bits, dst, base, off, 0);
                 self.set(dst, Kind::Number);
@@ -101,7 +101,7 @@ impl Generator<'_> {
             }
             _ if size <= 8 => {
                 // What clang generates for `x += y`.
-                let (dst, by) = (self.free(), self.number());
+                let (dst, by) = (self.allocate_register(), self.number());
                 if dst == base || dst == by {
                     return;
                 }
@@ -145,7 +145,7 @@ impl Generator<'_> {
                 self.emit(0xc3 | bits, 10, src, off, imm);
             }
             _ => {
-                let dst = self.free();
+                let dst = self.allocate_register();
                 let mode = if size < 8 && self.random.once_in(3) { 0x81 } else { 0x61 };
                 self.emit(mode | bits, dst, 10, off, 0);
                 self.set(dst, Kind::Number);
@@ -178,7 +178,7 @@ impl Generator<'_> {
             return self.spill();
         }
         let slot = self.random.pick(&all);
-        let dst = self.free();
+        let dst = self.allocate_register();
         self.emit(0x79, dst, 10, at(slot), 0);
         let kind = match self.state.slots[slot] {
             Slot::Kept(kind) => kind,

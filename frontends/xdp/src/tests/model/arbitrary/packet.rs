@@ -78,7 +78,7 @@ impl Generator<'_> {
     /// Compares a pointer that may be anywhere, also in front of the packet, with another; it is
     /// not dereferenced.
     pub(super) fn far_pointer(&mut self) {
-        let (pointer, other, by) = (self.free(), self.free(), self.number());
+        let (pointer, other, by) = (self.allocate_register(), self.allocate_register(), self.number());
         if pointer == other || pointer == by || other == by {
             return;
         }
@@ -109,7 +109,7 @@ impl Generator<'_> {
     /// Generates the distance between two pointers into the packet.
     pub(super) fn distance(&mut self) {
         let Some(from) = self.any(Kind::is_packet) else { return };
-        let to = self.free();
+        let to = self.allocate_register();
         if !self.is_main || to == from {
             return;
         }
