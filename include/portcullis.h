@@ -1,14 +1,15 @@
 // portcullis.h: what a filter in OpenCL C finds declared, for editors and for other compilers.
 //
-// Portcullis has all of it built in: its own compiler takes `#include <portcullis.h>` and adds nothing.
-// Anywhere else, in OpenCL C 1.2, these are declarations only. Who wants to run a filter there gives the
-// functions that reach the packet bodies of his own; docs/reference/semantics.md says what they do. A filter
-// can tell the two apart by the macro PORTCULLIS, which is defined in Portcullis alone.
+// Portcullis has all of it built in: its own compiler accepts `#include <portcullis.h>` and adds
+// nothing. For any other compiler of OpenCL C 1.2 these are declarations only: to run a filter
+// there, define the functions that access the packet; docs/reference/semantics.md says what they
+// do. Only Portcullis defines the macro PORTCULLIS, so a filter can tell which compiler it is for.
 //
 // For clangd, in a file .clangd beside the filters:
 //
 //     CompileFlags:
-//       Add: [-xcl, -cl-std=CL1.2, -Xclang, -finclude-default-header, -include, /path/to/portcullis.h]
+//       Add: [-xcl, -cl-std=CL1.2, -Xclang, -finclude-default-header,
+//             -include, /path/to/portcullis.h]
 
 #ifndef PORTCULLIS_H
 #define PORTCULLIS_H
@@ -71,8 +72,8 @@ void store_be32(__global void *pkt, uint off, uint value);
 void store_le16(__global void *pkt, uint off, uint value);
 void store_le32(__global void *pkt, uint off, uint value);
 
-// Move the packet's first byte, or its end, and say whether they did. Pointers keep their distance from
-// the first byte.
+// Move the packet's first byte, or its end, and return whether they did. Pointers keep their
+// distance from the first byte.
 bool adjust_head(__global void *pkt, int delta);
 bool adjust_tail(__global void *pkt, int delta);
 
@@ -91,8 +92,9 @@ ushort htons(ushort value);
 uint ntohl(uint value);
 uint htonl(uint value);
 
-// Maps (docs/guide/maps.md). A filter's `//! map` lines declare their functions in Portcullis, for other compilers these macros do,
-// in the filter's text between `#ifndef PORTCULLIS` and `#endif`:
+// Maps (docs/guide/maps.md). In Portcullis a filter's `//! map` lines declare the maps' functions.
+// For other compilers these macros do, in the filter's text between `#ifndef PORTCULLIS` and
+// `#endif`:
 //
 //     //! map flows: hash key=4 value=2 entries=65536
 //     PORTCULLIS_KEYS(flows, const uint *)    // `uint` for keys of one word

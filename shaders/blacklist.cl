@@ -1,10 +1,11 @@
 // blacklist: drops what comes from a network on a list.
 //
-// DROP  an IPv4 or IPv6 packet whose source has a prefix in `blocked_v4` or `blocked_v6`; the longest counts it
+// DROP  an IPv4 or IPv6 packet whose source has a prefix in `blocked_v4` or `blocked_v6`; the
+//       longest counts it
 // PASS  everything else
 //
-// The host fills the maps; a file that `--watch-map` watches may be a list. An entry's value is the number of packets that it
-// dropped, for as long as the prefix stays in the list.
+// The host fills the maps; a file that `--watch-map` watches may be a list. An entry's value is the
+// number of packets that it dropped, for as long as the prefix stays in the list.
 //
 // Reads, behind an Ethernet header and one VLAN tag or none, the IP header up to the source.
 

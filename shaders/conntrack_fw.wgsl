@@ -1,20 +1,23 @@
-// conntrack_fw: a stateful firewall for TCP over IPv4 and IPv6. A SYN opens a connection, and what belongs to it passes in
-// both directions until it is closed.
+// conntrack_fw: a stateful firewall for TCP over IPv4 and IPv6. A SYN opens a connection, and what
+// belongs to it passes in both directions until it is closed.
 //
 // PASS  a SYN that opens a connection, and what belongs to one that is open
-// DROP  everything else: TCP that belongs to none, other protocols, fragments, IPv6 with extension headers, what is cut off
-//       before TCP's flags, a SYN for which there is no room
+// DROP  everything else: TCP that belongs to none, other protocols, fragments, IPv6 with extension
+//       headers, what is cut off before TCP's flags, a SYN for which there is no room
 //
 // A connection is between two endpoints, address and port. It is
 //
-//   opening      after its SYN, which may come again. The other end answers with a SYN, or with SYN and ACK
+//   opening      after its SYN, which may come again. The other end answers with a SYN, or with SYN
+//                and ACK
 //   established  after that: all passes
 //   closing      after a FIN of both ends: all passes, and a SYN opens it anew
 //
-// and is over after a RST, or when nothing has passed for `established` seconds, opening and closing for `transitory` seconds
-// (RFC 5382, REQ-5; up to 2000000). A SYN that opens has neither ACK, FIN nor RST. Sequence numbers are not looked at.
+// and is over after a RST, or when nothing has passed for `established` seconds, opening and
+// closing for `transitory` seconds (RFC 5382, REQ-5; up to 2000000). A SYN that opens has neither
+// ACK, FIN nor RST. Sequence numbers are not looked at.
 //
-// Reads, behind an Ethernet header and one VLAN tag or none, the headers of IP and TCP; the packet's time.
+// Reads, behind an Ethernet header and one VLAN tag or none, the headers of IP and TCP; the
+// packet's time.
 
 override established: u32 = 7440u;
 override transitory: u32 = 240u;
@@ -91,8 +94,8 @@ fn segment_of(pkt: u32) -> Segment {
     return segment;
 }
 
-// Packets of a connection come one at a time, in the order of their arrival, whichever end has sent them: sums of both ends
-// are the same both ways. What is no connection's may come in any order.
+// Packets of a connection come one at a time, in the order of their arrival, whichever end has sent
+// them: sums of both ends are the same both ways. What is no connection's may come in any order.
 fn xdp_flow(pkt: u32) -> u32 {
     let outer = load_be16(pkt, 12u);
     let ip = select(14u, 18u, outer == ETH_P_8021Q || outer == ETH_P_8021AD);

@@ -1,15 +1,18 @@
-// flow_stats: counts packets and bytes of every flow, and notes when it began and when it was last seen.
+// flow_stats: counts packets and bytes of every flow, and notes when it began and when it was last
+// seen.
 //
 // PASS  always
 //
-// A flow is what has the same addresses, ports and protocol (of IPv6 the next header), in one direction. TCP, UDP and SCTP
-// have ports, but for later fragments; elsewhere they count as 0. What is neither IPv4 nor IPv6 belongs to no flow, nor
-// does a packet whose fixed header is cut off.
+// A flow is what has the same addresses, ports and protocol (of IPv6 the next header), in one
+// direction. TCP, UDP and SCTP have ports, but for later fragments; elsewhere they count as 0. What
+// is neither IPv4 nor IPv6 belongs to no flow, nor does a packet whose fixed header is cut off.
 //
-// Fields have the names that they have in NetFlow. `doctets` are bytes on the wire from the IP header on. `first` and
-// `last` are seconds since 1970 (IPFIX's flowStartSeconds and flowEndSeconds), and 0 is written as 1.
+// Fields have the names that they have in NetFlow. `doctets` are bytes on the wire from the IP
+// header on. `first` and `last` are seconds since 1970 (IPFIX's flowStartSeconds and
+// flowEndSeconds), and 0 is written as 1.
 //
-// Reads, behind an Ethernet header and one VLAN tag or none: version and IHL, fragment offset, protocol, addresses, ports.
+// Reads, behind an Ethernet header and one VLAN tag or none: version and IHL, fragment offset,
+// protocol, addresses, ports.
 
 //! map flows: hash key=11 value=5 entries=65536 fields=srcaddr:ip,dstaddr:ip,srcport,dstport,prot,dpkts,doctets:u64,first,last
 
@@ -89,9 +92,10 @@ bool flow_of(bytes at, bytes end, uint ethertype, struct flow *flow)
     return true;
 }
 
-// Many packets of a flow may be here at a time. Additions come to the same in any order, and so do the earliest time and
-// the latest, if each is replaced only by a better one. That is why times are seconds: milliseconds wrap within 50 days,
-// and of three of them, each may be later than the one before. A time of 0 is none yet.
+// Many packets of a flow may be here at a time. Additions come to the same in any order, and so do
+// the earliest time and the latest, if each is replaced only by a better one. That is why times are
+// seconds: milliseconds wrap within 50 days, and of three of them, each may be later than the one
+// before. A time of 0 is none yet.
 
 void add_bytes(uint flow, uint count)
 {

@@ -1,15 +1,18 @@
-// flow_stats: counts packets and bytes of every flow, and notes when it began and when it was last seen.
+// flow_stats: counts packets and bytes of every flow, and notes when it began and when it was last
+// seen.
 //
 // PASS  always
 //
-// A flow is what has the same addresses, ports and protocol (of IPv6 the next header), in one direction. TCP, UDP and SCTP
-// have ports, but for later fragments; elsewhere they count as 0. What is neither IPv4 nor IPv6 belongs to no flow, nor
-// does a packet whose fixed header is cut off.
+// A flow is what has the same addresses, ports and protocol (of IPv6 the next header), in one
+// direction. TCP, UDP and SCTP have ports, but for later fragments; elsewhere they count as 0. What
+// is neither IPv4 nor IPv6 belongs to no flow, nor does a packet whose fixed header is cut off.
 //
-// Fields have the names that they have in NetFlow. `doctets` are bytes on the wire from the IP header on. `first` and
-// `last` are seconds since 1970 (IPFIX's flowStartSeconds and flowEndSeconds), and 0 is written as 1.
+// Fields have the names that they have in NetFlow. `doctets` are bytes on the wire from the IP
+// header on. `first` and `last` are seconds since 1970 (IPFIX's flowStartSeconds and
+// flowEndSeconds), and 0 is written as 1.
 //
-// Reads, behind an Ethernet header and one VLAN tag or none: version and IHL, fragment offset, protocol, addresses, ports.
+// Reads, behind an Ethernet header and one VLAN tag or none: version and IHL, fragment offset,
+// protocol, addresses, ports.
 
 //! map flows: hash key=11 value=5 entries=65536 fields=srcaddr:ip,dstaddr:ip,srcport,dstport,prot,dpkts,doctets:u64,first,last
 
@@ -59,9 +62,10 @@ fn flow_of(pkt: u32, ip: u32) -> Flow {
     return flow;
 }
 
-// Many packets of a flow may be here at a time. Additions come to the same in any order, and so do the earliest time and
-// the latest, if each is replaced only by a better one. That is why times are seconds: milliseconds wrap within 50 days,
-// and of three of them, each may be later than the one before. A time of 0 is none yet.
+// Many packets of a flow may be here at a time. Additions come to the same in any order, and so do
+// the earliest time and the latest, if each is replaced only by a better one. That is why times are
+// seconds: milliseconds wrap within 50 days, and of three of them, each may be later than the one
+// before. A time of 0 is none yet.
 
 fn add_bytes(flow: u32, bytes: u32) {
     let before = flows_add(flow, BYTES, bytes);
@@ -92,8 +96,8 @@ fn note_last(flow: u32, now: u32) {
     }
 }
 
-// Nanoseconds, the low word first, by 10^9: both are divided by 2^9, and then digits of 11 bits and fewer by 5^9, which leaves
-// 21 bits at most.
+// Nanoseconds, the low word first, by 10^9: both are divided by 2^9, and then digits of 11 bits and
+// fewer by 5^9, which leaves 21 bits at most.
 fn seconds(time: vec2<u32>) -> u32 {
     let high = time.y >> 9u;
     let low = time.y << 23u | time.x >> 9u;

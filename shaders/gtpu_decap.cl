@@ -1,15 +1,18 @@
-// gtpu_decap: takes user packets out of GTP-U tunnels (3GPP TS 29.281) and sends each to the port of its tunnel's slice.
+// gtpu_decap: takes user packets out of GTP-U tunnels (3GPP TS 29.281) and sends each to the port
+// of its tunnel's slice.
 //
-// REDIRECT  the packet in a G-PDU of a known tunnel, over IPv4 or IPv6, to the slice's port, with a new Ethernet header
-// PASS      everything else that is not such a G-PDU: also GTP-U's other messages, a tunnel that is not known (whose sender
-//           is due an Error Indication) and fragments, which are put together first
-// DROP      a G-PDU of a known tunnel that is broken: no whole IPv4 or IPv6 header in it, an extension header of length 0,
-//           more than 4 of those; a slice that has no MAC address yet
+// REDIRECT  the packet in a G-PDU of a known tunnel, over IPv4 or IPv6, to the slice's port, with a
+//           new Ethernet header
+// PASS      everything else that is not such a G-PDU: also GTP-U's other messages, a tunnel that is
+//           not known (whose sender is due an Error Indication) and fragments, which are put
+//           together first
+// DROP      a G-PDU of a known tunnel that is broken: no whole IPv4 or IPv6 header in it, an
+//           extension header of length 0, more than 4 of those; a slice that has no MAC address yet
 //
 // The host fills the maps. A MAC address is two words: its first 2 bytes, then its last 4.
 //
-// Reads, behind an Ethernet header and one VLAN tag or none, the headers of IP, UDP and GTP; moves the packet's head to
-// 14 bytes before the inner header, and writes those.
+// Reads, behind an Ethernet header and one VLAN tag or none, the headers of IP, UDP and GTP; moves
+// the packet's head to 14 bytes before the inner header, and writes those.
 
 //! map tunnels: hash key=1 value=1 entries=65536 fields=teid,slice
 //! map slices: array value=5 entries=256 fields=slice,port,destination:mac,source:mac
@@ -66,8 +69,8 @@ bool is_ipv4(uint version_ihl)
     return version_ihl >= 0x45 && version_ihl <= 0x4f;
 }
 
-// The GTP header in a UDP packet that is no fragment; the packet itself where there is none. What is cut off has no port
-// of GTP-U's.
+// The GTP header in a UDP packet that is no fragment; the packet itself where there is none. What
+// is cut off has no port of GTP-U's.
 bytes gtp_header(bytes pkt)
 {
     bytes at = pkt + ETH_HLEN;
@@ -95,14 +98,15 @@ bytes user_packet(bytes pkt, __global struct gtphdr *gtp)
     bytes at = (bytes)(gtp + 1);
     uint flags = gtp->flags, next = 0;
 
-    // With any of E, S and PN all of their fields are there; that of E is the type of the first extension header.
+    // With any of E, S and PN all of their fields are there; that of E is the type of the first
+    // extension header.
     if (flags & GTPU_E_S_PN)
         at += 4;
     if (flags & GTPU_E)
         next = at[-1];
     for (int i = 0; i < MAX_EXTENSION_HEADERS && next != 0; i++) {
-        // It begins with its length in units of 4 bytes, and ends with the next one's type. A length of 0 leads nowhere, until
-        // there are too many.
+        // It begins with its length in units of 4 bytes, and ends with the next one's type. A
+        // length of 0 leads nowhere, until there are too many.
         at += at[0] * 4;
         next = at[-1];
     }

@@ -1,15 +1,18 @@
-// gtpu_decap: takes user packets out of GTP-U tunnels (3GPP TS 29.281) and sends each to the port of its tunnel's slice.
+// gtpu_decap: takes user packets out of GTP-U tunnels (3GPP TS 29.281) and sends each to the port
+// of its tunnel's slice.
 //
-// REDIRECT  the packet in a G-PDU of a known tunnel, over IPv4 or IPv6, to the slice's port, with a new Ethernet header
-// PASS      everything else that is not such a G-PDU: also GTP-U's other messages, a tunnel that is not known (whose sender
-//           is due an Error Indication) and fragments, which are put together first
-// DROP      a G-PDU of a known tunnel that is broken: no whole IPv4 or IPv6 header in it, an extension header of length 0,
-//           more than 4 of those; a slice that has no MAC address yet
+// REDIRECT  the packet in a G-PDU of a known tunnel, over IPv4 or IPv6, to the slice's port, with a
+//           new Ethernet header
+// PASS      everything else that is not such a G-PDU: also GTP-U's other messages, a tunnel that is
+//           not known (whose sender is due an Error Indication) and fragments, which are put
+//           together first
+// DROP      a G-PDU of a known tunnel that is broken: no whole IPv4 or IPv6 header in it, an
+//           extension header of length 0, more than 4 of those; a slice that has no MAC address yet
 //
 // The host fills the maps. A MAC address is two words: its first 2 bytes, then its last 4.
 //
-// Reads, behind an Ethernet header and one VLAN tag or none, the headers of IP, UDP and GTP; moves the packet's head to
-// 14 bytes before the inner header, and writes those.
+// Reads, behind an Ethernet header and one VLAN tag or none, the headers of IP, UDP and GTP; moves
+// the packet's head to 14 bytes before the inner header, and writes those.
 
 //! map tunnels: hash key=1 value=1 entries=65536 fields=teid,slice
 //! map slices: array value=5 entries=256 fields=slice,port,destination:mac,source:mac
@@ -18,7 +21,8 @@ const GTPU_PORT: u32 = 2152u;
 const G_PDU: u32 = 255u;
 const MAX_EXTENSION_HEADERS: u32 = 4u;
 
-// The UDP header in a packet that is no fragment; 0 where there is none. What is cut off has no port of GTP-U's.
+// The UDP header in a packet that is no fragment; 0 where there is none. What is cut off has no
+// port of GTP-U's.
 fn udp_header(pkt: u32) -> u32 {
     let outer = load_be16(pkt, 12u);
     let ip = select(14u, 18u, outer == ETH_P_8021Q || outer == ETH_P_8021AD);
@@ -37,15 +41,16 @@ fn udp_header(pkt: u32) -> u32 {
 // What is in a G-PDU; 0 where its extension headers make no sense (section 5.2.1).
 fn user_packet(pkt: u32, gtp: u32) -> u32 {
     let flags = load_u8(pkt, gtp);
-    // With any of E, S and PN all of their fields are there; that of E is the type of the first extension header.
+    // With any of E, S and PN all of their fields are there; that of E is the type of the first
+    // extension header.
     if (flags & 7u) == 0u {
         return gtp + 8u;
     }
     var at = gtp + 12u;
     var header = select(0u, load_u8(pkt, at - 1u), (flags & 4u) != 0u);
     for (var i = 0u; i < MAX_EXTENSION_HEADERS && header != 0u; i++) {
-        // It begins with its length in units of 4 bytes, and ends with the next one's type. A length of 0 leads nowhere, until
-        // there are too many.
+        // It begins with its length in units of 4 bytes, and ends with the next one's type. A
+        // length of 0 leads nowhere, until there are too many.
         at += load_u8(pkt, at) * 4u;
         header = load_u8(pkt, at - 1u);
     }

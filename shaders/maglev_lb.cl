@@ -1,21 +1,25 @@
-// maglev_lb: spreads traffic to virtual addresses over backends by consistent hashing (Maglev; Eisenbud and others, NSDI 2016).
+// maglev_lb: spreads traffic to virtual addresses over backends by consistent hashing (Maglev;
+// Eisenbud and others, NSDI 2016).
 //
-// REDIRECT  TCP and UDP over IPv4 to an address of `vips`: to its backend's port, with the backend's IP and MAC address as
-//           the destination, what was the destination's MAC address as the source, and checksums mended (RFC 1624)
+// REDIRECT  TCP and UDP over IPv4 to an address of `vips`: to its backend's port, with the
+//           backend's IP and MAC address as the destination, what was the destination's MAC address
+//           as the source, and checksums mended (RFC 1624)
 // PASS      everything else
 // DROP      such a packet for which there is no healthy backend
 //
-// A flow (addresses, ports, protocol) stays with its backend while that is healthy. Otherwise it goes to the backend that
-// stands in `table` at the flow's hash modulo 65537, or where that is not healthy at the next hash, and so on 64 times. So
-// nothing moves but the flows of a backend that fails. Fragments have no ports here (0), so that those of a packet stay
-// together. The hash begins at 0 and takes in word after word of the key: exclusive or, then MurmurHash3's finaliser. The
+// A flow (addresses, ports, protocol) stays with its backend while that is healthy. Otherwise it
+// goes to the backend that stands in `table` at the flow's hash modulo 65537, or where that is not
+// healthy at the next hash, and so on 64 times. So nothing moves but the flows of a backend that
+// fails. Fragments have no ports here (0), so that those of a packet stay together. The hash begins
+// at 0 and takes in word after word of the key: exclusive or, then MurmurHash3's finaliser. The
 // next one is the finaliser of the hash plus 1.
 //
-// The host fills the maps but for `flows`. Backends have numbers from 1 on; 0 is nobody. `portcullis::maglev` makes the
-// table, with weights (examples/maglev.rs). What answers a packet has the backend's address, and is not this filter's.
+// The host fills the maps but for `flows`. Backends have numbers from 1 on; 0 is nobody.
+// `portcullis::maglev` makes the table, with weights (examples/maglev.rs). What answers a packet
+// has the backend's address, and is not this filter's.
 //
-// Reads, behind an Ethernet header and one VLAN tag or none, the headers of IP and TCP or UDP; writes MAC addresses,
-// destination and checksums.
+// Reads, behind an Ethernet header and one VLAN tag or none, the headers of IP and TCP or UDP;
+// writes MAC addresses, destination and checksums.
 
 //! map vips: hash key=1 value=0 entries=1024 fields=vip:ipv4
 //! map table: array value=1 entries=65537 fields=place,backend
@@ -133,8 +137,8 @@ uint xdp_filter(bytes pkt, uint len)
         flow.destination_port = load_be16(transport, 2);
     }
 
-    // Several packets of a flow may be here at a time, and all of them come to the same backend. Where there is no room
-    // for the flow, nothing is read and nothing is written.
+    // Several packets of a flow may be here at a time, and all of them come to the same backend.
+    // Where there is no room for the flow, nothing is read and nothing is written.
     uint entry = flows_insert((const uint *)&flow);
     uint backend = flows_read(entry, 0);
     if (!is_healthy(backend)) {

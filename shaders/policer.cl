@@ -1,17 +1,21 @@
-// policer: a two-rate three-colour marker for every source (RFC 2698), which marks assured forwarding (RFC 2597).
+// policer: a two-rate three-colour marker for every source (RFC 2698), which marks assured
+// forwarding (RFC 2597).
 //
-// PASS  green and yellow packets, with their new DSCP; of a source without a profile, or that there is no room for, and what
-//       is neither IPv4 nor IPv6 or has its fixed header cut off: as they are
+// PASS  green and yellow packets, with their new DSCP; of a source without a profile, or that there
+//       is no room for, and what is neither IPv4 nor IPv6 or has its fixed header cut off: as they
+//       are
 // DROP  red packets; where DROP_RED is false they pass, marked
 //
-// The host sets profiles by source: committed and peak rate in bytes a second, committed and peak burst in bytes. That of ::
-// is everybody's who has none of their own. What counts are bytes on the wire from the IP header on.
+// The host sets profiles by source: committed and peak rate in bytes a second, committed and peak
+// burst in bytes. That of :: is everybody's who has none of their own. What counts are bytes on the
+// wire from the IP header on.
 //
-// Green, yellow and red become AFx1, AFx2 and AFx3, x being AF (1 to 4). With AWARE a packet's own DSCP is its colour
-// before, if it is one of assured forwarding of any class; else it is green. ECN bits stay as they are.
+// Green, yellow and red become AFx1, AFx2 and AFx3, x being AF (1 to 4). With AWARE a packet's own
+// DSCP is its colour before, if it is one of assured forwarding of any class; else it is green. ECN
+// bits stay as they are.
 //
-// Reads, behind an Ethernet header and one VLAN tag or none: version and IHL, DSCP, source address, IPv4's checksum; the
-// packet's time and wire length. Writes the DSCP and, for IPv4, the checksum.
+// Reads, behind an Ethernet header and one VLAN tag or none: version and IHL, DSCP, source address,
+// IPv4's checksum; the packet's time and wire length. Writes the DSCP and, for IPv4, the checksum.
 
 #ifndef AF
 #define AF 1u
@@ -69,7 +73,8 @@ bytes ip_header(bytes pkt)
     return pkt + ETH_HLEN + (outer == ETH_P_8021Q || outer == ETH_P_8021AD ? VLAN_HLEN : 0);
 }
 
-// Whether there is an IP header as a whole, and the packet's source; that of IPv4 as IPv6 has it: ::ffff:a.b.c.d.
+// Whether there is an IP header as a whole, and the packet's source; that of IPv4 as IPv6 has it:
+// ::ffff:a.b.c.d.
 bool source_of(bytes at, bytes end, uint4 *source)
 {
     __global struct iphdr *ip = (__global struct iphdr *)at;
@@ -100,7 +105,8 @@ uint hash_of(uint4 address)
     return mix(mix(mix(mix(address.x) ^ address.y) ^ address.z) ^ address.w);
 }
 
-// Packets of a source come one at a time, in the order of their arrival. What has none may come in any.
+// Packets of a source come one at a time, in the order of their arrival. What has none may come in
+// any.
 uint xdp_flow(bytes pkt, uint len)
 {
     uint4 source;

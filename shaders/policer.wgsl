@@ -1,17 +1,21 @@
-// policer: a two-rate three-colour marker for every source (RFC 2698), which marks assured forwarding (RFC 2597).
+// policer: a two-rate three-colour marker for every source (RFC 2698), which marks assured
+// forwarding (RFC 2597).
 //
-// PASS  green and yellow packets, with their new DSCP; of a source without a profile, or that there is no room for, and what
-//       is neither IPv4 nor IPv6 or has its fixed header cut off: as they are
+// PASS  green and yellow packets, with their new DSCP; of a source without a profile, or that there
+//       is no room for, and what is neither IPv4 nor IPv6 or has its fixed header cut off: as they
+//       are
 // DROP  red packets; where `drop_red` is false they pass, marked
 //
-// The host sets profiles by source: committed and peak rate in bytes a second, committed and peak burst in bytes. That of ::
-// is everybody's who has none of their own. What counts are bytes on the wire from the IP header on.
+// The host sets profiles by source: committed and peak rate in bytes a second, committed and peak
+// burst in bytes. That of :: is everybody's who has none of their own. What counts are bytes on the
+// wire from the IP header on.
 //
-// Green, yellow and red become AFx1, AFx2 and AFx3, x being `af` (1 to 4). With `aware` a packet's own DSCP is its colour
-// before, if it is one of assured forwarding of any class; else it is green. ECN bits stay as they are.
+// Green, yellow and red become AFx1, AFx2 and AFx3, x being `af` (1 to 4). With `aware` a packet's
+// own DSCP is its colour before, if it is one of assured forwarding of any class; else it is green.
+// ECN bits stay as they are.
 //
-// Reads, behind an Ethernet header and one VLAN tag or none: version and IHL, DSCP, source address, IPv4's checksum; the
-// packet's time and wire length. Writes the DSCP and, for IPv4, the checksum.
+// Reads, behind an Ethernet header and one VLAN tag or none: version and IHL, DSCP, source address,
+// IPv4's checksum; the packet's time and wire length. Writes the DSCP and, for IPv4, the checksum.
 
 override af: u32 = 1u;
 override aware: bool = false;
@@ -69,7 +73,8 @@ fn hash_of(address: vec4<u32>) -> u32 {
     return mix(mix(mix(mix(address.x) ^ address.y) ^ address.z) ^ address.w);
 }
 
-// Packets of a source come one at a time, in the order of their arrival. What has none may come in any.
+// Packets of a source come one at a time, in the order of their arrival. What has none may come in
+// any.
 fn xdp_flow(pkt: u32) -> u32 {
     let source = source_of(pkt);
     return select(pkt_time(pkt).x, hash_of(source.address), source.is_ip);

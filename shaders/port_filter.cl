@@ -38,8 +38,8 @@ uint xdp_filter(__global uchar *pkt, uint len)
     if (ip->protocol != IPPROTO_TCP && ip->protocol != IPPROTO_UDP)
         return XDP_DROP;
 
-    // A port that lies outside the packet reads as 0, which drops: no check of its own. 22 and 23 need
-    // no line either, being neither of the two nor above 1023.
+    // A port that lies outside the packet reads as 0, which drops: no check of its own. 22 and 23
+    // need no line either, being neither of the two nor above 1023.
     __global uchar *behind = (__global uchar *)ip + (ip->version_ihl & 0xf) * 4;
     switch (ntohs(((__global struct ports *)behind)->destination)) {
     case 80:

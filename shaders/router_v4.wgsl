@@ -1,13 +1,15 @@
-// router_v4: forwards IPv4 packets by the longest prefix that fits their destination (RFC 1812, section 5.2).
+// router_v4: forwards IPv4 packets by the longest prefix that fits their destination (RFC 1812,
+// section 5.2).
 //
-// REDIRECT  to the port of the route's next hop: the TTL one less, the checksum brought up to date (RFC 1624), MAC
-//           addresses those of the next hop and of the port
-// PASS      what the host's own stack has to see: everything but IPv4 right behind the addresses; a frame to many
-//           stations; a header with options; a TTL that ends here; a source or destination that no router forwards
-//           (0/8, 127/8, from 224/3 on; section 5.3.7); no route; a next hop that has no MAC address yet
+// REDIRECT  to the port of the route's next hop: the TTL one less, the checksum brought up to date
+//           (RFC 1624), MAC addresses those of the next hop and of the port
+// PASS      what the host's own stack has to see: everything but IPv4 right behind the addresses; a
+//           frame to many stations; a header with options; a TTL that ends here; a source or
+//           destination that no router forwards (0/8, 127/8, from 224/3 on; section 5.3.7); no
+//           route; a next hop that has no MAC address yet
 //
-// The host fills the maps. A MAC address is two words: its first 2 bytes, then its last 4. A checksum that was wrong stays
-// wrong, for the receiver to see.
+// The host fills the maps. A MAC address is two words: its first 2 bytes, then its last 4. A
+// checksum that was wrong stays wrong, for the receiver to see.
 //
 // Reads bytes 0-33; writes 0-11, 22 and 24-25.
 

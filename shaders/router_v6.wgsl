@@ -1,10 +1,12 @@
 // router_v6: forwards IPv6 packets by the longest prefix that fits their destination.
 //
-// REDIRECT  to the port of the route's next hop: the hop limit one less, MAC addresses those of the next hop and of the port
-// PASS      what the host's own stack has to see: everything but IPv6 right behind the addresses; a frame to many
-//           stations; hop-by-hop options (RFC 8200, section 4.3); a hop limit that ends here; a source or destination
-//           that no router forwards (0::/8 with :: and ::1, fe80::/10, ff00::/8; RFC 4291, section 2.5); no route;
-//           a next hop that has no MAC address yet
+// REDIRECT  to the port of the route's next hop: the hop limit one less, MAC addresses those of the
+//           next hop and of the port
+// PASS      what the host's own stack has to see: everything but IPv6 right behind the addresses; a
+//           frame to many stations; hop-by-hop options (RFC 8200, section 4.3); a hop limit that
+//           ends here; a source or destination that no router forwards (0::/8 with :: and ::1,
+//           fe80::/10, ff00::/8; RFC 4291, section 2.5); no route; a next hop that has no MAC
+//           address yet
 //
 // The host fills the maps. A MAC address is two words: its first 2 bytes, then its last 4.
 //

@@ -1,15 +1,17 @@
-// sampler: picks one packet in `rate`, by a hash of what stays the same on a packet's way (RFC 5475, section 6.2). So
-// every place that it passes picks the same packets, as long as `rate` and `seed` are the same there.
+// sampler: picks one packet in `rate`, by a hash of what stays the same on a packet's way (RFC
+// 5475, section 6.2). So every place that it passes picks the same packets, as long as `rate` and
+// `seed` are the same there.
 //
 // PASS  a packet that is picked
 // DROP  the others; what is neither IPv4 nor IPv6, or has its fixed header cut off
 //
-// The hash is MurmurHash3 of 32 bits over words in network order: both addresses; the protocol (of IPv6 the next header),
-// with IPv4's identification above it; and the first 8 bytes behind the IP header, ports and sequence number for example.
-// A word that is not there counts as 0. TTL, DSCP, checksums, MAC addresses and a VLAN tag do not count.
+// The hash is MurmurHash3 of 32 bits over words in network order: both addresses; the protocol (of
+// IPv6 the next header), with IPv4's identification above it; and the first 8 bytes behind the IP
+// header, ports and sequence number for example. A word that is not there counts as 0. TTL, DSCP,
+// checksums, MAC addresses and a VLAN tag do not count.
 //
-// Reads, behind an Ethernet header and one VLAN tag or none: version and IHL, identification, protocol, addresses; then
-// 8 bytes where the IHL says.
+// Reads, behind an Ethernet header and one VLAN tag or none: version and IHL, identification,
+// protocol, addresses; then 8 bytes where the IHL says.
 
 // 0 and 1 pick all.
 override rate: u32 = 100u;

@@ -1,20 +1,24 @@
 // syn_flood: drops the SYNs of sources that send too many.
 //
-// DROP  a SYN (without ACK) of a source that has sent more than LIMIT in the last WINDOW milliseconds, as estimated
+// DROP  a SYN (without ACK) of a source that has sent more than LIMIT in the last WINDOW
+//       milliseconds, as estimated
 // PASS  everything else: also TCP in later fragments and behind IPv6 extension headers
 //
-// Sources belong to groups by their network, /24 in IPv4 and /64 in IPv6: to one of 4096, by the network's hash. Each group
-// has a count-min sketch of its own (Cormode and Muthukrishnan 2005): 4 rows of 32 counters, of which a source's SYN counts
-// one up in each row, also when it is dropped. There are two such sketches, for the window that is now and the one before,
-// of which as much counts as still lies in the last WINDOW milliseconds. The smallest sum of a source's counters is the
-// estimate; it is never too small.
+// Sources belong to groups by their network, /24 in IPv4 and /64 in IPv6: to one of 4096, by the
+// network's hash. Each group has a count-min sketch of its own (Cormode and Muthukrishnan 2005): 4
+// rows of 32 counters, of which a source's SYN counts one up in each row, also when it is dropped.
+// There are two such sketches, for the window that is now and the one before, of which as much
+// counts as still lies in the last WINDOW milliseconds. The smallest sum of a source's counters is
+// the estimate; it is never too small.
 //
-// Groups share nothing, and packets of a group come in order. Hashes begin at 0 and take in word after word: exclusive or,
-// then MurmurHash3's finaliser. Words are the IPv6 address's (::ffff:a.b.c.d for IPv4); of an IPv6 network its two, of an
-// IPv4 network 0 and its 24 bits. A group is a hash's lowest 12 bits; a column in row r (0 to 3) is the highest 5 bits of
-// the finaliser of the source's hash plus r.
+// Groups share nothing, and packets of a group come in order. Hashes begin at 0 and take in word
+// after word: exclusive or, then MurmurHash3's finaliser. Words are the IPv6 address's
+// (::ffff:a.b.c.d for IPv4); of an IPv6 network its two, of an IPv4 network 0 and its 24 bits. A
+// group is a hash's lowest 12 bits; a column in row r (0 to 3) is the highest 5 bits of the
+// finaliser of the source's hash plus r.
 //
-// Reads, behind an Ethernet header and one VLAN tag or none, the headers of IP and TCP; the packet's time.
+// Reads, behind an Ethernet header and one VLAN tag or none, the headers of IP and TCP; the
+// packet's time.
 
 // Up to 1000000000.
 #ifndef WINDOW
@@ -26,7 +30,8 @@
 
 // Of each group four entries, for its rows: 32 counters of one window, then those of the other.
 //! map sketches: array value=64 entries=16384
-// When the group's window began, and which half of its rows counts it: 1 or 2, 0 where there has been no SYN.
+// When the group's window began, and which half of its rows counts it: 1 or 2, 0 where there has
+// been no SYN.
 //! map windows: array value=2 entries=4096 fields=group,begun,side
 //! map dropped: counter entries=4096 fields=group,packets:u64
 
@@ -157,7 +162,8 @@ uint turn_to(uint group, uint now)
     return 0;
 }
 
-// Counts a SYN; how many there were of the source in the last window, times a window's milliseconds.
+// Counts a SYN; how many there were of the source in the last window, times a window's
+// milliseconds.
 ulong count(struct syn syn, uint elapsed)
 {
     uint side = windows_read(syn.group, SIDE) - 1, hash = hash_of(syn.source);

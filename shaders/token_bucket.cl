@@ -1,15 +1,19 @@
 // token_bucket: lets every source send so many packets a second, and so many at once.
 //
-// PASS  a packet for which its source's bucket has a token left; of a source without a limit; of one that there is no room
-//       for; what is neither IPv4 nor IPv6, or has its fixed header cut off
+// PASS  a packet for which its source's bucket has a token left; of a source without a limit; of
+//       one that there is no room for; what is neither IPv4 nor IPv6, or has its fixed header cut
+//       off
 // DROP  the others
 //
-// The host sets limits by source: `rate`, in packets a second, and `burst`, the tokens that a bucket holds and has at first
-// (4294967 at the most). The limit of :: is that of all sources that have none of their own.
+// The host sets limits by source: `rate`, in packets a second, and `burst`, the tokens that a
+// bucket holds and has at first (4294967 at the most). The limit of :: is that of all sources that
+// have none of their own.
 //
-// A packet takes a token. Buckets are counted in thousandths of one: at a rate of r, each millisecond brings r of them.
+// A packet takes a token. Buckets are counted in thousandths of one: at a rate of r, each
+// millisecond brings r of them.
 //
-// Reads, behind an Ethernet header and one VLAN tag or none: version and IHL, source address; the packet's time.
+// Reads, behind an Ethernet header and one VLAN tag or none: version and IHL, source address; the
+// packet's time.
 
 //! map limits: hash key=4 value=2 entries=65536 fields=srcaddr:ip,rate,burst
 //! map buckets: lru_hash key=4 value=2 entries=65536 fields=srcaddr:ip,thousandths,last
@@ -56,7 +60,8 @@ bytes ip_header(bytes pkt)
     return pkt + ETH_HLEN + (outer == ETH_P_8021Q || outer == ETH_P_8021AD ? VLAN_HLEN : 0);
 }
 
-// Whether there is an IP header as a whole, and the packet's source; that of IPv4 as IPv6 has it: ::ffff:a.b.c.d.
+// Whether there is an IP header as a whole, and the packet's source; that of IPv4 as IPv6 has it:
+// ::ffff:a.b.c.d.
 bool source_of(bytes at, bytes end, uint4 *source)
 {
     __global struct iphdr *ip = (__global struct iphdr *)at;
@@ -87,7 +92,8 @@ uint hash_of(uint4 address)
     return mix(mix(mix(mix(address.x) ^ address.y) ^ address.z) ^ address.w);
 }
 
-// Packets of a source come one at a time, in the order of their arrival. What has none may come in any.
+// Packets of a source come one at a time, in the order of their arrival. What has none may come in
+// any.
 uint xdp_flow(bytes pkt, uint len)
 {
     uint4 source;

@@ -1,15 +1,19 @@
 // token_bucket: lets every source send so many packets a second, and so many at once.
 //
-// PASS  a packet for which its source's bucket has a token left; of a source without a limit; of one that there is no room
-//       for; what is neither IPv4 nor IPv6, or has its fixed header cut off
+// PASS  a packet for which its source's bucket has a token left; of a source without a limit; of
+//       one that there is no room for; what is neither IPv4 nor IPv6, or has its fixed header cut
+//       off
 // DROP  the others
 //
-// The host sets limits by source: `rate`, in packets a second, and `burst`, the tokens that a bucket holds and has at first
-// (4294967 at the most). The limit of :: is that of all sources that have none of their own.
+// The host sets limits by source: `rate`, in packets a second, and `burst`, the tokens that a
+// bucket holds and has at first (4294967 at the most). The limit of :: is that of all sources that
+// have none of their own.
 //
-// A packet takes a token. Buckets are counted in thousandths of one: at a rate of r, each millisecond brings r of them.
+// A packet takes a token. Buckets are counted in thousandths of one: at a rate of r, each
+// millisecond brings r of them.
 //
-// Reads, behind an Ethernet header and one VLAN tag or none: version and IHL, source address; the packet's time.
+// Reads, behind an Ethernet header and one VLAN tag or none: version and IHL, source address; the
+// packet's time.
 
 //! map limits: hash key=4 value=2 entries=65536 fields=srcaddr:ip,rate,burst
 //! map buckets: lru_hash key=4 value=2 entries=65536 fields=srcaddr:ip,thousandths,last
@@ -57,7 +61,8 @@ fn hash_of(address: vec4<u32>) -> u32 {
     return mix(mix(mix(mix(address.x) ^ address.y) ^ address.z) ^ address.w);
 }
 
-// Packets of a source come one at a time, in the order of their arrival. What has none may come in any.
+// Packets of a source come one at a time, in the order of their arrival. What has none may come in
+// any.
 fn xdp_flow(pkt: u32) -> u32 {
     let source = source_of(pkt);
     return select(pkt_time(pkt).x, hash_of(source.address), source.is_ip);

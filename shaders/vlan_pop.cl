@@ -15,8 +15,8 @@ uint xdp_filter(__global uchar *pkt, uint len)
 
     if (len < 18 || (tpid != ETH_P_8021Q && tpid != ETH_P_8021AD))
         return XDP_PASS;
-    // The addresses move over the tag, and the two places overlap: out of the packet as a whole, and
-    // in again. Then the packet begins where they do.
+    // The addresses move over the tag, and the two places overlap: out of the packet as a whole,
+    // and in again. Then the packet begins where they do.
     struct addresses addresses = *(__global struct addresses *)pkt;
     *(__global struct addresses *)(pkt + 4) = addresses;
     // At least 14 of the 18 bytes are left, so this cannot fail.

@@ -46,6 +46,9 @@ impl Device {
     /// Opens the strongest device found: a real GPU, else the CPU. Software drivers of GPU
     /// interfaces are never chosen.
     ///
+    /// Unlike `--device auto` of the command line, nothing is measured: a GPU is chosen even where
+    /// the CPU is faster.
+    ///
     /// # Errors
     /// [`Error::Device`] if the build has no backend that works here.
     pub fn auto() -> Result<Device, Error> {

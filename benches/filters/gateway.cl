@@ -1,6 +1,6 @@
-// gateway: a firewall and NAT gateway for a small network in one filter. Ethernet with up to two VLAN
-// tags; IPv4 and IPv6 with extension headers; TCP, UDP and ICMP; inspection of TLS, HTTP and DNS;
-// static address translation with checksum updates; load balancing by flow hash.
+// gateway: a firewall and NAT gateway for a small network in one filter. Ethernet with up to two
+// VLAN tags; IPv4 and IPv6 with extension headers; TCP, UDP and ICMP; inspection of TLS, HTTP and
+// DNS; static address translation with checksum updates; load balancing by flow hash.
 //
 // A realistic source for benchmarks of the front end.
 

@@ -1,5 +1,5 @@
-// Four stock filters as hand-written OpenCL C kernels over uchar pointers, with one length check for
-// fixed offsets. The other side of `benches/opencl.rs`, which compares their verdicts.
+// Four stock filters as hand-written OpenCL C kernels over uchar pointers, with one length check
+// for fixed offsets. The other side of `benches/opencl.rs`, which compares their verdicts.
 
 #define DROP 1
 #define PASS 2

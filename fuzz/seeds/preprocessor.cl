@@ -1,4 +1,5 @@
-// Every directive and every operator of the preprocessor; behind the control character is "a.h", then "b.h".
+// Every directive and every operator of the preprocessor; behind the control character is "a.h",
+// then "b.h".
 #include <portcullis.h>
 #include "a.h"
 #include "b.h"

@@ -89,7 +89,7 @@ pub fn check(root: &Path) -> Result<(), String> {
 }
 
 fn is_checked(path: &str) -> bool {
-    [".rs", ".md", "Cargo.toml"].iter().any(|ending| path.ends_with(ending))
+    [".rs", ".wgsl", ".cl", ".h", ".c", ".md", "Cargo.toml"].iter().any(|ending| path.ends_with(ending))
 }
 
 /// Findings in `files` (path and text), where `tree` has every tracked path.
@@ -98,6 +98,7 @@ fn findings(files: &BTreeMap<String, String>, tree: &BTreeSet<&str>) -> Vec<Viol
     for (path, text) in files {
         match path.rsplit_once('.') {
             Some((_, "rs")) => check_rust(path, text, &mut all),
+            Some((_, "wgsl" | "cl" | "h" | "c")) => check_comments(path, text, &mut all),
             Some((_, "md")) => check_page(path, text, (files, tree), &mut all),
             _ => check_manifest(path, text, &mut all),
         }
@@ -135,6 +136,18 @@ fn check_rust(path: &str, text: &str, all: &mut Vec<Violation>) {
             && !is_defended(name, path)
         {
             find(format!("type name `{name}` does not say what the type is"));
+        }
+    }
+}
+
+/// Checks the width of comments in WGSL, OpenCL C and C. The declaration of a map is one line,
+/// however long.
+fn check_comments(path: &str, text: &str, all: &mut Vec<Violation>) {
+    for (index, line) in text.lines().enumerate() {
+        let trimmed = line.trim_start();
+        let is_comment = ["//", "/*", "* "].iter().any(|marker| trimmed.starts_with(marker));
+        if is_comment && !trimmed.starts_with("//! map ") {
+            check_columns(line, &mut |message| all.push(Violation { path: path.to_owned(), line: index + 1, message }));
         }
     }
 }
@@ -287,6 +300,11 @@ mod tests {
         let wide = "word ".repeat(20);
         assert_eq!(messages("a.rs", &format!("// {wide}\n")).len(), 1);
         assert!(messages("a.rs", &format!("let a = b; // {wide}\n")).is_empty(), "code has its own limit");
+        for path in ["a.wgsl", "a.cl", "a.h", "a.c"] {
+            assert_eq!(messages(path, &format!("code\n    // {wide}\n")).len(), 1, "{path}");
+            assert_eq!(messages(path, &format!("/* {wide}\n * {wide} */\n")).len(), 2, "{path}");
+            assert!(messages(path, &format!("//! map {wide}\nlet a = b; // {wide}\n")).is_empty(), "{path}");
+        }
         assert_eq!(messages("a.md", &format!("{wide}x\n")).len(), 1);
         for exempt in [format!("| {wide} |"), format!("    {wide}"), format!("https://a.example {wide}")] {
             assert!(messages("a.md", &exempt).is_empty(), "{exempt}");

@@ -284,7 +284,7 @@ pub fn rows(origin: &ObjectInfo) -> Vec<(&'static str, String)> {
         };
         format!("{} bytes of the value of `{map}` are each packet's own{filled}", 4 * words)
     });
-    rows.extend(std::iter::once("own copies").chain(std::iter::repeat("")).zip(copies));
+    rows.extend(std::iter::once("private copies").chain(std::iter::repeat("")).zip(copies));
     rows.into_iter().map(|(name, line)| (name, out::printable(&line))).collect()
 }
 

@@ -347,16 +347,16 @@ fn check_reports_values_that_each_packet_copies() {
         (out, place.run(&["check", "prog.o", "--json"]).json()["object"]["copies"].take())
     };
     let (out, json) = check(PER_CPU_VALUE);
-    assert!(out.contains("own copies       4 bytes of the value of `rooms` are each packet's own\n"), "{out}");
+    assert!(out.contains("private copies   4 bytes of the value of `rooms` are each packet's own\n"), "{out}");
     assert_eq!(json, json!([{"map": "rooms", "bytes": 4, "filled": 0}]));
     // Only the packet decides which bytes are used.
     let anywhere = "room->all[bpf_get_prandom_u32() & 7] = 1; return room->all[at & 7] ? ";
     let (out, json) = check(&PER_CPU_VALUE.replace("return room->kind > 1 ? ", anywhere));
     let row =
-        "own copies       8 bytes of the value of `rooms` are each packet's own, of which it copies 8 when it begins\n";
+        "private copies   8 bytes of the value of `rooms` are each packet's own, of which it copies 8 when it begins\n";
     assert!(out.contains(row), "{out}");
     assert_eq!(json, json!([{"map": "rooms", "bytes": 8, "filled": 8}]));
     let (out, json) = check(&PER_CPU_VALUE.replace("room->kind > 1", "at"));
-    assert!(!out.contains("own copies"), "{out}");
+    assert!(!out.contains("private copies"), "{out}");
     assert_eq!(json, json!([]));
 }

@@ -20,7 +20,7 @@ fn xdp_filter(pkt: u32) -> u32 {
     // The example of RFC 1624, section 4.
     if csum_replace16(zero + 0xdd2fu, 0x5555u, 0x3285u) != 0u { return redirect(5u); }
 
-    // A header made of the packet's first bytes, never all zero, whose words are updated one by one.
+    // A header made of the packet's first bytes, never all zero; its words are updated one by one.
     var words: array<u32, 10>;
     for (var i = 0u; i < 10u; i++) { words[i] = load_be16(pkt, 2u * i) | (4u >> i); }
     let before = slow(&words, 5u);

@@ -1,6 +1,6 @@
 // The prelude: functions for filters to access their packet. This source is the definition
-// (docs/reference/semantics.md explains it); the reference interpreter runs it as it is, and a backend may
-// replace a body only by one with the same results.
+// (docs/reference/semantics.md explains it); the reference interpreter runs it as it is, and a
+// backend may replace a body only by one with the same results.
 //
 // Names that begin with pc_ are reserved: a filter cannot use them.
 

@@ -30,15 +30,15 @@ struct pc_gpu_properties {
 	size_t page;
 };
 
-/* Registers a driver under a unique name (at most 63 bytes). `calls` must outlive the device. Returns
- * the device number, or a negative error; -ENOEXEC if this DPDK has another device layout than the
- * one assumed here. Not thread-safe. */
+/* Registers a driver under a unique name (at most 63 bytes). `calls` must outlive the device.
+ * Returns the device number, or a negative error; -ENOEXEC if this DPDK has another device layout
+ * than the one assumed here. Not thread-safe. */
 int pc_gpu_new(const char *name, const struct pc_gpu_calls *calls, void *driver, struct pc_gpu_properties properties);
 
 /* Fills a FREE item of a communication list with packets and makes it READY. The GPU's packet
  * addresses are the CPU's plus `shift`. Returns 0, or a negative error: -EINVAL for more than
- * RTE_GPU_COMM_LIST_PKTS_MAX packets; -ENOTSUP for a packet with several segments, unless `heads` is
- * nonzero, which shares first segments only. */
+ * RTE_GPU_COMM_LIST_PKTS_MAX packets; -ENOTSUP for a packet with several segments, unless `heads`
+ * is nonzero, which shares first segments only. */
 int pc_gpu_populate(struct rte_gpu_comm_list *item, struct rte_mbuf **mbufs, uint32_t count, ptrdiff_t shift, int heads);
 
 #endif

@@ -41,15 +41,16 @@ struct rte_mempool *pc_pool(const char *name, unsigned int count, unsigned int c
 /* Size in bytes of the memory that the pool needs, wherever it starts. */
 size_t pc_pool_bytes(const struct rte_mempool *pool);
 
-/* Populates a pool with zeroed memory from DPDK's heap (rte_malloc). Returns the number of mbufs, all
- * of them if there are enough bytes, or a negative error. */
+/* Populates a pool with zeroed memory from DPDK's heap (rte_malloc). Returns the number of mbufs,
+ * all of them if there are enough bytes, or a negative error. */
 int pc_pool_fill(struct rte_mempool *pool, uint8_t *base, size_t length);
 
 /* Receives a burst of at most `most` packets; returns their number. */
 uint16_t pc_burst(uint16_t port, uint16_t queue, struct rte_mbuf **mbufs, uint16_t most);
 
-/* Like pc_burst, and stores each packet's location, with offset PC_ELSEWHERE if it is not contiguous
- * in `memory`. Adds the packets' lengths to `bytes`; stores the number of packets elsewhere. */
+/* Like pc_burst, and stores each packet's location, with offset PC_ELSEWHERE if it is not
+ * contiguous in `memory`. Adds the packets' lengths to `bytes`; stores the number of packets
+ * elsewhere. */
 uint16_t pc_receive(uint16_t port, uint16_t queue, struct pc_memory memory, struct rte_mbuf **mbufs, struct pc_lies *lies,
 		    uint16_t most, uint64_t *bytes, uint16_t *elsewhere);
 
@@ -68,7 +69,8 @@ void pc_free(struct rte_mbuf **mbufs, size_t count);
 /* Allocates `count` packets, all or none; returns 0 or a negative error. */
 int pc_take(struct rte_mempool *pool, struct rte_mbuf **mbufs, size_t count);
 
-/* Resets the packet and makes it `length` bytes long; returns its data, or NULL if it does not fit. */
+/* Resets the packet and makes it `length` bytes long; returns its data, or NULL if it does not
+ * fit. */
 uint8_t *pc_begin(struct rte_mbuf *mbuf, uint32_t length);
 
 /* Copies a packet's data to `to`, at most `room` bytes; returns the number of bytes copied. */

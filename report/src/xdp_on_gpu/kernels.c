@@ -1,6 +1,6 @@
 // XDP-on-GPU's workloads over records of 40 bytes, by the rules in its documentation, in place.
-// Compiled as OpenCL C and as CUDA C++; KERNEL, GLOBAL, FUNCTION, ITEM and TIME (64 bits) are defined
-// before this text.
+// Compiled as OpenCL C and as CUDA C++; KERNEL, GLOBAL, FUNCTION, ITEM and TIME (64 bits) are
+// defined before this text.
 
 typedef struct {
     GLOBAL unsigned char *packet;
