@@ -380,6 +380,7 @@ impl fmt::Debug for LoadOptions {
 
 /// Errors of devices and sessions.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum DeviceError {
     /// The machine has no such device; the text says what to install or load.
     #[error("{0}")]

@@ -32,6 +32,7 @@ const MAX_SIZE: u32 = 1 << 26;
 
 /// Why a pinned map cannot be read.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum PinnedError {
     /// The pinned object cannot be opened.
     #[error("{}: {}", path.display(), open_error_reason(error))]

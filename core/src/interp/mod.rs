@@ -45,6 +45,7 @@ use prepare::PreparedProgram;
 
 /// Errors of preparing or running a filter.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum InterpError {
     /// A construct that the verifier rejects in filters, and that has no meaning here.
     #[error("the interpreter does not support {0}")]

@@ -26,6 +26,7 @@ pub struct MapHandle<K, V> {
 
 /// Why a map cannot be opened with these types.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum OpenError {
     /// The filter has no map with this name.
     #[error("the filter has no map `{0}`")]
@@ -46,6 +47,7 @@ pub enum OpenError {
 
 /// Why a map could not be changed. The map is as it was.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum UpdateError {
     /// There is no room for the entry.
     #[error(transparent)]

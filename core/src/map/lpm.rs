@@ -106,6 +106,7 @@ pub fn address_bits(map: &Declaration) -> u32 {
 
 /// Why a key is not a prefix of the map.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum PrefixError {
     /// The key is not an address and a length.
     #[error("a prefix of this map is {0} words of address and one word of length")]

@@ -25,6 +25,7 @@ const HUGE_PAGE: usize = 2 << 20;
 
 /// Errors of allocating an arena.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ArenaError {
     /// The arena would be longer than its 32-bit offsets can address.
     #[error("an arena holds at most {max} bytes, {requested} were requested", max = Arena::MAX_LEN)]

@@ -83,6 +83,7 @@ pub enum ResizeRoom {
 
 /// Errors in the descriptors or metadata of a batch.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum BatchError {
     /// A packet, its room included, exceeds the arena.
     #[error("packet {index}: bytes {offset}..{end}, headroom and tailroom included, exceed the arena of {arena} bytes")]

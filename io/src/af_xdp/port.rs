@@ -17,6 +17,7 @@ pub struct PortSpec {
 
 /// Why a text is not a port.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum PortSpecError {
     /// The interface name is missing or invalid.
     #[error(

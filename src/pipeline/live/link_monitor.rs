@@ -16,6 +16,7 @@ pub struct LinkMonitor {
 
 /// Why interfaces cannot be watched.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum LinkMonitorError {
     /// An interface cannot be watched.
     #[error(transparent)]

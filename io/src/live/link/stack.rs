@@ -198,6 +198,7 @@ fn set_ipv6(interface: &Interface, on: bool) {
 
 /// Why the kernel's stack cannot be reached.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum StackError {
     /// The frames cannot be redirected.
     #[error(transparent)]

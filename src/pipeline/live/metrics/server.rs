@@ -44,6 +44,7 @@ pub enum Address {
 
 /// Why a text is not an address to listen at.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum AddressError {
     /// Other machines could reach the address.
     #[error(
