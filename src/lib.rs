@@ -104,5 +104,8 @@ pub mod backend {
     pub use portcullis_wgpu as wgpu;
 }
 
-pub use portcullis_core::{device, diagnostics, interp, map, naga, packet, program, reason, spelling, stack};
+pub use portcullis_core::{device, diagnostics, interp, map, naga, packet, program};
+// Helpers that the crates of this workspace share; no part of the interface.
+#[doc(hidden)]
+pub use portcullis_core::{reason, spelling, stack};
 pub use portcullis_io as packet_io;
