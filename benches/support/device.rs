@@ -37,11 +37,11 @@ pub fn batches(count: usize) -> Vec<Batch> {
     for (slot, packet) in arena.chunks_exact_mut(LENGTH).zip(whole.packets()) {
         slot.copy_from_slice(packet);
     }
-    let mut carver = BatchCutter::new(arena, None);
+    let mut cutter = BatchCutter::new(arena, None);
     let descriptors: Vec<Descriptor> = whole.descriptors().to_vec();
     let parts = descriptors.chunks(count / BATCHES);
     parts
-        .map(|part| carver.cut_batch(part.to_vec(), Vec::new(), ResizeRoom::None).expect("slots do not overlap"))
+        .map(|part| cutter.cut_batch(part.to_vec(), Vec::new(), ResizeRoom::None).expect("slots do not overlap"))
         .collect()
 }
 
