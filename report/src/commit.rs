@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_commit_is_none() {
+    fn invalid_checkouts_have_no_commit() {
         for files in [
             &[][..],
             &[(".git/HEAD", "")],

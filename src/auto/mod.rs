@@ -116,7 +116,7 @@ pub struct AutoDevice {
     settings: Settings,
     /// Outcomes for the filters loaded so far.
     outcomes: Mutex<HashMap<CalibrationKey, PlacementOutcome>>,
-    /// CalibrationKey of the filter loaded last.
+    /// Calibration key of the filter loaded last.
     last: Mutex<Option<CalibrationKey>>,
     warnings: Mutex<Vec<String>>,
     has_measured: AtomicBool,

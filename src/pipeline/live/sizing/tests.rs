@@ -52,7 +52,7 @@ struct CompletedBatch {
     sizing: Sizing,
 }
 
-/// LaneModel of a lane.
+/// Simulation of a lane in virtual time.
 struct LaneModel {
     device: Device,
     sizer: BatchSizer,
