@@ -173,7 +173,7 @@ impl Ring {
             descriptors.push(Descriptor { offset: offset as u32, length: packet.len() as u32 });
             at += place(packet.len());
         }
-        let mut carver = BatchCutter::new(arena, None);
+        let mut cutter = BatchCutter::new(arena, None);
         let mut batches = VecDeque::with_capacity(count);
         for (number, descriptors) in descriptors.chunks(batch).enumerate() {
             let first = number * batch;
@@ -182,7 +182,7 @@ impl Ring {
             } else {
                 Vec::new()
             };
-            let batch = carver.cut_batch(descriptors.to_vec(), metadata, room).map_err(|error| error.to_string())?;
+            let batch = cutter.cut_batch(descriptors.to_vec(), metadata, room).map_err(|error| error.to_string())?;
             batches.push_back((first, batch));
         }
         Ok(Ring { batches, batch, count, writes: facts.writes.max_bytes() > 0 || facts.changes_length })
