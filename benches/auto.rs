@@ -50,7 +50,8 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// Minimum ratio of `auto`'s speed to the best device's.
+/// Measures all batch sizes and prints a row for each. Returns the minimum ratio of `auto`'s speed
+/// to the best device's.
 fn sweep(name: &str, program: &Arc<Program>, candidates: &[Arc<dyn Device>], sizes: &[usize], turns: usize) -> f64 {
     let settings =
         Settings { store: CalibrationStore::disabled(), mode: CalibrationMode::Always, ..Settings::default() };
@@ -123,9 +124,9 @@ fn main() {
     let (what, against) = ("--device auto, at any batch size", "the best single device, same run");
     record_bar(what, against, 0.9, "cargo bench --bench auto --features opencl", &ratios);
     match least.is_finite() {
-        true => println!("\nthe least auto/best of all: {least:.2} (the bar is 0.90)"),
+        true => println!("\nminimum auto/best: {least:.2} (target 0.90)"),
         false => {
-            println!("nothing to measure: auto has one device to choose from here, and there is no software device")
+            println!("nothing to measure: auto has one device to choose from, and no software device was found")
         }
     }
 }

@@ -73,7 +73,7 @@ fn main() {
     for device in devices {
         let emulated = device.info().kind == DeviceKind::Software;
         if emulated {
-            println!("{}: its times mean nothing", device.info().name);
+            println!("{}: an emulated device, whose times are not comparable", device.info().name);
         }
         let scale = if emulated || is_test_run() { &TRIAL } else { &FULL };
         all.push(measure(&device, scale));
@@ -94,7 +94,7 @@ fn measure(device: &CudaDevice, scale: &Scale) -> Value {
     };
     let to_device = time_upload(device, scale.copy, scale.rounds).unwrap_or_else(|e| panic!("{e}"));
     let to_device = scale.copy as f64 / to_device.as_secs_f64();
-    // Measure the copy before and after and use the better one: clock rates depend on the previous
+    // Measure the copy before and after and use the faster one: clock rates depend on the previous
     // load.
     let before = on_device();
     let mut kernels = kernels(device, scale);
@@ -116,7 +116,7 @@ fn measure(device: &CudaDevice, scale: &Scale) -> Value {
 
 /// Bytes that a kernel moves to and from device memory per packet: a descriptor, the sectors of the
 /// packet that it may access, and its verdict.
-fn touched(program: &Program) -> f64 {
+fn device_bytes_per_packet(program: &Program) -> f64 {
     let facts = program.facts();
     let sectors = |reach: u32| u64::from(reach).min(LENGTH as u64).div_ceil(SECTOR_BYTES) * SECTOR_BYTES;
     let packet =
@@ -134,7 +134,7 @@ fn kernels(device: &CudaDevice, scale: &Scale) -> Vec<Value> {
             .time(batch.take().expect("the batch was completed"), scale.rounds)
             .unwrap_or_else(|e| panic!("{name}: {e}"));
         batch = Some(back);
-        let (rate, bytes) = (scale.packets as f64 / time.as_secs_f64(), touched(&program));
+        let (rate, bytes) = (scale.packets as f64 / time.as_secs_f64(), device_bytes_per_packet(&program));
         rows.push(json!({
             "filter": name, "packets": scale.packets, "packets_per_s": rate, "bytes_a_packet": bytes,
         }));
@@ -144,7 +144,6 @@ fn kernels(device: &CudaDevice, scale: &Scale) -> Vec<Value> {
 
 /// Prints kernel throughput relative to a copy, and records the ratios. A filter that reads no
 /// packet bytes has none, as memory does not limit it.
-/// memory is what holds it up.
 fn show_kernels(rows: &mut [Value], bandwidth: f64) {
     println!("\nkernel             Mpps   bytes a packet   of a copy's rate");
     for row in rows {
@@ -166,12 +165,11 @@ fn end_to_end(device: &CudaDevice, scale: &Scale, bandwidth: f64) -> Vec<Value> 
         for &packets in scale.end_to_end_packets {
             let options = LoadOptions::default().with_depth(DEPTH);
             let mut session = device.load(&program, &options).unwrap_or_else(|e| panic!("{name}: {e}"));
-            // As many batches as are in flight, over and over, so that the bus never waits for the
-            // host.
+            // Completed batches are submitted again, so that the bus never waits for the host.
             let mut idle: Vec<_> = (0..DEPTH).map(|_| support::batch(Traffic::Mixed, packets, LENGTH)).collect();
             let mut done = 0;
             let mut began = Instant::now();
-            // The first ones create buffers and register memory.
+            // Untimed at first: the first batches create buffers and register memory.
             let turns = DEPTH + scale.turns * DEPTH;
             while done < turns {
                 while let Some(batch) = idle.pop() {
@@ -208,11 +206,11 @@ fn latency(device: &CudaDevice, scale: &Scale) -> Vec<Value> {
             let mut times = Vec::with_capacity(scale.small);
             for turn in 0..scale.small + scale.small / 10 {
                 let began = Instant::now();
-                let end_to_end_packets = batch.take().expect("the batch was completed");
-                let done = session.run(end_to_end_packets).unwrap_or_else(|e| panic!("{dispatch}: {e}"));
+                let submitted = batch.take().expect("the batch was completed");
+                let done = session.run(submitted).unwrap_or_else(|e| panic!("{dispatch}: {e}"));
                 let time = began.elapsed();
                 batch = Some(done.batch);
-                // The first ones create buffers and wake the device up.
+                // Untimed at first: the first batches create buffers and wake the device up.
                 if turn >= scale.small / 10 {
                     times.push(time);
                 }

@@ -3,8 +3,8 @@
 //!
 //! Compares `conntrack_fw` with the same source without `xdp_flow`, over a million packets of open
 //! connections in random order: on the CPU with a million connections, one thread and two; and on
-//! every device with sixty thousand. Then with nine of ten packets on one connection, compared with
-//! an even distribution: the cost when one lane or thread must process all of these.
+//! every device with sixty thousand. Also compares nine of ten packets on one connection with an
+//! even distribution: the cost when one lane or thread must process all of these.
 
 mod support;
 
@@ -96,7 +96,7 @@ fn session(device: &dyn Device, program: &Arc<Program>, connections: u32, thread
 fn round(session: &mut dyn Session, batch: &RefCell<Option<Batch>>) {
     let taken = batch.borrow_mut().take().expect("the batch was completed");
     let done = session.run(taken).expect("the device does not fail");
-    assert!(done.verdicts.actions().iter().all(|action| *action == 2), "all of it belongs to open connections");
+    assert!(done.verdicts.actions().iter().all(|action| *action == 2), "every packet belongs to an open connection");
     *batch.borrow_mut() = Some(black_box(done).batch);
 }
 
@@ -133,7 +133,7 @@ fn on_each_device(order: &mut Table, elephants: &mut Table) {
 fn main() {
     support::restore_sigpipe();
     let mut order = Table::new("conntrack_fw", "in order", "in any");
-    let mut elephants = Table::new("conntrack_fw, 90 % of one flow", "that", "spread");
+    let mut elephants = Table::new("conntrack_fw, 90 % of one flow", "skewed", "even");
     on_the_cpu(&mut order);
     on_each_device(&mut order, &mut elephants);
     order.print();

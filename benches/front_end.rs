@@ -29,22 +29,27 @@ fn in_c(source: &Source) {
     black_box(program.unwrap_or_else(|e| panic!("{}", e.render())));
 }
 
-fn twins(rounds: usize) {
+/// Compares the stock filters in OpenCL C with their WGSL counterparts.
+fn compare_languages(rounds: usize) {
     let mut table = Table::new("to a program", "OpenCL C", "WGSL");
     for &(name, text) in STATELESS_WGSL {
         let theirs = Source::new(format!("{name}.wgsl"), text);
         let path = format!("{}/shaders/{name}.cl", env!("CARGO_MANIFEST_DIR"));
-        let ours = Source::new(path.as_str(), std::fs::read_to_string(&path).expect("every filter is there twice"));
+        let ours = Source::new(
+            path.as_str(),
+            std::fs::read_to_string(&path).expect("each stock filter exists in both languages"),
+        );
         let pair = time_in_turn(rounds, || in_c(&ours), || in_wgsl(&theirs));
         table.row(name, pair, |time| format!("{time:.2?}"));
     }
     table.print();
 }
 
-fn alone(rounds: usize) {
+/// Times the long filter: to tokens, and to a program.
+fn time_gateway(rounds: usize) {
     let source = Source::new("gateway.cl", GATEWAY);
     let lines = GATEWAY.lines().count();
-    println!("\ngateway.cl, {lines} lines: median, best, on a processor (of {rounds})");
+    println!("\ngateway.cl, {lines} lines: median, minimum, median CPU time (of {rounds} rounds)");
     let times = |what: &str, work: &dyn Fn()| {
         work();
         let times = Times::of(&(0..rounds).map(|_| time(work)).collect::<Vec<_>>());
@@ -69,8 +74,8 @@ fn record(criterion: &mut Criterion) {
 fn main() {
     support::restore_sigpipe();
     let rounds = if is_test_run() { 1 } else { 201 };
-    twins(rounds);
-    alone(rounds);
+    compare_languages(rounds);
+    time_gateway(rounds);
     let mut criterion = Criterion::default().configure_from_args();
     record(&mut criterion);
     criterion.final_summary();

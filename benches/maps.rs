@@ -152,11 +152,11 @@ fn session(program: &Arc<Program>, keys: &[u32], threads: usize) -> Box<dyn Sess
 fn rows(work: Work, keys: u32, against_rival: &mut Table, threads: &mut Table) {
     let (packets, rounds) = if is_test_run() { (1000, 1) } else { (1 << 20, 15) };
     let program = program(work, keys);
-    // The packets insert what is counted.
-    let there: Vec<u32> = if work == Work::Count { Vec::new() } else { (0..keys).collect() };
+    // For `count`, the packets insert the keys.
+    let initial_keys: Vec<u32> = if work == Work::Count { Vec::new() } else { (0..keys).collect() };
     let mut rival = RustMap::with_capacity_and_hasher(keys as usize, Default::default());
-    rival.extend(there.iter().map(|&number| ((key(number).into()), [number, 0])));
-    let mut ours = session(&program, &there, 1);
+    rival.extend(initial_keys.iter().map(|&number| ((key(number).into()), [number, 0])));
+    let mut ours = session(&program, &initial_keys, 1);
     let batch = RefCell::new(Some(batch(work, packets, keys)));
     let mut out = Vec::new();
     let round = |session: &mut Box<dyn Session>| {
@@ -175,7 +175,7 @@ fn rows(work: Work, keys: u32, against_rival: &mut Table, threads: &mut Table) {
     let name = format!("{}, {keys} keys", work.name());
     let pair = time_in_turn(rounds, || _ = round(&mut ours), || theirs(&mut out));
     against_rival.rates(&name, packets, pair);
-    let mut two = session(&program, &there, 2);
+    let mut two = session(&program, &initial_keys, 2);
     let pair = time_in_turn(rounds, || _ = round(&mut two), || _ = round(&mut ours));
     threads.rates(&name, packets, pair);
 }

@@ -25,7 +25,7 @@ const COMMAND: &str = "cargo bench --bench opencl --features opencl";
 
 const HAND_WRITTEN: &str = include_str!("hand_written/filters.cl");
 
-/// The filters with a hand-written kernel.
+/// Stock filters that have a hand-written kernel.
 const BOTH: [&str; 4] = ["simple_filter", "port_filter", "http_only", "hash_lb"];
 
 /// Timed passes over the packets per turn: the number of launches queued at once.
@@ -42,7 +42,7 @@ fn session_time(session: &mut dyn Session, sent: &mut Vec<Batch>) -> Sample {
 fn kernel_time(kernel: &mut KernelTimer, batch: Batch) -> (Sample, Batch) {
     let mut result = None;
     let all = time(|| result = Some(kernel.time(batch, LAUNCHES)));
-    let (wall, batch) = result.expect("it ran").unwrap_or_else(|e| panic!("{e}"));
+    let (wall, batch) = result.expect("the closure ran").unwrap_or_else(|e| panic!("{e}"));
     // One untimed launch goes first.
     (Sample { wall, processor: all.processor / (LAUNCHES + 1) }, batch)
 }
@@ -50,25 +50,25 @@ fn kernel_time(kernel: &mut KernelTimer, batch: Batch) -> (Sample, Batch) {
 fn kernels(device: &OpenClDevice, count: usize, rounds: usize) {
     let info = device.info();
     let mut ratios = Vec::new();
-    let mut table = Table::new(&format!("{}: {}", info.id, info.name), "written", "by hand");
+    let mut table = Table::new(&format!("{}: {}", info.id, info.name), "generated", "hand-written");
     for traffic in [Traffic::Mixed, Traffic::Uniform] {
         let mut resident = Some(support::batch(traffic, count, LENGTH));
         for name in BOTH {
             let program = stock(name);
-            let mut written = KernelTimer::load(device, &program).unwrap_or_else(|e| panic!("{name}: {e}"));
+            let mut generated = KernelTimer::load(device, &program).unwrap_or_else(|e| panic!("{name}: {e}"));
             let by_hand = KernelTimer::from_source(device, &program, HAND_WRITTEN, name);
             let mut by_hand = by_hand.unwrap_or_else(|e| panic!("{name}: {e}"));
             let mut verdicts = Vec::new();
-            for side in [&mut written, &mut by_hand] {
+            for side in [&mut generated, &mut by_hand] {
                 let batch = resident.take().expect("the batch was completed");
                 let done = side.session().run(batch).unwrap_or_else(|e| panic!("{name}: {e}"));
                 resident = Some(done.batch);
                 verdicts.push(done.verdicts);
             }
-            assert_eq!(verdicts[0], verdicts[1], "{name}: the two do not do the same");
+            assert_eq!(verdicts[0], verdicts[1], "{name}: the verdicts of the two kernels differ");
             let mut samples = [Vec::new(), Vec::new()];
             for turn in 0..=rounds {
-                for (side, samples) in [&mut written, &mut by_hand].into_iter().zip(&mut samples) {
+                for (side, samples) in [&mut generated, &mut by_hand].into_iter().zip(&mut samples) {
                     let batch = resident.take().expect("the batch was completed");
                     let (sample, batch) = kernel_time(side, batch);
                     resident = Some(batch);

@@ -109,7 +109,7 @@ fn reading(criterion: &mut Criterion, allocations: &mut AllocationTable, count: 
             let size = Some(bytes.len() as u64);
             let mut source = capture::read(name, size, reader, &SourceOptions::default()).expect("a capture");
             let mut packets = 0;
-            while let Some(batch) = source.next_batch().expect("it is whole") {
+            while let Some(batch) = source.next_batch().expect("the capture is complete") {
                 packets += batch.len();
             }
             assert_eq!(packets, count);
@@ -129,7 +129,7 @@ fn maps(criterion: &mut Criterion, allocations: &mut AllocationTable, keys: u32)
     );
     let program = program("maps", &text);
     let mut session = Cpu::new().load(&program, &one_thread()).expect("the CPU loads the filter");
-    let table = MapHandle::<u32, u64>::open(&program, "table").expect("it is declared so");
+    let table = MapHandle::<u32, u64>::open(&program, "table").expect("the filter declares the map with these types");
     table
         .update(&mut *session, |rows| (0..keys).try_for_each(|key| rows.set(&key, &u64::from(key))))
         .expect("the map has capacity");
@@ -155,9 +155,9 @@ fn maps(criterion: &mut Criterion, allocations: &mut AllocationTable, keys: u32)
 }
 
 /// A sink that reads the first byte of each packet and keeps nothing.
-struct Nowhere;
+struct NullSink;
 
-impl Sink for Nowhere {
+impl Sink for NullSink {
     fn write(&mut self, batch: &Batch, indices: &[u32]) -> Result<(), portcullis_io::SinkError> {
         let sum: u32 = indices.iter().map(|&index| u32::from(batch.packet(index as usize)[0])).sum();
         black_box(sum);
@@ -178,8 +178,8 @@ fn verdicts(criterion: &mut Criterion, allocations: &mut AllocationTable, count:
     let returns: Vec<u32> = (0..count).map(|_| [1, 2, 2, 3][random.next() as usize % 4]).collect();
     let batch = support::batch(Traffic::Mixed, count, support::LENGTH);
     let done = Completion { batch, verdicts: Verdicts::from_returns(&returns, false), times: StageTimes::default() };
-    let mut outputs = Outputs::new(Some(Box::new(Nowhere)), Some(Box::new(Nowhere)), None);
-    let mut take = || outputs.write(&done).expect("it goes nowhere");
+    let mut outputs = Outputs::new(Some(Box::new(NullSink)), Some(Box::new(NullSink)), None);
+    let mut take = || outputs.write(&done).expect("the sinks accept all packets");
     group.bench_function("to two sinks", |b| b.iter(&mut take));
     allocations.record("verdicts to two sinks, packets", count, &mut take);
     let mut counts = || {
@@ -188,7 +188,7 @@ fn verdicts(criterion: &mut Criterion, allocations: &mut AllocationTable, count:
     group.bench_function("counted", |b| b.iter(&mut counts));
     allocations.record("verdicts counted, packets", count, &mut counts);
     let program =
-        program("http_only", STATELESS_WGSL.iter().find(|(name, _)| *name == "http_only").expect("it is there").1);
+        program("http_only", STATELESS_WGSL.iter().find(|(name, _)| *name == "http_only").expect("a stock filter").1);
     let mut session = Cpu::new().load(&program, &one_thread()).expect("the CPU loads the filter");
     let mut batch = Some(support::batch(Traffic::Mixed, count, support::LENGTH));
     let mut filter = || {

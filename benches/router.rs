@@ -151,7 +151,7 @@ impl AddressFamily {
             .iter()
             .for_each(|route| table.set(&route.key(words), &[route.next_hop]).expect("the map has capacity"));
         let (at, words) = table.changes();
-        println!("{} routes made ready in {:.0} ms", self.routes.len(), started.elapsed().as_secs_f64() * 1e3);
+        println!("{} routes inserted in {:.0} ms", self.routes.len(), started.elapsed().as_secs_f64() * 1e3);
         session.set_map_words(0, at, words).expect("the entries fit the map");
         (program, session)
     }
@@ -198,7 +198,7 @@ impl AddressFamily {
                 for _ in 0..rounds.div_ceil(3) {
                     samples.0.push(time(|| ours(None)));
                     let (took, given) = kernel.run().expect("the programs are loaded");
-                    assert_eq!(given, answers, "{name}: what the kernel finds");
+                    assert_eq!(given, answers, "{name}: answers of the kernel's trie");
                     samples.1.push(Sample::wall(took));
                 }
                 rows.kernel.rates(
@@ -222,7 +222,9 @@ impl AddressFamily {
         }
         let kernel = Kernel::new(&keys, &next_hops, self.routes.len() as u32, addresses as u32);
         kernel
-            .inspect_err(|error| println!("{}: nothing of the kernel's trie, which takes BPF: {error}", self.name))
+            .inspect_err(|error| {
+                println!("{}: the kernel's trie is not measured, as bpf(2) failed: {error}", self.name)
+            })
             .ok()
     }
 
@@ -280,8 +282,8 @@ fn main() {
     let (packets, rounds, share) = if is_test_run() { (1024, 1, 100) } else { (1 << 20, 15, 1) };
     let mut rows = Rows {
         lookups: Table::new("longest prefix match, one thread", "ours", "DIR-24-8"),
-        kernel: Table::new("the same, net of an empty program", "ours", "kernel"),
-        whole: Table::new("router_v4 and router_v6", "ours", "by hand"),
+        kernel: Table::new("longest prefix match, kernel net of an empty program", "ours", "kernel"),
+        whole: Table::new("router_v4 and router_v6", "ours", "hand-written"),
     };
     let families = [
         AddressFamily {

@@ -3,10 +3,9 @@
 //! --bench stock`.
 //!
 //! Both sides of a row run in turn over the same packets in the same memory: 16,384 packets of 64
-//! bytes, which fit the L2 cache, and 1 Mi packets, contiguous and in slots of 2112 bytes as a
+//! bytes, which fit the L2 cache, and 1 Mi packets, contiguous and in slots of 2,112 bytes as a
 //! network card fills them. "Ours" is a whole round through a session, which builds new verdict
 //! columns each time.
-//! each time.
 
 mod hand_written;
 mod support;
@@ -72,7 +71,7 @@ fn load(cpu: &Cpu, program: &Arc<Program>, threads: usize) -> Box<dyn Session> {
     cpu.load(program, &options).expect("the CPU loads every stock filter")
 }
 
-/// One round through a session. Returns the batch for the next one.
+/// Filters a batch and returns it for the next round.
 fn round(session: &mut dyn Session, batch: &mut Option<Batch>) {
     let done = session.run(batch.take().expect("the batch was completed")).expect("the CPU does not fail");
     black_box(&done.verdicts);
@@ -94,13 +93,14 @@ fn agree(session: &mut dyn Session, batch: &mut Option<Batch>, (name, theirs): C
     *batch = Some(done.batch);
 }
 
-/// The targets of docs/performance.md, which the layouts of [`layouts`] are measured for.
+/// Texts and minimum ratios of the targets in docs/performance.md: one for each of [`layouts`].
 const WHAT: &str = "CPU, one thread, stock stateless filters";
 const AGAINST: &str = "the same filter in hand-written safe Rust, same run";
 const COMMAND: &str = "cargo bench --bench stock";
 const BARS: [(&str, f64); 3] = [("in a cache", 1.8), ("out of caches", 1.0), ("in slots of 2,112 bytes", 2.0)];
 
-/// Number of packets, their stride in bytes, and number of rounds: in cache and out of cache.
+/// Returns number of packets, their stride in bytes, and number of rounds: in cache, out of cache,
+/// and in slots.
 fn layouts(count: usize, rounds: usize) -> [(usize, usize, usize); 3] {
     let few = count.min(1 << 14);
     [(few, support::LENGTH, 8 * rounds), (count, support::LENGTH, rounds), (count, 2112, rounds)]
@@ -142,14 +142,14 @@ fn against_hand_written(cpu: &Cpu, count: usize, rounds: usize) {
     table.print();
 }
 
-/// Compiles in the background are finished, and the session has tried each code variant.
+/// Waits until background compilation has finished and the session has tried each code variant.
 fn settle(session: &mut dyn Session, batch: &mut Option<Batch>, count: usize) {
     session.finish_background_work();
     (0..(1_usize << 18).div_ceil(count)).for_each(|_| round(session, batch));
 }
 
-/// Every stock filter with and without vector code.
-fn against_one_by_one(cpu: &Cpu, count: usize, rounds: usize) {
+/// Compares vector code with scalar code for every stock filter.
+fn against_scalar(cpu: &Cpu, count: usize, rounds: usize) {
     let mut table = Table::new("one thread", "ours", "scalar");
     let other = Cpu::scalar_only();
     let (count, _, rounds) = layouts(count, rounds)[0];
@@ -251,7 +251,7 @@ fn main() {
     let cpu = Cpu::new();
     let (count, rounds) = if is_test_run() { (1 << 10, 1) } else { (1 << 20, 31) };
     against_hand_written(&cpu, count, rounds);
-    against_one_by_one(&cpu, count, rounds);
+    against_scalar(&cpu, count, rounds);
     two_threads_against_one(&cpu, count, rounds);
     compile_times(&cpu, rounds);
     let mut criterion = Criterion::default().configure_from_args();

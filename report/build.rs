@@ -17,7 +17,7 @@ fn main() {
         Some(folder) if is_release && said.is_none() => commit::of(&Path::new(&folder).join("../.git")),
         _ => None,
     };
-    for path in found.iter().flat_map(|found| &found.told_by) {
+    for path in found.iter().flat_map(|found| &found.sources) {
         println!("cargo:rerun-if-changed={}", path.display());
     }
     if let Some(commit) = said.or(found.map(|found| found.commit)) {

@@ -269,8 +269,8 @@ fn preference_rank(kind: DeviceKind) -> u8 {
     }
 }
 
-/// Whether a GPU may exist. Avoids loading drivers in vain, which takes about 50 ms: on Linux every
-/// real GPU has a device file, and software renderers have none.
+/// Whether a GPU may exist. Avoids loading drivers needlessly, which takes about 50 ms: on Linux
+/// every real GPU has a device file, and software renderers have none.
 fn may_have_gpu() -> bool {
     if !cfg!(target_os = "linux") {
         return true;

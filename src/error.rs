@@ -26,7 +26,7 @@ pub enum Error {
         /// The system's error.
         source: std::io::Error,
     },
-    /// The name of a filter file tells no language.
+    /// The name of a filter file does not imply a language.
     #[error("cannot tell the language of {path}: names of filters end in .wgsl, .cl, .bpf or .o", path = path.display())]
     UnknownLanguage {
         /// The file.

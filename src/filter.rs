@@ -110,9 +110,9 @@ impl Filter {
         Filter { input, options: ProgramOptions::default() }
     }
 
-    /// Reads a filter from a file; the name's ending tells the language: `.wgsl`, `.cl` (OpenCL C),
-    /// `.bpf` (classic BPF as `tcpdump -ddd` prints it), or, with the feature `xdp`, `.o` (an XDP
-    /// object compiled by clang).
+    /// Reads a filter from a file; the name's ending selects the language: `.wgsl`, `.cl` (OpenCL
+    /// C), `.bpf` (classic BPF as `tcpdump -ddd` prints it), or, with the feature `xdp`, `.o` (an
+    /// XDP object compiled by clang).
     ///
     /// # Errors
     /// [`Error::Read`] or [`Error::UnknownLanguage`]. Errors in the text are found by
@@ -246,7 +246,7 @@ fn read_include(folder: &Path, path: &Path) -> Result<Vec<u8>, String> {
     let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
     let path = folder.join(path);
     let failed = |error: std::io::Error| error.to_string();
-    // Opening a pipe could wait for ever.
+    // Opening a pipe could block forever.
     if !path.metadata().map_err(failed)?.is_file() {
         return Err("not a regular file".into());
     }

@@ -1,6 +1,6 @@
 //! Counts memory allocations. A bench that needs this makes [`CountingAllocator`] its
 //! `#[global_allocator]`.
-#![expect(unsafe_code, reason = "an allocator is; every call goes to the system's as it came")]
+#![expect(unsafe_code, reason = "GlobalAlloc is an unsafe trait; every call is forwarded unchanged")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// The system allocator, with counters of allocations and bytes.
 pub struct CountingAllocator;
 
-static ASKED: AtomicU64 = AtomicU64::new(0);
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 static BYTES: AtomicU64 = AtomicU64::new(0);
 
 fn count(bytes: usize) {
-    ASKED.fetch_add(1, Ordering::Relaxed);
+    ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
     BYTES.fetch_add(bytes as u64, Ordering::Relaxed);
 }
 
@@ -42,13 +42,13 @@ unsafe impl GlobalAlloc for CountingAllocator {
     }
 }
 
-/// Counts allocations and their bytes while `work` runs: the minimum over some rounds, as other
-/// threads are counted, too.
+/// Counts allocations and their bytes while `work` runs: the minimum over some rounds, as the
+/// allocations of other threads count too.
 pub fn count_allocations(mut work: impl FnMut()) -> (u64, u64) {
     let mut once = || {
-        let before = (ASKED.load(Ordering::Relaxed), BYTES.load(Ordering::Relaxed));
+        let before = (ALLOCATIONS.load(Ordering::Relaxed), BYTES.load(Ordering::Relaxed));
         work();
-        (ASKED.load(Ordering::Relaxed) - before.0, BYTES.load(Ordering::Relaxed) - before.1)
+        (ALLOCATIONS.load(Ordering::Relaxed) - before.0, BYTES.load(Ordering::Relaxed) - before.1)
     };
     (0..5).map(|_| once()).min().unwrap_or_default()
 }

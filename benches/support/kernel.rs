@@ -10,7 +10,7 @@ use std::io::{Error, Result};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
-/// A trie, the two programs, and the maps that they share.
+/// Handles of the kernel's trie, the two programs, and the maps that they share.
 pub struct Kernel {
     addresses: OwnedFd,
     /// State: the number of runs so far, and a fold of all answers.
@@ -29,7 +29,7 @@ impl Kernel {
     /// # Errors
     /// The kernel's error, for example if the process may not use BPF.
     pub fn new(prefixes: &[u8], next_hops: &[u8], count: u32, addresses: u32) -> Result<Kernel> {
-        assert!(addresses.is_power_of_two(), "the program counts them by a mask");
+        assert!(addresses.is_power_of_two(), "the programs mask the run's number");
         let key = prefixes.len() as u32 / count;
         let trie = create(Map::LpmTrie, key, 4, count)?;
         update(&trie, prefixes, next_hops, count)?;
@@ -51,7 +51,7 @@ impl Kernel {
         update(&self.addresses, &numbers, &keys, self.count)
     }
 
-    /// Looks all addresses up. Returns the time of the lookups, and [`folded`] of the answers.
+    /// Looks up all addresses. Returns the time of the lookups, and the answers as [`folded`].
     ///
     /// # Errors
     /// The kernel's error.
@@ -63,7 +63,7 @@ impl Kernel {
         let empty = timed(&self.empty)?;
         let searching = timed(&self.searching)?;
         let state = lookup::<16>(&self.state, &[0; 4])?;
-        let answers = u64::from_ne_bytes(*state.last_chunk().expect("it is the second half"));
+        let answers = u64::from_ne_bytes(*state.last_chunk().expect("the value has 16 bytes"));
         Ok((searching.saturating_sub(empty), answers))
     }
 }
@@ -80,11 +80,11 @@ const fn op(code: u8, to: u8, with: u8, offset: i16, number: i32) -> u64 {
     code as u64 | (to as u64) << 8 | (with as u64) << 12 | (offset as u16 as u64) << 16 | (number as u32 as u64) << 32
 }
 
-/// The program, with or without the lookup. Register 0 has return values, 1 and 2 have arguments,
-/// 10 is the stack pointer, 6 the state, and 8 the answer.
+/// Assembles the program, with or without the lookup. Register 0 has return values, 1 and 2 have
+/// arguments, 10 is the stack pointer, 6 the state, and 8 the answer.
 fn program(state: &OwnedFd, (addresses, count): &(OwnedFd, u32), trie: Option<&OwnedFd>) -> Vec<u64> {
     const FIND: u64 = op(0x85, 0, 0, 0, 1);
-    // A map, and the value of an array's first entry.
+    // Load a map's address, and that of the value of an array's first entry.
     let map = |to, map: &OwnedFd| [op(0x18, to, 1, 0, map.as_raw_fd()), 0];
     let value = |to, map: &OwnedFd| [op(0x18, to, 2, 0, map.as_raw_fd()), 0];
     let mut code = Vec::new();
@@ -95,7 +95,7 @@ fn program(state: &OwnedFd, (addresses, count): &(OwnedFd, u32), trie: Option<&O
         op(0x57, 1, 0, 0, *count as i32 - 1), // r1 &= count - 1
         op(0x63, 10, 1, -4, 0),               // the key is r1
         op(0x07, 7, 0, 0, 1),                 // r7 += 1
-        op(0x7b, 6, 7, 0, 0),                 // which is the next run's
+        op(0x7b, 6, 7, 0, 0),                 // the number of the next run = r7
     ]);
     code.extend(map(1, addresses));
     code.extend([
@@ -103,7 +103,7 @@ fn program(state: &OwnedFd, (addresses, count): &(OwnedFd, u32), trie: Option<&O
         op(0x07, 2, 0, 0, -4),
         FIND,                 // r0 = the address
         op(0x55, 0, 0, 1, 0), // if NULL,
-        op(0x95, 0, 0, 0, 0), // that is all
+        op(0x95, 0, 0, 0, 0), // exit
         op(0xb7, 8, 0, 0, 0), // r8 = 0
     ]);
     if let Some(trie) = trie {
@@ -112,17 +112,17 @@ fn program(state: &OwnedFd, (addresses, count): &(OwnedFd, u32), trie: Option<&O
         code.extend([
             FIND,                 // r0 = the next hop
             op(0x15, 0, 0, 2, 0), // if not NULL,
-            op(0x61, 8, 0, 0, 0), // r8 = it
-            op(0x07, 8, 0, 0, 1), // and one
+            op(0x61, 8, 0, 0, 0), // r8 = the next hop
+            op(0x07, 8, 0, 0, 1), // r8 += 1
         ]);
     } else {
         code.push(op(0x61, 8, 0, 4, 0)); // r8 = four bytes of the address
     }
     code.extend([
-        op(0x79, 7, 6, 8, 0),           // r7 = all answers so far
+        op(0x79, 7, 6, 8, 0),           // r7 = the fold of the answers so far
         op(0x27, 7, 0, 0, FOLD as i32), // r7 *= FOLD
         op(0x0f, 7, 8, 0, 0),           // r7 += r8
-        op(0x7b, 6, 7, 8, 0),           // which are all answers now
+        op(0x7b, 6, 7, 8, 0),           // the fold = r7
         op(0xb7, 0, 0, 0, 1),           // XDP_DROP
         op(0x15, 8, 0, 1, 0),           // if there is an answer,
         op(0xb7, 0, 0, 0, 3),           // XDP_TX
@@ -200,7 +200,7 @@ fn owned(fd: i64) -> Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
-/// The system call: a command and its attributes, which are padded with zeros.
+/// Calls bpf(2) with a command and its attributes.
 ///
 /// # Safety
 /// Addresses among the attributes must refer to memory that is valid for the command.

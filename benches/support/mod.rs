@@ -66,7 +66,7 @@ impl Random {
         Random(0x9e37_79b9_7f4a_7c15)
     }
 
-    /// Returns a number of the full range.
+    /// Returns the next 32 bits.
     pub fn next(&mut self) -> u32 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -152,17 +152,16 @@ fn write_ports(transport: &mut [u8], port: u16, random: &mut Random) {
 
 /// Restores the default action of SIGPIPE, so that the program ends silently if its reader exits
 /// (`| head`). Rust ignores the signal, which makes `println!` panic.
-/// SIGPIPE, and `println!` panics then.
 pub fn restore_sigpipe() {
     #[cfg(target_os = "linux")]
     // SAFETY: no other thread runs yet, and nothing here handles the signal.
-    #[expect(unsafe_code, reason = "the system's")]
+    #[expect(unsafe_code, reason = "signal(2)")]
     unsafe {
         libc::signal(libc::SIGPIPE, libc::SIG_DFL);
     }
 }
 
-/// Whether this is `cargo test --benches`, which only checks that the benches run.
+/// Returns true under `cargo test --benches`, which only checks that the benches run.
 pub fn is_test_run() -> bool {
     std::env::args().any(|a| a == "--test") || !std::env::args().any(|a| a == "--bench")
 }

@@ -91,7 +91,7 @@ impl Route {
 pub struct Random(pub u64);
 
 impl Random {
-    /// Returns a number of the full range.
+    /// Returns the next 32 bits.
     pub fn next(&mut self) -> u32 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -126,7 +126,9 @@ pub fn mask(length: u32) -> u128 {
 pub fn ipv4(count: usize, next_hops: u32, seed: u64) -> Vec<Route> {
     let is_public = |address: u128| !matches!(address >> 120, 0 | 10 | 127 | 224..);
     table(count, next_hops, seed, &IPV4_LENGTHS, |random| {
-        std::iter::repeat_with(|| random.address()).find(|address| is_public(*address)).expect("most are")
+        std::iter::repeat_with(|| random.address())
+            .find(|address| is_public(*address))
+            .expect("most addresses are public")
     })
 }
 
@@ -151,11 +153,11 @@ fn table(
         let length = random.length(lengths);
         let mut address = anywhere(&mut random);
         if random.next() & 1 == 0 && !routes.is_empty() {
-            // Most earlier routes are too long to contain another, so try several.
-            let around =
+            // Most earlier routes are too specific to contain this one, so try several.
+            let parent =
                 (0..8).map(|_| routes[random.next() as usize % routes.len()]).find(|route| route.length < length);
-            if let Some(around) = around {
-                address = around.address | address & !mask(around.length);
+            if let Some(parent) = parent {
+                address = parent.address | address & !mask(parent.length);
             }
         }
         address &= mask(length);

@@ -1,11 +1,10 @@
-//! Capture in, capture out: `portcullis run` against `tcpdump`, whole processes by wall time, in
-//! turn, over one capture of a million packets. `cargo bench --bench capture`.
+//! Compares `portcullis run` with `tcpdump` from capture to capture: `cargo bench --bench capture`.
 //!
-//! A stock filter against the expression that means the same, and expressions against themselves:
-//! by `--expr` where this is built with the feature `pcap-expr`, else by what `tcpdump -ddd`
-//! prints.
+//! The wall time of whole processes, in turn, over one capture of a million packets. A stock filter
+//! is compared with the equivalent expression. Expressions are compared with themselves, given as
+//! `--expr` if the feature `pcap-expr` is enabled, and else as the output of `tcpdump -ddd`.
 //!
-//! Also the peak memory of a run, for that capture and for one four times as long.
+//! Also measures the peak memory of a run, for that capture and for one four times as long.
 
 #[path = "../../benches/support/mod.rs"]
 mod support;
@@ -18,7 +17,7 @@ use std::time::Duration;
 
 use support::{Random, Table, is_test_run, record_bar, time_in_turn_prepared};
 
-/// What `http_only` does.
+/// The expression that is equivalent to `http_only`.
 const HTTP: &str = "tcp and (dst port 80 or dst port 443)";
 const HTTP_ONLY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../shaders/http_only.wgsl");
 
@@ -30,8 +29,8 @@ struct Case {
     expression: String,
 }
 
-/// The stock filter, and expressions: ports, bytes behind a header of any length, and a list of
-/// hosts.
+/// Returns the stock filter, and expressions: ports, bytes after a header of variable length, and a
+/// list of hosts.
 fn cases(folder: &Path) -> Vec<Case> {
     let hosts: Vec<String> = (0..60).map(|i| format!("host 10.{i}.{}.7", i * 3)).collect();
     let expressions = [
@@ -110,16 +109,16 @@ fn must_succeed(command: &mut Command) {
     assert!(status.success(), "{command:?}: {status}");
 }
 
-/// The most memory that a process had at once, in bytes, looked up while it runs (proc(5), VmHWM:
-/// it never falls). `None` where the system does not tell.
+/// Peak resident memory of a process in bytes, polled while it runs (VmHWM of proc(5), a high-water
+/// mark). `None` if the system does not report it.
 fn peak_memory(mut command: Command, feed: Option<(PathBuf, usize)>) -> Option<u64> {
     command.stdin(if feed.is_some() { Stdio::piped() } else { Stdio::null() });
-    let mut child = command.spawn().expect("it started before");
+    let mut child = command.spawn().expect("the program starts");
     let writer = child.stdin.take().zip(feed).map(|(mut stdin, (path, times))| {
         std::thread::spawn(move || -> io::Result<()> {
             for time in 0..times {
                 let mut file = File::open(&path)?;
-                // After the first time the records only: the header was there already.
+                // Repetitions skip the capture's header.
                 file.seek(SeekFrom::Start(if time == 0 { 0 } else { 24 }))?;
                 io::copy(&mut file, &mut stdin)?;
             }
@@ -127,16 +126,16 @@ fn peak_memory(mut command: Command, feed: Option<(PathBuf, usize)>) -> Option<u
         })
     });
     let mut peak = None;
-    while child.try_wait().expect("it is our child").is_none() {
+    while child.try_wait().expect("a child of this process").is_none() {
         let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
         let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"));
         let kib = line.and_then(|l| l.trim().trim_end_matches(" kB").parse::<u64>().ok());
         peak = peak.max(kib.map(|k| k << 10));
         std::thread::sleep(Duration::from_millis(2));
     }
-    assert!(child.wait().expect("it is our child").success(), "{command:?}");
+    assert!(child.wait().expect("a child of this process").success(), "{command:?}");
     if let Some(writer) = writer {
-        writer.join().expect("writing does not panic").expect("the reader reads to the end");
+        writer.join().expect("writing does not panic").expect("the process reads all of its input");
     }
     peak
 }
@@ -165,11 +164,11 @@ fn main() {
             println!("{case}: {:.1} % of the bytes pass", (passed - 24) as f64 * 100.0 / (bytes - 24) as f64);
             let records = |path| fs::read(path).expect("just written").split_off(24);
             assert!(records(&our_output) == records(&their_output), "both keep the same packets");
-            // Both write new files: what it takes to empty an old one (ext4 also waits at the end,
-            // for what replaces it) is neither program's work.
+            // Both write new files: truncating an old one takes time that is neither program's work
+            // (ext4 also flushes a file that replaces another when it is closed).
             let fresh = || {
                 for output in [&our_output, &their_output] {
-                    // It may be gone already.
+                    // Ignore errors: the file may not exist.
                     let _ = fs::remove_file(output);
                 }
             };
@@ -179,7 +178,7 @@ fn main() {
                 || must_succeed(&mut ours(filter, name, &our_output)),
                 || must_succeed(&mut tcpdump(expression, name, &their_output)),
             );
-            // The processes' own time is not in ours.
+            // The CPU time of child processes does not count as this process's.
             pair.ours.processor = Duration::ZERO;
             ratios.push(((*case).to_owned(), pair.ratio()));
             table.row(case, pair, |time| format!("{time:.0?}"));
@@ -197,11 +196,11 @@ fn main() {
     {
         match peak_memory(ours(&[HTTP_ONLY.to_owned()], input_name, &our_output), feed) {
             Some(peak) => println!("peak memory, {what}: {:.1} MiB", peak as f64 / f64::from(1 << 20)),
-            None => println!("peak memory, {what}: skipped, the system does not tell"),
+            None => println!("peak memory, {what}: skipped, this system does not report it"),
         }
     }
     for file in [input, our_output, their_output] {
-        // Leaving a file behind in target/ harms nobody.
+        // Ignore errors: a file left in target/ does no harm.
         let _ = fs::remove_file(file);
     }
 }

@@ -27,13 +27,13 @@ const SAMPLE: &str = "samples/mixed.pcap";
 /// awake.
 const WARM_UP: Duration = Duration::from_millis(50);
 
-/// Time that one measured pass should take; much shorter ones measure how fast threads wake up.
+/// Target duration of a measured pass; much shorter ones would measure how fast threads wake up.
 const PASS: Duration = Duration::from_millis(40);
 
 /// Measured passes per device; the rate is their median.
 const PASSES: usize = 5;
 
-/// Maximum number of copies of the sample in a pass: 100,000 packets.
+/// Maximum copies of the sample in a pass: 100,000 packets.
 const MAX_COPIES: u32 = 25;
 
 /// Size of the global header of a classic capture, in bytes.
@@ -96,7 +96,7 @@ fn measure(device: &dyn Device, program: &Arc<Program>) -> Result<(Totals, f64),
     Ok((totals, rates[PASSES / 2]))
 }
 
-/// One run of the pipeline over this many copies of the sample, one behind the other.
+/// Runs the pipeline once over this many concatenated copies of the sample.
 fn pass(session: &mut dyn Session, program: &Program, kind: DeviceKind, copies: u32) -> Result<Totals, String> {
     let (header, packets) = stock::SAMPLE_CAPTURE.split_at(HEADER);
     let bytes = [header, &packets.repeat(copies as usize)].concat();
@@ -112,7 +112,7 @@ fn pass(session: &mut dyn Session, program: &Program, kind: DeviceKind, copies: 
 
 /// Commands that work in the current directory.
 fn next_steps() -> String {
-    // cargo sets it for the programs that it runs.
+    // cargo sets CARGO for the programs that it runs.
     let us = if std::env::var_os("CARGO").is_some() { "cargo run --release --" } else { "portcullis" };
     let read = if Path::new(SAMPLE).exists() { SAMPLE } else { "synth:packets=100000" };
     format!(

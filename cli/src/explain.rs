@@ -40,9 +40,9 @@ pub fn transfer_of_filter(program: &Program) -> Section {
         (MemoryReach::Unreachable, "by a GPU that the host copies for"),
     ] {
         for (stride, length) in BATCHES {
-            let told =
+            let plan_text =
                 plan(needs, reach, stride, length, costs).map_or_else(|| "no memory to try".into(), |p| p.to_string());
-            lines.push(format!("{length} bytes every {stride}, {what}: {told}"));
+            lines.push(format!("{length} bytes every {stride}, {what}: {plan_text}"));
         }
     }
     Section { title: "transfer", lines }

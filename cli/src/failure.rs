@@ -44,7 +44,7 @@ impl Failure {
                 ExitCode::from(WRONG)
             }
             Failure::Filter(diagnostics) => {
-                // If standard error cannot be written, the exit code still tells.
+                // If standard error cannot be written, the exit code still reports the failure.
                 let _ = diagnostics.emit(&mut StandardStream::stderr(out::color(&io::stderr())));
                 ExitCode::from(code(&diagnostics))
             }

@@ -75,7 +75,7 @@ pub fn line(text: &str) {
 /// Prints a notice: a line on standard error, or a log event if logging is on.
 pub fn note(text: &str) {
     #[cfg(all(target_os = "linux", feature = "live"))]
-    if live::logs() {
+    if live::is_logging() {
         return tracing::info!(target: "portcullis", "{text}");
     }
     line(text);
@@ -84,7 +84,7 @@ pub fn note(text: &str) {
 /// Prints an error on standard error, or as a log event if logging is on.
 pub fn error(text: &str) {
     #[cfg(all(target_os = "linux", feature = "live"))]
-    if live::logs() {
+    if live::is_logging() {
         return tracing::error!(target: "portcullis", "{}", printable(text));
     }
     line(&format!("error: {}", printable(text)));
@@ -93,7 +93,7 @@ pub fn error(text: &str) {
 /// Prints a warning on standard error, or as a log event if logging is on.
 pub fn warn(text: &str) {
     #[cfg(all(target_os = "linux", feature = "live"))]
-    if live::logs() {
+    if live::is_logging() {
         return tracing::warn!(target: "portcullis", "{}", printable(text));
     }
     line(&format!("warning: {}", printable(text)));
@@ -114,7 +114,7 @@ fn raw(text: fmt::Arguments<'_>) {
 
 /// Moves the cursor to the start of the line, after a progress bar was drawn on standard error.
 ///
-/// indicatif pads each line to the width of the terminal and leaves the cursor behind it. There the
+/// indicatif pads each line to the width of the terminal and leaves the cursor after it. There the
 /// terminal's echo of Ctrl-C wraps, and the bar would be cleared one line too low.
 pub fn return_cursor() {
     let _ = io::stderr().write_all(b"\r");
@@ -143,7 +143,7 @@ pub mod live {
     }
 
     /// Whether messages go to the log.
-    pub fn logs() -> bool {
+    pub fn is_logging() -> bool {
         LOGS.load(Ordering::Relaxed)
     }
 
@@ -152,9 +152,9 @@ pub mod live {
         *REDRAWN.lock().unwrap_or_else(PoisonError::into_inner) = bar;
     }
 
-    /// Clears the table before the program exits at once. Gives up after 100 ms, because standard
-    /// error may be a pipe that its reader does not empty.
-    pub fn leave() {
+    /// Clears the table before the program exits immediately. Gives up after 100 ms, because
+    /// standard error may be a pipe that its reader does not empty.
+    pub fn clear_table() {
         let (done, cleared) = channel::<()>();
         std::thread::spawn(move || {
             if let Some(bar) = redrawn() {

@@ -8,8 +8,8 @@ static STDOUT_WAS_CLOSED: AtomicBool = AtomicBool::new(false);
 /// Whether the program was started with standard output closed (`>&-`).
 ///
 /// Rust's runtime opens `/dev/null` in its place before `main`, so that writes would seem to
-/// succeed. Whoever redirects to `/dev/null` on purpose is not told apart from that later, since
-/// programs open it with any flags.
+/// succeed. After that, a closed standard output cannot be distinguished from one redirected to
+/// `/dev/null` on purpose.
 pub fn stdout_was_closed() -> bool {
     STDOUT_WAS_CLOSED.load(Ordering::Relaxed)
 }

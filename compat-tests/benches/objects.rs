@@ -14,7 +14,7 @@ mod support;
 
 #[cfg(not(target_os = "linux"))]
 fn main() {
-    println!("This bench compares with the Linux kernel, which this system is not.");
+    println!("This bench compares with the Linux kernel and needs Linux.");
 }
 
 #[cfg(target_os = "linux")]
@@ -47,7 +47,9 @@ mod linux {
 
     /// Upper bound on the time to compile a program of 2,500 instructions, in seconds.
     const MAX_COMPILE_SECONDS: f64 = 0.1;
-    const MOST_FOR_WGPU: f64 = 5.0;
+
+    /// Upper bound on the time to create a wgpu pipeline from the same program, in seconds.
+    const MAX_WGPU_SECONDS: f64 = 5.0;
 
     /// Initial contents of a map: its name, and its entries in the kernel's layout.
     type Preset = (&'static str, Vec<(Vec<u8>, Vec<u8>)>);
@@ -152,14 +154,14 @@ mod linux {
     }
 
     /// A program loaded into the kernel, called by another program that feeds it packets.
-    struct Fed {
+    struct FedProgram {
         feeder: KernelProgram,
         program: KernelProgram,
         nothing: KernelProgram,
     }
 
-    impl Fed {
-        fn new(case: &Case, bytes: &[u8], frames: &[[u8; LENGTH]]) -> Result<Fed, String> {
+    impl FedProgram {
+        fn new(case: &Case, bytes: &[u8], frames: &[[u8; LENGTH]]) -> Result<FedProgram, String> {
             let source = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/feeder.c");
             let object =
                 Object::read("feeder", &objects::compile(&source, "v3")?).map_err(|error| error.to_string())?;
@@ -178,7 +180,7 @@ mod linux {
                     program.set(map, key, value).map_err(fails)?;
                 }
             }
-            Ok(Fed { feeder, program, nothing })
+            Ok(FedProgram { feeder, program, nothing })
         }
 
         /// Measures the time that `packets` packets take, less the cost of feeding and calling.
@@ -226,9 +228,9 @@ mod linux {
         let frames = frames(packets);
         for case in cases() {
             let bytes = compiled(case.name, "v3");
-            let fed = match Fed::new(&case, &bytes, &frames) {
+            let fed = match FedProgram::new(&case, &bytes, &frames) {
                 Ok(fed) => fed,
-                Err(reason) => return println!("The kernel is not timed: {reason}"),
+                Err(reason) => return println!("the kernel is not measured: {reason}"),
             };
             let program = program(case.name, &bytes);
             // Once with as many packets as flows, and once with few enough to stay in the CPU's
@@ -281,7 +283,7 @@ mod linux {
 
     fn against_rbpf(packets: usize, rounds: usize) {
         let mut jit = Table::new("one thread, in the cache", "ours", "rbpf's JIT");
-        let mut interpreter = Table::new("the same", "ours", "rbpf's interpreter");
+        let mut interpreter = Table::new("one thread, in the cache", "ours", "rbpf's interpreter");
         let mut bars = Vec::new();
         let count = packets.min(1 << 14);
         let frames = frames(count);
@@ -334,22 +336,22 @@ mod linux {
 
     /// Measures the time from the object's bytes to compiled code, for a program of 2,500
     /// instructions.
-    fn translated(rounds: usize) {
+    fn compile_times(rounds: usize) {
         let bytes = objects::large().unwrap_or_else(|said| panic!("{said}"));
-        let object = Object::read("gateway", &bytes).expect("it is an object");
-        let function = object.programs().next().expect("it has a program");
+        let object = Object::read("gateway", &bytes).expect("clang's output is an object");
+        let function = object.programs().next().expect("the object has a program");
         println!("\na program of {} instructions", function.end - function.first);
         let show = |what: &str, f: &mut dyn FnMut()| {
             let mut times: Vec<_> = (0..=rounds).map(|_| time(&mut *f).processor).skip(1).collect();
             times.sort_unstable();
             let median = times[times.len() / 2].as_secs_f64();
-            println!("{what:<28} {:>7.1} ms of a processor's time", median * 1e3);
+            println!("{what:<28} {:>7.1} ms of CPU time", median * 1e3);
             median
         };
-        let translating = show("translated", &mut || drop(black_box(program("gateway", &bytes))));
+        let translating = show("translation", &mut || drop(black_box(program("gateway", &bytes))));
         let program = program("gateway", &bytes);
         let options = LoadOptions::default().with_threads(NonZeroUsize::new(1));
-        let compiling = show("code for the CPU", &mut || {
+        let compiling = show("compilation for the CPU", &mut || {
             drop(black_box(Cpu::new().load(&program, &options).expect("the CPU accepts the program")))
         });
         let ratio = |name: &str, most: f64, took: f64| [(name.to_owned(), most / took)];
@@ -371,7 +373,7 @@ mod linux {
             f64::INFINITY
         });
         println!("{} ({}) {took:.2} s", device.info().id, device.info().name);
-        let wgpu = ratio(&device.info().name, MOST_FOR_WGPU, took);
+        let wgpu = ratio(&device.info().name, MAX_WGPU_SECONDS, took);
         record_bar("the same, to a pipeline of wgpu's", "5 s", 1.0, COMMAND, &wgpu);
     }
 
@@ -382,7 +384,7 @@ mod linux {
         let (packets, rounds) = if is_test_run() { (4096, 1) } else { (1 << 20, 11) };
         kernel::on_first_processor();
         against_rbpf(packets, rounds);
-        translated(rounds);
+        compile_times(rounds);
         against_the_kernel(packets, rounds);
     }
 }

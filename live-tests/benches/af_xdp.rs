@@ -101,9 +101,9 @@ impl Bench {
         let ms = Duration::from_millis(1);
         let policies = [
             ("inline, 256 packets", Dispatch::Inline, BatchPolicy::default()),
-            ("inline, as found", Dispatch::Inline, BatchPolicy::adaptive()),
+            ("inline, adaptive", Dispatch::Inline, BatchPolicy::adaptive()),
             ("pipelined, 256 packets", Dispatch::Pipelined, BatchPolicy::default()),
-            ("pipelined, as found", Dispatch::Pipelined, BatchPolicy::adaptive()),
+            ("pipelined, adaptive", Dispatch::Pipelined, BatchPolicy::adaptive()),
             ("pipelined, 256 in 1 ms", Dispatch::Pipelined, BatchPolicy::fixed(256, ms)),
             ("pipelined, 4096 in 1 ms", Dispatch::Pipelined, BatchPolicy::fixed(4096, ms)),
         ];

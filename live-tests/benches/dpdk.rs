@@ -33,7 +33,7 @@ const BURST: usize = 64;
 const PROCESSOR: usize = 1;
 
 /// Sends every packet back unchanged, as testpmd's `io` does. `minimal` passes packets, which are
-/// dropped here for want of a stack.
+/// dropped here because there is no stack to pass them to.
 const SEND_BACK: &str = "fn xdp_filter(pkt: u32) -> u32 { return XDP_TX; }";
 
 fn main() {

@@ -12,14 +12,14 @@ use super::run::AUTO;
 use super::xdp_on_gpu::{Row, Source, Table};
 
 /// Compares a run with every target, in the order of docs/performance.md.
-pub fn judge(results: &Results) -> Vec<Bar> {
+pub fn evaluate(results: &Results) -> Vec<Bar> {
     let mut bars = vec![verdicts(results)];
-    bars.extend(ELSEWHERE_FIRST.map(elsewhere));
+    bars.extend(EXTERNAL_FIRST.map(external_bar));
     bars.extend(gpus(results));
     bars.extend(software(results));
     bars.extend(auto(results));
     bars.extend(xdp_on_gpu_bars(results));
-    bars.extend(ELSEWHERE_LAST.map(elsewhere));
+    bars.extend(EXTERNAL_LAST.map(external_bar));
     bars
 }
 
@@ -96,9 +96,9 @@ pub fn read(text: &[u8]) -> Result<Vec<Bar>, serde_json::Error> {
 }
 
 /// A target that another benchmark measures: subject, baseline, target, command.
-type Elsewhere = (&'static str, &'static str, &'static str, &'static str);
+type ExternalTarget = (&'static str, &'static str, &'static str, &'static str);
 
-const ELSEWHERE_FIRST: [Elsewhere; 3] = [
+const EXTERNAL_FIRST: [ExternalTarget; 3] = [
     (
         "CPU, one thread, stock stateless filters",
         "the same filter in hand-written safe Rust, same run",
@@ -119,7 +119,7 @@ const ELSEWHERE_FIRST: [Elsewhere; 3] = [
     ),
 ];
 
-const ELSEWHERE_LAST: [Elsewhere; 3] = [
+const EXTERNAL_LAST: [ExternalTarget; 3] = [
     ("capture in, capture out", "tcpdump -r -w EXPR, same capture", "≥ 2", "cargo bench --bench capture"),
     (
         "AF_XDP receive",
@@ -135,7 +135,7 @@ const ELSEWHERE_LAST: [Elsewhere; 3] = [
     ),
 ];
 
-fn elsewhere((what, against, bar, command): Elsewhere) -> Bar {
+fn external_bar((what, against, bar, command): ExternalTarget) -> Bar {
     Bar {
         what: what.into(),
         against: against.into(),
@@ -148,7 +148,7 @@ fn elsewhere((what, against, bar, command): Elsewhere) -> Bar {
 }
 
 /// Command that measures the targets judged here.
-const HERE: &str = "portcullis bench";
+const COMMAND: &str = "portcullis bench";
 
 fn verdicts(results: &Results) -> Bar {
     let judged = results.cells.iter().filter(|c| !matches!(c.outcome, Outcome::Failed { .. })).count();
@@ -159,7 +159,7 @@ fn verdicts(results: &Results) -> Bar {
         bar: "identical, always".into(),
         measured: (judged > 0).then(|| format!("{} of {judged}", judged - wrong)),
         met: (judged > 0).then_some(wrong == 0),
-        command: HERE.into(),
+        command: COMMAND.into(),
         note: (judged == 0).then(|| "nothing was measured".into()),
     }
 }
@@ -214,7 +214,7 @@ fn gpus(results: &Results) -> Vec<Bar> {
                     bar: format!("≥ {least}"),
                     measured: Some(format!("{share:.2}")),
                     met: Some(share >= least),
-                    command: HERE.into(),
+                    command: COMMAND.into(),
                     note: None,
                 });
             }
@@ -227,7 +227,7 @@ fn gpus(results: &Results) -> Vec<Bar> {
                 bar: format!("≥ {least}"),
                 measured: None,
                 met: None,
-                command: HERE.into(),
+                command: COMMAND.into(),
                 note: Some(why.into()),
             });
         }
@@ -249,7 +249,7 @@ fn software(results: &Results) -> Vec<Bar> {
                 bar: "≤ 1.3".into(),
                 measured: Some(format!("{ratio:.2}")),
                 met: Some(ratio <= 1.3),
-                command: HERE.into(),
+                command: COMMAND.into(),
                 note: None,
             });
         }
@@ -260,7 +260,7 @@ fn software(results: &Results) -> Vec<Bar> {
 /// Target for `--device auto` against the best measured device that it may choose, where its ratio
 /// is lowest.
 fn auto(results: &Results) -> Option<Bar> {
-    let is_one = |id: &str| results.devices.iter().any(|device| device.id == id && may_be_taken(device));
+    let is_one = |id: &str| results.devices.iter().any(|device| device.id == id && is_auto_candidate(device));
     let medians = |auto: bool| {
         let of = move |c: &&Cell| if auto { c.device == AUTO } else { c.device != AUTO && is_one(&c.device) };
         results.cells.iter().filter(move |c| of(c) && !c.is_resident()).filter_map(|cell| match &cell.outcome {
@@ -284,13 +284,13 @@ fn auto(results: &Results) -> Option<Bar> {
         bar: "≥ 0.9".into(),
         measured: Some(format!("{ratio:.2} at worst")),
         met: Some(ratio >= 0.9),
-        command: HERE.into(),
+        command: COMMAND.into(),
         note: Some(format!("the worst is {} in batches of {}, packets {}", cell.filter, cell.batch, cell.packets)),
     })
 }
 
 /// Whether `auto` may choose a device: hardware GPUs and `cpu`.
-fn may_be_taken(device: &Device) -> bool {
+fn is_auto_candidate(device: &Device) -> bool {
     let (backend, _) = device.id.split_once(['@', ':']).unwrap_or((&device.id, ""));
     backend == "cpu" || device.kind.contains("GPU") && !device.kind.contains("software")
 }
@@ -317,7 +317,7 @@ fn xdp_on_gpu_bars(results: &Results) -> Vec<Bar> {
                 bar: format!("≥ {least}"),
                 measured: Some(digits(ours / theirs)),
                 met: Some(ours / theirs >= least),
-                command: HERE.into(),
+                command: COMMAND.into(),
                 note: None,
             };
             let here = of(table, Source::LikeForLike).filter(|(at, _)| *at == column);
@@ -353,7 +353,7 @@ mod tests {
         let mut results = fixture::full();
         results.cells.retain(|c| matches!(c.outcome, Outcome::Measured(_)));
         let verdicts =
-            |results: &Results| find(&judge(results), "measurements with the right verdicts and packets").clone();
+            |results: &Results| find(&evaluate(results), "measurements with the right verdicts and packets").clone();
         assert_eq!(verdicts(&results).met, Some(true));
         results.cells[0].outcome = Outcome::Wrong { detail: String::new() };
         assert_eq!(verdicts(&results).met, Some(false));
@@ -379,13 +379,13 @@ mod tests {
             cell(1_024, 0.89, "bus copy", "whole packets"),
             cell(1_024, 0.85, "memory copy of the device", "device-resident"),
         ];
-        let bars = judge(&results);
+        let bars = evaluate(&results);
         let bus = find(&bars, "cuda:0, end to end, simple_filter");
         assert_eq!((bus.measured.as_deref(), bus.met), (Some("0.89"), Some(false)));
         let memory = find(&bars, "cuda:0, packets on the device, simple_filter");
         assert_eq!((memory.measured.as_deref(), memory.met), (Some("0.85"), Some(true)));
         results.devices.clear();
-        assert_eq!(find(&judge(&results), "GPU, end to end").note.as_deref(), Some("no GPU on this machine"));
+        assert_eq!(find(&evaluate(&results), "GPU, end to end").note.as_deref(), Some("no GPU on this machine"));
     }
 
     #[test]
@@ -421,7 +421,7 @@ mod tests {
         let mut results = fixture::full();
         results.cells =
             vec![fixture::cell(0, 0, 64, 0, "whole packets"), fixture::cell(0, 0, 1_024, 0, "whole packets")];
-        assert!(judge(&results).iter().all(|bar| !bar.what.contains("auto")));
+        assert!(evaluate(&results).iter().all(|bar| !bar.what.contains("auto")));
         for (cell, factor) in results.cells.clone().into_iter().zip([1.0, 0.8]) {
             let mut cell = Cell { device: "auto".into(), ..cell };
             if let Outcome::Measured(m) = &mut cell.outcome {
@@ -429,7 +429,7 @@ mod tests {
             }
             results.cells.push(cell);
         }
-        let bars = judge(&results);
+        let bars = evaluate(&results);
         let auto = find(&bars, "--device auto, at any batch size");
         assert_eq!((auto.measured.as_deref(), auto.met), (Some("0.80 at worst"), Some(false)));
     }
@@ -444,7 +444,7 @@ mod tests {
             m.stages = Some(Stages { kernel: 16e-9, ..Stages::default() });
         }
         results.cells = vec![cell];
-        let bars = judge(&results);
+        let bars = evaluate(&results);
         let bar = find(&bars, "wgpu:0 on a software GPU, end to end, simple_filter");
         // 20 ns a packet, of which 16 in the kernel.
         assert_eq!((bar.measured.as_deref(), bar.met), (Some("1.25"), Some(true)));
@@ -452,7 +452,7 @@ mod tests {
 
     #[test]
     fn results_of_other_benchmarks_replace_unmeasured_targets() {
-        let mut bars = judge(&fixture::empty());
+        let mut bars = evaluate(&fixture::empty());
         let count = bars.len();
         let measured =
             Bar { measured: Some("2.43".into()), met: Some(true), ..find(&bars, "capture in, capture out").clone() };

@@ -9,11 +9,11 @@ use super::statistics::median;
 /// Copy within host memory by all threads.
 pub const MEMORY: &str = "memory copy";
 /// Copy within host memory by one thread.
-pub const MEMORY_ONE: &str = "memory copy, 1 thread";
+pub const MEMORY_ONE_THREAD: &str = "memory copy, 1 thread";
 /// Copy from host memory to a device over its bus.
 pub const BUS: &str = "bus copy to the device";
 /// Copy within a device's own memory.
-pub const OWN: &str = "copy in the device's memory";
+pub const DEVICE_MEMORY: &str = "copy in the device's memory";
 
 /// Bytes that a copy reads and again writes; more than caches hold.
 const BYTES: usize = 128 << 20;
@@ -26,7 +26,7 @@ pub fn host(confidence: f64, time: Duration, stopped: &dyn Fn() -> bool) -> Vec<
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let from = vec![1u8; BYTES];
     let mut to = vec![0u8; BYTES];
-    let kinds = [(MEMORY, threads), (MEMORY_ONE, 1)];
+    let kinds = [(MEMORY, threads), (MEMORY_ONE_THREAD, 1)];
     let mut all = Vec::new();
     for (name, threads) in kinds {
         let copy = || {
@@ -84,7 +84,7 @@ pub fn of_device(id: &str, confidence: f64, time: Duration, stopped: &dyn Fn() -
         let ceiling =
             |name: &str, bytes_per_second| Ceiling { name: name.into(), device: Some(id.into()), bytes_per_second };
         let bus = bus.map(|estimate| ceiling(BUS, estimate));
-        return bus.into_iter().chain(own.map(|estimate| ceiling(OWN, estimate))).collect();
+        return bus.into_iter().chain(own.map(|estimate| ceiling(DEVICE_MEMORY, estimate))).collect();
     }
     let _ = (id, confidence, time, stopped);
     Vec::new()

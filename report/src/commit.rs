@@ -11,16 +11,16 @@ pub struct CommitId {
     pub commit: String,
     /// Existing files and folders of which one changes whenever the checkout moves to another
     /// commit.
-    pub told_by: Vec<PathBuf>,
+    pub sources: Vec<PathBuf>,
 }
 
 /// Returns the commit of the checkout with this `.git`: a folder, or in a worktree a file that
 /// names one. `None` if there is no commit or its format is unknown.
 pub fn of(git: &Path) -> Option<CommitId> {
-    let mut told_by = Vec::new();
+    let mut sources = Vec::new();
     let own = match fs::read_to_string(git) {
         Ok(text) => {
-            told_by.push(git.to_owned());
+            sources.push(git.to_owned());
             git.parent()?.join(text.strip_prefix("gitdir:")?.trim())
         }
         Err(_) => git.to_owned(),
@@ -30,20 +30,20 @@ pub fn of(git: &Path) -> Option<CommitId> {
         Ok(text) => own.join(text.trim()),
         Err(_) => own.clone(),
     };
-    let mut text = read(&own.join("HEAD"), &mut told_by)?;
+    let mut text = read(&own.join("HEAD"), &mut sources)?;
     // A branch may be a symbolic reference; git follows up to five.
     for _ in 0..5 {
         let Some(name) = text.strip_prefix("ref:").map(str::trim) else { break };
         let is_name = !name.is_empty() && !Path::new(name).is_absolute() && !name.contains("..");
         let places = [own.join(name), common.join(name)];
-        let loose = places.iter().filter(|_| is_name).find_map(|place| read(place, &mut told_by));
+        let loose = places.iter().filter(|_| is_name).find_map(|place| read(place, &mut sources));
         text = match loose {
             Some(text) => text,
             None => {
-                let packed = read(&common.join("packed-refs"), &mut told_by)?;
+                let packed = read(&common.join("packed-refs"), &mut sources)?;
                 // A loose reference created later takes precedence.
                 let folder = common.join(name);
-                told_by.extend(folder.ancestors().skip(1).find(|folder| folder.is_dir()).map(Path::to_owned));
+                sources.extend(folder.ancestors().skip(1).find(|folder| folder.is_dir()).map(Path::to_owned));
                 let named = |line: &&str| line.split_once(' ').is_some_and(|(_, of)| of.trim() == name);
                 packed.lines().find(named)?.split_once(' ')?.0.to_owned()
             }
@@ -51,12 +51,12 @@ pub fn of(git: &Path) -> Option<CommitId> {
     }
     let commit = text.trim();
     let is_hash = matches!(commit.len(), 40 | 64) && commit.bytes().all(|byte| byte.is_ascii_hexdigit());
-    is_hash.then(|| CommitId { commit: commit.to_owned(), told_by })
+    is_hash.then(|| CommitId { commit: commit.to_owned(), sources })
 }
 
-fn read(path: &Path, told_by: &mut Vec<PathBuf>) -> Option<String> {
+fn read(path: &Path, sources: &mut Vec<PathBuf>) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
-    told_by.push(path.to_owned());
+    sources.push(path.to_owned());
     Some(text)
 }
 
@@ -81,7 +81,7 @@ mod tests {
     fn commit(files: &[(&str, &str)], git: &str) -> Option<String> {
         let folder = folder(files);
         let found = of(&folder.path().join(git))?;
-        assert!(found.told_by.iter().all(|path| path.exists()), "{found:?}");
+        assert!(found.sources.iter().all(|path| path.exists()), "{found:?}");
         Some(found.commit)
     }
 
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_commit_is_none() {
+    fn invalid_checkouts_have_no_commit() {
         for files in [
             &[][..],
             &[(".git/HEAD", "")],
@@ -142,6 +142,6 @@ mod tests {
             (".git/refs/heads/other", TWO),
         ]);
         let found = of(&folder.path().join(".git")).unwrap();
-        assert!(found.told_by.contains(&folder.path().join(".git/refs/heads")), "{found:?}");
+        assert!(found.sources.contains(&folder.path().join(".git/refs/heads")), "{found:?}");
     }
 }

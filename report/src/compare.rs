@@ -162,8 +162,8 @@ mod tests {
     }
 
     #[test]
-    fn changes_are_told_from_noise() {
-        // What is wrong in either is worse whatever its speed.
+    fn changes_are_distinguished_from_noise() {
+        // Leave out wrong and failed cells, which count as worse whatever their speed.
         let measured = |mut results: Results| {
             results.cells.retain(|cell| matches!(cell.outcome, Outcome::Measured(_)));
             results
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_now_is_worse() {
+    fn a_cell_that_became_wrong_is_worse() {
         let (first, mut second) = (fixture::empty(), fixture::empty());
         let (mut first, cell) = (first, fixture::cell(0, 0, 64, 0, "in place"));
         first.cells.push(cell.clone());
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_others_are_refused_in_words() {
+    fn other_files_are_refused_with_the_reason() {
         let text = serde_json::to_string(&fixture::full()).unwrap();
         assert_eq!(read(&text).unwrap().cells.len(), fixture::full().cells.len());
         let other = text.replacen("\"schema\":1", "\"schema\":7", 1);

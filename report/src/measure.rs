@@ -26,19 +26,19 @@ const DEPTH: usize = 3;
 const REPETITION: Duration = Duration::from_millis(4);
 
 /// Maximum batches of a repetition.
-const MOST_BATCHES: usize = 4096;
+const MAX_BATCHES: usize = 4096;
 
 /// Time that a cell may take to its first interval, whatever its budget.
-const PATIENCE: Duration = Duration::from_secs(20);
+const MAX_FIRST_INTERVAL_TIME: Duration = Duration::from_secs(20);
 
 /// Maximum repetitions of a cell.
-const MOST_REPETITIONS: usize = 1000;
+const MAX_REPETITIONS: usize = 1000;
 
 /// Minimum latency samples of a cell; few, since large batches take long.
-const LEAST_LATENCIES: u64 = 5;
+const MIN_LATENCIES: u64 = 5;
 
 /// Maximum latency samples of a cell; enough for p99.9.
-const MOST_LATENCIES: u64 = 20_000;
+const MAX_LATENCIES: u64 = 20_000;
 
 /// Offered loads, as shares of the measured rate.
 pub const LOADS: [f64; 5] = [0.1, 0.3, 0.5, 0.7, 0.9];
@@ -207,7 +207,7 @@ impl Settings {
 impl Running {
     fn is_done(&self, settings: &Settings) -> bool {
         self.found.is_some()
-            || self.samples.len() >= MOST_REPETITIONS
+            || self.samples.len() >= MAX_REPETITIONS
             || self.ended == StopReason::Narrow
             || self.is_late(settings)
     }
@@ -219,7 +219,7 @@ impl Running {
         let few = self.samples.len() < settings.least;
         if self.estimate.is_none() {
             // Without an interval there is no figure, but the wait for one is bounded.
-            return self.spent > PATIENCE.max(settings.budget * 3);
+            return self.spent > MAX_FIRST_INTERVAL_TIME.max(settings.budget * 3);
         }
         self.spent > settings.budget * if few { 3 } else { 1 }
     }
@@ -251,7 +251,7 @@ pub fn measure(
         }
         told(&lanes[index].contender.id);
         let result = prepare(&mut lanes[index], &mut running[index], &mut ring, filter, settings);
-        settle(result, &mut lanes[index], &mut running[index]);
+        record_error(result, &mut lanes[index], &mut running[index]);
         if ring.is_broken() {
             ring = lay_out()?;
         }
@@ -281,7 +281,7 @@ pub fn measure(
                 continue;
             }
             let result = repetition(&mut lanes[index], &mut running[index], &mut ring, filter, settings);
-            settle(result, &mut lanes[index], &mut running[index]);
+            record_error(result, &mut lanes[index], &mut running[index]);
             if ring.is_broken() {
                 ring = lay_out()?;
             }
@@ -292,7 +292,7 @@ pub fn measure(
     let mut all = Vec::with_capacity(lanes.len());
     for (lane, mut cell) in lanes.iter_mut().zip(running) {
         let result = if cell.found.is_none() { finish(lane, &mut cell, &mut ring, filter, settings) } else { Ok(()) };
-        settle(result, lane, &mut cell);
+        record_error(result, lane, &mut cell);
         if ring.is_broken() {
             ring = lay_out()?;
         }
@@ -302,7 +302,7 @@ pub fn measure(
 }
 
 /// Turns a device error into the outcome of a cell.
-fn settle(result: Result<(), DeviceError>, lane: &mut Lane, cell: &mut Running) {
+fn record_error(result: Result<(), DeviceError>, lane: &mut Lane, cell: &mut Running) {
     let Err(error) = result else { return };
     lane.unload();
     cell.found = Some(match error {
@@ -339,14 +339,14 @@ fn prepare(
     loop {
         ring.restore(filter.pool);
         let took = send(session, ring, batches)?;
-        let enough = took >= REPETITION || batches >= MOST_BATCHES;
+        let enough = took >= REPETITION || batches >= MAX_BATCHES;
         if enough && (began.elapsed() > settings.budget / 10 || took > settings.budget / 10) {
             cell.batches = batches;
             return Ok(());
         }
         if !enough {
             let more = REPETITION.as_secs_f64() / took.as_secs_f64().max(1e-9) * 1.2;
-            batches = ((batches as f64 * more).ceil() as usize).clamp(batches + 1, MOST_BATCHES);
+            batches = ((batches as f64 * more).ceil() as usize).clamp(batches + 1, MAX_BATCHES);
         }
         if settings.stop.is_cancelled() {
             return Err(DeviceError::Cancelled);
@@ -474,7 +474,7 @@ fn latencies(
     let began = Instant::now();
     let is_late = settings.stop.is_cancelled() || settings.is_past_deadline();
     let time = if is_late { Duration::ZERO } else { settings.budget / 5 };
-    while latencies.count() < LEAST_LATENCIES || latencies.count() < MOST_LATENCIES && began.elapsed() < time {
+    while latencies.count() < MIN_LATENCIES || latencies.count() < MAX_LATENCIES && began.elapsed() < time {
         if latencies.count().is_multiple_of(ring.count as u64) {
             ring.restore(filter.pool);
         }
@@ -504,7 +504,7 @@ fn loads(
     for offered in LOADS {
         ring.restore(filter.pool);
         let between = packet.median * ring.batch as f64 / offered;
-        let batches = ((time.as_secs_f64() / between) as usize).clamp(10, MOST_LATENCIES as usize);
+        let batches = ((time.as_secs_f64() / between) as usize).clamp(10, MAX_LATENCIES as usize);
         let due = |number: usize| Duration::from_secs_f64(between * number as f64);
         let (mut sent, mut back, mut latencies) = (0, 0, Latencies::new());
         let mut flying = VecDeque::new();

@@ -129,26 +129,26 @@ pub const BATCHES: [usize; 9] = [64, 256, 1024, 4096, 16_384, 65_536, 262_144, 1
 pub const QUICK_BATCHES: [usize; 5] = [64, 1024, 16_384, 131_072, 1_048_576];
 
 /// Batch size, in packets, at which a quick run measures the other dimensions.
-const STAR: usize = 16_384;
+const BASE_BATCH: usize = 16_384;
 
 /// Least time that a cell's repetitions get.
 const MIN_BUDGET: Duration = Duration::from_millis(20);
 
 /// Time that a cell takes besides its repetitions, as a share of its budget: warming up, latencies
 /// of single batches, and stages.
-const BESIDES_REPETITIONS: f64 = 0.5;
+const OVERHEAD_SHARE: f64 = 0.5;
 
 /// Time that latencies under load take, as a share of a cell's budget.
-const FOR_LOADS: f64 = 1.0;
+const LOADS_SHARE: f64 = 1.0;
 
 /// Confidence level of intervals.
 const CONFIDENCE: f64 = 0.95;
 
 /// Minimum repetitions of a cell.
-const LEAST: usize = 10;
+const MIN_REPETITIONS: usize = 10;
 
 /// Width of an interval at which a cell has converged, as a share of the median.
-const WIDTH: f64 = 0.03;
+const CONVERGED_WIDTH: f64 = 0.03;
 
 /// Cells measured together, in alternation: one filter, batch size and traffic on several
 /// contenders.
@@ -252,12 +252,12 @@ pub fn run(order: &Order, ends: &RunGuard, observe: &mut dyn FnMut(Step<'_>)) ->
         };
         // Share the remaining time equally: a group that took less leaves more for the others.
         let left = time.saturating_sub(clock.elapsed()) / (cells - done).max(1) as u32;
-        let shares = 1.0 + BESIDES_REPETITIONS + if group.loads { FOR_LOADS } else { 0.0 };
+        let shares = 1.0 + OVERHEAD_SHARE + if group.loads { LOADS_SHARE } else { 0.0 };
         let budget = left.saturating_sub(overhead_per_cell).div_f64(shares);
         let settings = Settings {
             confidence: CONFIDENCE,
-            width: WIDTH,
-            least: LEAST,
+            width: CONVERGED_WIDTH,
+            least: MIN_REPETITIONS,
             budget: budget.clamp(MIN_BUDGET, Duration::from_secs(10)),
             deadline,
             loads: group.loads,
@@ -281,7 +281,7 @@ pub fn run(order: &Order, ends: &RunGuard, observe: &mut dyn FnMut(Step<'_>)) ->
         match found {
             Ok(found) => {
                 for (&contender, found) in group.contenders.iter().zip(found) {
-                    take(&mut results, &contenders[contender], filter, pool, group.batch, found);
+                    record_outcome(&mut results, &contenders[contender], filter, pool, group.batch, found);
                 }
             }
             Err(why) => left_out(&mut results, &place, &why),
@@ -300,7 +300,7 @@ pub fn run(order: &Order, ends: &RunGuard, observe: &mut dyn FnMut(Step<'_>)) ->
         });
     }
     results.run.interrupted = stopped();
-    results.bars = bars::judge(&results);
+    results.bars = bars::evaluate(&results);
     results.run.seconds = clock.elapsed().as_secs_f64();
     results.run.load = load.load();
     results
@@ -405,7 +405,7 @@ fn groups(order: &Order, all_contenders: &[Contender]) -> Vec<Group> {
     for filter in 0..order.filters.len() {
         for (nth, &packets) in order.packets.iter().enumerate() {
             for &batch in &order.batches {
-                let star = order.batches.iter().min_by_key(|batch| batch.abs_diff(STAR)) == Some(&batch);
+                let star = order.batches.iter().min_by_key(|batch| batch.abs_diff(BASE_BATCH)) == Some(&batch);
                 let (contenders, loads) = match order.extent {
                     Extent::Full => (places(&|_| true), true),
                     // The first packet size at every batch size, and all contenders of the first
@@ -447,9 +447,9 @@ fn empty(order: &Order, began: String) -> Results {
     });
     let notes = [
         format!(
-            "All configurations that filter the same batches take turns, a repetition each, so that drift affects all of them. A cell is repeated {LEAST} \
+            "All configurations that filter the same batches take turns, a repetition each, so that drift affects all of them. A cell is repeated {MIN_REPETITIONS} \
              times at least, and then until the interval is narrower than {:.0} % of the median or its time is used up; each cell says which.",
-            WIDTH * 100.0
+            CONVERGED_WIDTH * 100.0
         ),
         "Intervals are by order statistics: nothing is assumed of how times are distributed.".into(),
         "A repetition is as many batches as take 4 ms or more, three in flight where the dispatch method allows; before the first, everything is \
@@ -484,8 +484,8 @@ fn empty(order: &Order, began: String) -> Results {
         method: Method {
             matrix: order.matrix.into(),
             confidence: CONFIDENCE,
-            least_repetitions: LEAST as u64,
-            wanted_width: Some(WIDTH),
+            least_repetitions: MIN_REPETITIONS as u64,
+            wanted_width: Some(CONVERGED_WIDTH),
             filters: order.filters.iter().map(|filter| filter.name.clone()).collect(),
             notes: notes.into(),
         },
@@ -507,7 +507,14 @@ fn left_out(results: &mut Results, what: &str, why: &str) {
 }
 
 /// Adds the outcome of a cell to the results.
-fn take(results: &mut Results, contender: &Contender, filter: &Filter, pool: &Pool, batch: usize, found: CellOutcome) {
+fn record_outcome(
+    results: &mut Results,
+    contender: &Contender,
+    filter: &Filter,
+    pool: &Pool,
+    batch: usize,
+    found: CellOutcome,
+) {
     let mut transfer = match contender.transfer {
         _ if contender.resident => RESIDENT,
         Transfer::Auto => "auto",
@@ -554,10 +561,10 @@ fn measured(results: &Results, contender: &Contender, filter: &Filter, pool: &Po
     };
     let one = contender.threads.is_some_and(|threads| threads.get() == 1);
     let (bytes, ceiling) = match bus_bytes {
-        Some(_) if contender.resident => (memory_bytes, ceiling(ceilings::OWN, Some(&contender.id))),
+        Some(_) if contender.resident => (memory_bytes, ceiling(ceilings::DEVICE_MEMORY, Some(&contender.id))),
         Some(bytes) => (bytes, ceiling(ceilings::BUS, Some(&contender.id))),
         None if kind.is_gpu() => (0.0, None),
-        None => (memory_bytes, ceiling(if one { ceilings::MEMORY_ONE } else { ceilings::MEMORY }, None)),
+        None => (memory_bytes, ceiling(if one { ceilings::MEMORY_ONE_THREAD } else { ceilings::MEMORY }, None)),
     };
     let of_ceiling = ceiling.map(|it| (bytes * mpps.median * 1e6 / it.bytes_per_second.median, it.name));
     Measured {

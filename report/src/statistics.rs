@@ -72,7 +72,7 @@ impl Latencies {
     /// Creates an empty histogram.
     pub fn new() -> Latencies {
         // The bounds are in order and the digits supported, so this cannot fail.
-        Latencies(Histogram::new_with_bounds(1, LONGEST.as_nanos() as u64, 3).expect("such a histogram can be had"))
+        Latencies(Histogram::new_with_bounds(1, LONGEST.as_nanos() as u64, 3).expect("valid bounds and digits"))
     }
 
     /// Records a latency.
@@ -104,8 +104,8 @@ mod tests {
 
     use super::*;
 
-    /// The chance of `k` heads or fewer in `n` throws, counted out: whole numbers, by Pascal's
-    /// triangle.
+    /// Returns the probability of at most `k` heads in `n` throws, from exact integer counts by
+    /// Pascal's triangle.
     fn heads(n: usize, k: usize) -> f64 {
         let mut row = vec![1u128];
         for _ in 0..n {
@@ -138,14 +138,14 @@ mod tests {
         let places = |n| median_places(n, 0.95);
         assert_eq!((places(5), places(6), places(10), places(20)), (None, Some((0, 5)), Some((1, 8)), Some((5, 14))));
         assert_eq!(median_places(0, 0.95), None);
-        // Chances too small for numbers: about n/2 - 0.98 √n.
+        // Probabilities that would underflow: the lower rank is about n/2 - 0.98 √n.
         let (low, _) = median_places(1_000_000, 0.95).unwrap();
         assert!((499_015..499_025).contains(&low), "{low}");
     }
 
     #[test]
     fn intervals_hold_the_median_as_often_as_they_say() {
-        // Skewed as times are: the square of what is uniform, whose median is a quarter.
+        // Skewed, as run times are: the square of a uniform variable, whose median is a quarter.
         let mut random = Random::new(9, 0);
         for n in [6, 11, 30, 101] {
             let mut held = 0;
@@ -155,7 +155,7 @@ mod tests {
                 assert!(low <= median && median <= high);
                 held += u32::from(low <= 0.25 && 0.25 <= high);
             }
-            // Of 2,000 tries at 95 % or a little more, five standard deviations below.
+            // Five standard deviations below the expected number, at least 95 % of 2,000 tries.
             assert!(held > 1_850, "{n}: {held} of 2000");
         }
     }

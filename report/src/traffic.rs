@@ -188,19 +188,19 @@ impl Ring {
         Ok(Ring { batches, batch, count, writes: facts.writes.max_bytes() > 0 || facts.changes_length })
     }
 
-    /// Whether some were lost with a device.
+    /// Whether batches were lost with a failed device.
     pub fn is_broken(&self) -> bool {
         self.batches.len() != self.count
     }
 
-    /// Makes packets that a filter has written what they were.
+    /// Restores the packets that a filter has written.
     pub fn restore(&mut self, pool: &Pool) {
         if !self.writes {
             return;
         }
         for (first, batch) in &mut self.batches {
             let original = batch.original().to_vec();
-            // Where packets lay once they may lie again.
+            // The original offsets and lengths are valid, because each packet kept its room.
             batch.resize(original).expect("packets have the room that they came with");
             for index in 0..batch.len() {
                 batch.packet_mut(index).copy_from_slice(pool.packet(*first + index));
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_are_as_long_as_they_are_said_to_be() {
+    fn packet_lengths_match_their_names() {
         for bytes in [64, 512, 1500] {
             let pool = Pool::new(Packets::Bytes(bytes), 500);
             assert!((0..500).all(|i| pool.packet(i).len() == bytes as usize));

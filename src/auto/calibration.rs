@@ -21,7 +21,6 @@ const CACHE_DIRECTORY: &str = "auto";
 
 /// Identifies a calibration: describes the machine, drivers, filter and load options it is valid
 /// for.
-/// for.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct CalibrationKey(String);
 

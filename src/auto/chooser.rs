@@ -331,7 +331,7 @@ mod tests {
         }
     }
 
-    /// As when the traffic changes at this moment.
+    /// Tests a change of traffic in the middle of a trial.
     #[test]
     fn an_unfinished_trial_does_not_block_other_sizes() {
         let mut chooser = Chooser::new(costs(&[(300.0, 4.0), (300.0, 5.0)]), vec![true; 2]);

@@ -240,7 +240,7 @@ impl AutoSession {
         }
     }
 
-    /// Whether the last decision applies to this batch, so that nothing else need be looked at.
+    /// Whether the last decision applies to this batch, so that no other state need be read.
     fn matches_repeated(&self, batch: &Batch) -> bool {
         let RepeatedChoice { packets, class, device, left } = self.repeated;
         left > 0

@@ -39,7 +39,7 @@ impl SimulatedClock {
 /// What a fake device does with packets.
 #[derive(Clone, Copy, PartialEq)]
 enum FilterBehavior {
-    /// Filters packets like the reference interpreter.
+    /// Filters like the reference interpreter.
     Reference,
     /// Passes all packets unfiltered, which is fast for any number.
     PassAll,

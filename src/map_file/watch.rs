@@ -327,7 +327,7 @@ mod tests {
         let time = path.metadata().unwrap().modified().unwrap();
         let mut file = file(&path);
         assert_eq!(keys(file.read_if_changed()), Some(Ok(vec![1, 2])));
-        // Until only the times recorded in the stamp can tell.
+        // Wait until only the recorded change time can show a difference.
         while file.stamp().unwrap().is_recent() {
             thread::sleep(POLL_INTERVAL);
         }

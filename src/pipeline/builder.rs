@@ -51,7 +51,7 @@ impl Pipeline {
     }
 
     /// Writes packets with the verdict PASS to a capture; `-` is standard output. The name's ending
-    /// tells pcap from pcapng.
+    /// selects pcap or pcapng.
     pub fn with_pass(self, path: impl Into<PathBuf>) -> Pipeline {
         Pipeline { pass: Some(path.into()), ..self }
     }

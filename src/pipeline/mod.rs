@@ -42,7 +42,7 @@ const QUEUE_DEPTH: usize = 2;
 /// How often a driver that waits for the reader checks whether it is to stop.
 const STOP_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// What an [`Observer`] is told while packets flow.
+/// Notification to an [`Observer`] while packets flow.
 #[derive(Debug)]
 pub enum Event<'a> {
     /// A problem in the source that does not end the run.

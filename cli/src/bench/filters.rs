@@ -56,7 +56,8 @@ pub struct FilterArgs {
 struct LoadedFilter {
     name: String,
     program: Program,
-    /// By the parameter's place in the arguments: the error if the filter lacks it.
+    /// For each `--set`, in the order of the arguments: the error if the filter lacks that
+    /// parameter.
     parameters: Vec<Result<(), Box<Diagnostics>>>,
 }
 
@@ -72,8 +73,8 @@ impl FilterArgs {
         self.filter.is_empty() && self.expr.is_empty()
     }
 
-    /// Returns the files that filters and maps are read from, with a description of each. A name
-    /// that is no file's may be among them.
+    /// Returns the files that filters and maps are read from, with a description of each. Names of
+    /// stock filters may be among them.
     pub fn files(&self) -> impl Iterator<Item = (PathBuf, &'static str)> {
         let of_filter = |name: &OsString| Some(filter::FilterArgs::from_name(name).ok()?.file()?.to_owned());
         let filters = self.filter.iter().filter_map(of_filter).map(|file| (file, "a filter to measure"));
@@ -166,9 +167,9 @@ impl FilterArgs {
         }
     }
 
-    /// Gives the program's maps the initial entries that the arguments name for them. A session of
-    /// the interpreter is filled once; every session begins with its contents. The filter is named
-    /// with the settings that apply to it, so that comparisons tell other settings apart.
+    /// Gives the program's maps the initial entries that the arguments name for them: fills a
+    /// session of the interpreter once and copies its contents. The filter's name includes the
+    /// settings that apply to it, so that comparisons distinguish runs with other settings.
     fn with_initial_maps(&self, loaded: LoadedFilter) -> Result<Filter, Failure> {
         let set = self.set.iter().zip(&loaded.parameters).filter(|(_, has)| has.is_ok());
         let set = set.map(|((name, value), _)| format!(" --set {name}={value}"));
@@ -207,8 +208,8 @@ impl FilterArgs {
     }
 }
 
-/// Returns the parameter that the filter lacks, if that is what the error says. The front ends have
-/// these two messages for it.
+/// Returns the parameter that the filter lacks, if the error is about a missing parameter. The
+/// front ends have these two messages for it.
 fn unknown_parameter(error: &Diagnostic) -> Option<&str> {
     let name = error.parameter.as_deref()?;
     let is_unknown = ["the filter has no parameter", "the object has no variable"];

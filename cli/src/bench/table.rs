@@ -99,7 +99,7 @@ fn format_workload(table: &xdp_on_gpu::Table) -> String {
     let numbers: Vec<_> = (2..2 + table.columns.len()).collect();
     let mut text = format!("\nXDP-on-GPU: {}\n{}", table.title, out::table(rows, &numbers));
     let cells = table.rows.iter().flat_map(|row| row.cells.iter().map(move |cell| (row, cell)));
-    let mut said = Vec::new();
+    let mut printed = Vec::new();
     for (row, cell) in cells {
         let line = match cell {
             xdp_on_gpu::Cell::Wrong { reason } => format!("  WRONG: {}: {reason}\n", row.side),
@@ -107,9 +107,9 @@ fn format_workload(table: &xdp_on_gpu::Table) -> String {
             _ => continue,
         };
         // Columns often share a reason.
-        if !said.contains(&line) {
+        if !printed.contains(&line) {
             text += &line;
-            said.push(line);
+            printed.push(line);
         }
     }
     text

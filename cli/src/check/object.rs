@@ -295,8 +295,8 @@ fn unused<'s>(report: &'s ObjectReport, program: &Program) -> impl Iterator<Item
     report.maps.iter().filter(move |it| !used.contains(&it.definition.name))
 }
 
-/// Rows of the table of facts for what an object has besides its only program; empty if it has
-/// nothing else.
+/// Rows of the table of facts for an object's unused maps and programs of other hooks; empty if it
+/// has neither.
 pub fn besides(report: &ObjectReport, program: &Program) -> Vec<(&'static str, String)> {
     let unused = unused(report, program).map(|it| map_of(&it.definition, &it.typed, it.refused.as_deref()));
     let mut rows: Vec<_> = std::iter::once("unused maps").chain(std::iter::repeat("")).zip(unused).collect();
@@ -340,23 +340,23 @@ pub fn json(report: &ObjectReport, failed: impl Fn(&Diagnostics) -> Vec<Value>) 
 }
 
 fn map_json(map: &MapReport) -> Value {
-    let mut told = definition(&map.definition, &map.typed);
-    told["refused"] = json!(map.refused);
-    told
+    let mut description = definition(&map.definition, &map.typed);
+    description["refused"] = json!(map.refused);
+    description
 }
 
 fn definition(map: &MapDefinition, typed: &TypeInfo) -> Value {
     let MapDefinition { name, ty: MapType(number), max_entries, flags, .. } = map;
-    let mut told = of_types(typed);
+    let mut description = of_types(typed);
     for (key, value) in [
         ("name", json!(name)),
         ("type_number", json!(number)),
         ("max_entries", json!(max_entries)),
         ("flags", json!(flags)),
     ] {
-        told[key] = value;
+        description[key] = value;
     }
-    told
+    description
 }
 
 /// C types of a map's keys and values, as JSON.

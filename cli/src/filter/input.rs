@@ -1,4 +1,4 @@
-//! What the words that name a filter mean: a file, a stock filter, or a tcpdump expression.
+//! Resolves the words that name a filter: a file, a stock filter, or a tcpdump expression.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -29,8 +29,8 @@ pub struct Expression {
     pub is_bare: bool,
 }
 
-/// Protocols and properties that are a whole expression by themselves, or with an index or a
-/// comparison behind (pcap-filter(7)). Any other single word would be a host's name.
+/// Protocols and properties that are a whole expression by themselves, or if an index or a
+/// comparison follows (pcap-filter(7)). libpcap takes any other single word as a host name.
 const PRIMITIVES: [&str; 32] = [
     "aarp",
     "ah",
@@ -67,8 +67,8 @@ const PRIMITIVES: [&str; 32] = [
 ];
 
 impl Input {
-    /// Finds out what a filter's name is: a file if there is one or its ending is a filter's, else
-    /// a stock filter. The error says what is wrong, and which name may be meant.
+    /// Resolves a filter's name: a file if one exists or the name has a filter's extension, else a
+    /// stock filter. The error names the most similar stock filter.
     pub fn from_name(name: &OsStr, language: Option<Language>) -> Result<Input, String> {
         if let Some(input) = Input::known(name, language)? {
             return Ok(input);
@@ -81,8 +81,8 @@ impl Input {
         }
     }
 
-    /// Finds out what the words of a command line are. What is neither a file nor a stock filter is
-    /// a tcpdump expression if it can be one.
+    /// Resolves the words of a command line. Words that name neither a file nor a stock filter are
+    /// a tcpdump expression if they can be one.
     pub fn from_words(words: &[OsString], language: Option<Language>) -> Result<Input, String> {
         let [name, more @ ..] = words else { return Ok(Input::File(PathBuf::new())) };
         let text = words.iter().map(|word| word.to_str()).collect::<Option<Vec<_>>>().map(|words| words.join(" "));
@@ -106,8 +106,8 @@ impl Input {
         }
     }
 
-    /// A stock filter by its name, whatever files there are. The error says which languages it is
-    /// written in.
+    /// Looks up a stock filter by name, even if a file of that name exists. The error lists the
+    /// languages that it is written in.
     pub fn of_stock(name: &str, language: Option<Language>) -> Result<Option<Input>, String> {
         let Some(stock) = stock::find(name) else { return Ok(None) };
         match language {
@@ -147,8 +147,8 @@ fn is_expression(text: &str) -> bool {
     !text.contains(char::is_control) && (text.trim().contains(' ') || (PRIMITIVES.contains(&word) && !is_name))
 }
 
-/// The error for a name that is no stock filter's, with the nearest one. `also` says what else
-/// there is none of.
+/// Returns the error for an unknown stock filter, with the most similar name. `also` is appended to
+/// the sentence.
 pub fn unknown(name: &str, also: Option<&str>) -> String {
     let near = nearest(name, stock::filters().map(|filter| filter.name));
     let hint = near.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
@@ -156,7 +156,7 @@ pub fn unknown(name: &str, also: Option<&str>) -> String {
     format!("there is no stock filter `{name}` (`portcullis filters` lists them){also}{hint}")
 }
 
-/// Takes a filter's name, and lets shells complete the names of stock filters.
+/// Parser of a filter's name; shells complete the names of stock filters.
 #[derive(Debug, Clone, Copy)]
 pub struct NameParser;
 
@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn expressions_are_told_from_names() {
+    fn expressions_are_distinguished_from_names() {
         for text in
             ["udp port 53", "tcp", "!arp", "not arp", "(ip6 or arp)", "ip[8]&0xff=0xc0", "len>100", "tcp[13]!=0"]
         {

@@ -42,24 +42,23 @@ pub struct FilterArgs {
     fuel: u32,
 }
 
-/// The arguments as clap reads them; [`FilterArgs`] knows what they mean.
+/// The arguments as clap parses them, before [`FilterArgs`] resolves them.
 #[derive(Debug, clap::Args)]
 #[group(skip)]
-struct Words {
+struct RawFilterArgs {
     /// Filter: a stock filter (`portcullis filters`), a file, or a tcpdump expression
     ///
     /// Files are .wgsl, .cl (OpenCL C), .bpf (`tcpdump -ddd`) or .o (XDP); if an object has several
-    /// XDP programs, name one: FILE.o:PROGRAM. `-` reads standard input. Words that are no file and
-    /// no stock filter are an expression, as with `--expr`.
+    /// XDP programs, name one: FILE.o:PROGRAM. `-` reads standard input. Words that name neither a
+    /// file nor a stock filter are an expression, as with `--expr`.
     #[arg(required_unless_present = "expr", value_parser = NameParser, hide_possible_values = true, help_heading = "Filter")]
     filter: Vec<OsString>,
     /// Filter with a tcpdump expression: matches PASS, the rest is dropped
     #[arg(long, value_name = "EXPRESSION", allow_hyphen_values = true, conflicts_with_all = ["filter", "language", "set"], help_heading = "Filter")]
     expr: Option<String>,
-    /// Language of the filter, if its name does not tell
+    /// Language of the filter, if its name does not imply it
     ///
-    /// The default is WGSL for standard input and for stock filters, which are there in OpenCL C,
-    /// too.
+    /// The default is WGSL for standard input and for stock filters, which exist in OpenCL C, too.
     #[arg(long, value_enum, value_name = "LANGUAGE", help_heading = "Filter", hide_short_help = true)]
     language: Option<Language>,
     /// Set a filter parameter
@@ -77,17 +76,17 @@ struct Words {
 
 impl Args for FilterArgs {
     fn augment_args(command: clap::Command) -> clap::Command {
-        Words::augment_args(command)
+        RawFilterArgs::augment_args(command)
     }
 
     fn augment_args_for_update(command: clap::Command) -> clap::Command {
-        Words::augment_args_for_update(command)
+        RawFilterArgs::augment_args_for_update(command)
     }
 }
 
 impl FromArgMatches for FilterArgs {
     fn from_arg_matches(matches: &ArgMatches) -> Result<FilterArgs, clap::Error> {
-        let Words { filter, expr, language, set, fuel } = Words::from_arg_matches(matches)?;
+        let RawFilterArgs { filter, expr, language, set, fuel } = RawFilterArgs::from_arg_matches(matches)?;
         let usage = |what: String| {
             // clap would show the usage of `portcullis` alone.
             let command = std::env::args_os().nth(1).unwrap_or_default();
@@ -161,13 +160,12 @@ impl FilterArgs {
         }
     }
 
-    /// The file that the filter is read from, without the program's name behind it; `-` is standard
-    /// input.
+    /// The file that the filter is read from, without a program's name; `-` is standard input.
     pub fn file(&self) -> Option<&Path> {
         self.path().map(|path| self.object().map_or(path, |(file, _)| file))
     }
 
-    /// The object's file and the program named behind it, if the filter is an object.
+    /// The object's file and the program named after the colon, if the filter is an object.
     fn object(&self) -> Option<(&Path, Option<&str>)> {
         object(self.path()?, self.language)
     }
@@ -420,7 +418,7 @@ impl Includes for Folder<'_> {
     fn read(&mut self, path: &Path) -> Result<Vec<u8>, String> {
         let folder = if self.0.as_os_str().is_empty() { Path::new(".") } else { self.0 };
         let path = folder.join(path);
-        // Opening a pipe could wait for ever.
+        // Opening a pipe could block forever.
         let is_file = path.metadata().map_err(|error| reason(&error))?.is_file();
         if !is_file {
             return Err("this is no file".into());
@@ -443,7 +441,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn programs_of_objects_are_named_behind_a_colon() {
+    fn programs_of_objects_are_named_after_a_colon() {
         let in_language = |path: &'static str, language| {
             object(Path::new(path), language).map(|(file, program)| (file.to_str().unwrap(), program))
         };
@@ -454,7 +452,7 @@ mod tests {
         assert_eq!(of("b.wgsl"), None);
         assert_eq!(of("b.wgsl:drop"), None);
         assert_eq!(of("-:drop"), None);
-        // Where the language is told, it is for no ending to say.
+        // With an explicit language the extension does not matter.
         let xdp = |path| in_language(path, Some(Language::Xdp));
         assert_eq!(xdp("a/b"), Some(("a/b", None)));
         assert_eq!(xdp("a/b:drop"), Some(("a/b", Some("drop"))));

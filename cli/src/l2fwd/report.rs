@@ -16,7 +16,7 @@ use crate::run::live::report::Balance;
 
 /// Bytes that a packet has on the wire but not in memory: frame check sequence (4, IEEE 802.3), and
 /// preamble, start of frame and inter-frame gap (20, RFC 2544 appendix B).
-const WIRE_OVERCOLUMNS: u64 = 24;
+const WIRE_OVERHEAD: u64 = 24;
 
 /// Results of all modes.
 #[derive(Debug, Serialize)]
@@ -125,7 +125,7 @@ pub struct Measurements {
     pub is_warm: bool,
     /// Packets received, the warm-up included.
     pub taken: u64,
-    /// Throughputput, if measured.
+    /// Throughput, if measured.
     pub through: Option<Throughput>,
     /// Counts and latencies.
     #[serde(flatten)]
@@ -142,7 +142,7 @@ pub struct Throughput {
     mpps: f64,
     /// Rate in 10⁹ bits a second, from the Ethernet header to the end of the payload.
     gbps: f64,
-    /// Throughputput in Gb/s including preamble, frame check sequence and inter-frame gap.
+    /// Throughput in Gb/s including preamble, frame check sequence and inter-frame gap.
     gbps_wire: f64,
 }
 
@@ -156,7 +156,7 @@ impl Throughput {
             bytes,
             mpps: packets as f64 / elapsed.as_secs_f64() / 1e6,
             gbps: gigabits(bytes),
-            gbps_wire: gigabits(bytes + packets * WIRE_OVERCOLUMNS),
+            gbps_wire: gigabits(bytes + packets * WIRE_OVERHEAD),
         }
     }
 }

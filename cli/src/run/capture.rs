@@ -31,8 +31,8 @@ pub fn run(args: &Args, read: &Path) -> Result<(), Failure> {
     let device = chosen.device.clone();
     args.maps.check(&program, device.info())?;
     let options = LoadOptions::default()
-        // Unless the user asked for this GPU, leave it those batches at which the CPU is not
-        // better.
+        // Unless the user requested this GPU, it gets only the batches that the CPU does not filter
+        // faster.
         .with_elephant_flow_device(chosen.elephant_flow_device())
         .with_threads(args.threads.and_then(|n| NonZeroUsize::new(n.into())))
         .with_dispatch(args.dispatch)
@@ -52,8 +52,8 @@ pub fn run(args: &Args, read: &Path) -> Result<(), Failure> {
     let opened = begun.elapsed();
     places::check(args)?;
     maps.open_outputs(&interrupt.stop)?;
-    // From here on there are output files to finish on an interrupt. The wait for a first packet
-    // before left none.
+    // From here on an interrupt has output files to finish. While the source waited for its first
+    // packet there were none.
     interrupt.listen();
     let outputs = open_outputs(args, &program, &*source)?;
     // Opening an output waits too, if it is a pipe without a reader.
@@ -230,8 +230,8 @@ impl Observer for RunObserver<'_> {
     }
 
     fn on_batch_boundary(&mut self, session: &mut dyn Session, packets: usize) -> Result<(), DeviceError> {
-        for told in self.maps.follow(session, packets)? {
-            self.progress.above(|| match &told {
+        for notice in self.maps.follow(session, packets)? {
+            self.progress.above(|| match &notice {
                 MapNotice::Warning(warning) => out::warn(warning),
                 MapNotice::Note(note) => out::note(note),
             });

@@ -105,13 +105,13 @@ impl Log {
             return;
         }
         let written = self.line(event);
-        let there = self.out.get_ref().bytes;
-        while self.ends.front().is_some_and(|end| *end <= there) {
+        let written_bytes = self.out.get_ref().bytes;
+        while self.ends.front().is_some_and(|end| *end <= written_bytes) {
             self.ends.pop_front();
         }
         // A line that failed halfway never ends in the file.
-        self.ends.push_back(if written.is_ok() { there + self.out.buffer().len() as u64 } else { u64::MAX });
-        self.note(written);
+        self.ends.push_back(if written.is_ok() { written_bytes + self.out.buffer().len() as u64 } else { u64::MAX });
+        self.record_result(written);
     }
 
     fn line(&mut self, Event { ring, time, payload }: Event<'_>) -> io::Result<()> {
@@ -132,14 +132,15 @@ impl Log {
     fn flush(&mut self) {
         if self.failed.is_none() {
             let written = self.out.flush();
-            self.note(written);
+            self.record_result(written);
         }
     }
 
-    fn note(&mut self, written: io::Result<()>) {
+    /// Counts the lines that are lost and stops the run if a write failed.
+    fn record_result(&mut self, written: io::Result<()>) {
         if let Err(error) = written {
-            let there = self.out.get_ref().bytes;
-            self.unwritten += self.ends.drain(..).filter(|end| *end > there).count() as u64;
+            let written_bytes = self.out.get_ref().bytes;
+            self.unwritten += self.ends.drain(..).filter(|end| *end > written_bytes).count() as u64;
             self.failed = Some(error);
             self.stop.cancel();
         }

@@ -1,4 +1,4 @@
-//! Ctrl-C: the first one ends the run in order, the second one at once.
+//! Ctrl-C: the first one ends the run in order, the second one immediately.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -50,7 +50,7 @@ impl Interrupt {
         move || {
             if count.fetch_add(1, Ordering::Relaxed) > 0 {
                 #[cfg(all(target_os = "linux", feature = "live"))]
-                out::live::leave();
+                out::live::clear_table();
                 std::process::exit(INTERRUPTED.into());
             }
             stop.cancel();
@@ -60,7 +60,7 @@ impl Interrupt {
                 std::thread::sleep(ANNOUNCE_DELAY);
                 if !begun.load(Ordering::Relaxed) {
                     #[cfg(all(target_os = "linux", feature = "live"))]
-                    out::live::leave();
+                    out::live::clear_table();
                     std::process::exit(INTERRUPTED.into());
                 }
                 if !ended.load(Ordering::Relaxed) {

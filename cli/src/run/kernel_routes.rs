@@ -61,8 +61,8 @@ impl KernelRoutes {
         Ok(Some(routes))
     }
 
-    /// Updates the maps if routes have changed. To be called between two batches. If the update
-    /// fails, the maps stay as they are; the message says so.
+    /// Updates the maps if routes have changed. Must be called between two batches. If the update
+    /// fails, the maps stay as they are, and the returned notice says so.
     pub fn boundary(&mut self, session: &mut dyn Session) -> Result<Option<MapNotice>, DeviceError> {
         let last = match self.watch.take() {
             None => return Ok(None),

@@ -308,18 +308,19 @@ impl Maps {
     /// or routes, and reads events so that the next batch, of `coming` packets, has room for its
     /// own. Returns messages for the user.
     pub fn follow(&mut self, session: &mut dyn Session, coming: usize) -> Result<Vec<MapNotice>, DeviceError> {
-        let mut told = Vec::new();
+        let mut notices = Vec::new();
         self.events.boundary(session, coming)?;
         if let Some(Err(error)) = self.state.as_mut().map(|state| state.save_if_due(&self.program, session)) {
-            told.push(MapNotice::Warning(format!("{error}; the file is unchanged, and will be written again later")));
+            notices
+                .push(MapNotice::Warning(format!("{error}; the file is unchanged, and will be written again later")));
         }
         for follower in &mut self.followers {
-            told.extend(follower.boundary(session)?);
+            notices.extend(follower.boundary(session)?);
         }
         if let Some(routes) = &mut self.routes {
-            told.extend(routes.boundary(session)?);
+            notices.extend(routes.boundary(session)?);
         }
-        Ok(told)
+        Ok(notices)
     }
 
     /// Whether maps are written after the run.

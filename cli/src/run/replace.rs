@@ -1,8 +1,8 @@
 //! Atomic replacement of files: the content is written to a temporary file in the same folder,
 //! which is then renamed.
 //!
-//! The process that writes a temporary file holds a lock on it. One that a killed process left
-//! behind is not locked, and the next process that writes to the folder removes it.
+//! The process that writes a temporary file holds a lock on it. A file left by a killed process is
+//! not locked, and the next process that writes to the folder removes it.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, BufWriter, ErrorKind, Write};
@@ -131,12 +131,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_there_as_a_whole_or_as_it_was() {
+    fn a_file_is_replaced_as_a_whole_or_not_at_all() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.csv");
         let names = || fs::read_dir(dir.path()).unwrap().map(|it| it.unwrap().file_name()).collect::<Vec<_>>();
         let file = Replacement::new(path.to_str().unwrap()).unwrap();
-        assert!(names().is_empty(), "nothing is there before it is written");
+        assert!(names().is_empty(), "no file exists before it is written");
         file.write(|out| out.write_all(b"old")).unwrap();
         let failed = file.write(|out| {
             out.write_all(&[b'x'; 100_000])?;
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_program_left_is_cleared_away() {
+    fn temporary_files_of_killed_processes_are_removed() {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name);
         let ours = [".portcullis-1-0.tmp", ".portcullis-4000000-17.tmp"];
@@ -161,7 +161,7 @@ mod tests {
         another.lock().unwrap();
         Replacement::new(path("a.csv").to_str().unwrap()).unwrap();
         assert!(ours.iter().all(|name| !path(name).exists()));
-        assert!(others.iter().all(|name| path(name).exists()), "somebody's, or of a program that runs");
+        assert!(others.iter().all(|name| path(name).exists()), "files of others, or of a running process");
         drop(another);
         Replacement::new(path("a.csv").to_str().unwrap()).unwrap();
         assert!(!path(others[3]).exists());
@@ -169,7 +169,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn links_and_permissions_stay() {
+    fn links_and_permissions_are_preserved() {
         use std::os::unix::fs::{PermissionsExt, symlink};
         let dir = tempfile::tempdir().unwrap();
         let (path, link) = (dir.path().join("a.csv"), dir.path().join("link.csv"));

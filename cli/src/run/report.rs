@@ -208,7 +208,7 @@ mod tests {
 
     /// Without the mark, a reader would wonder why stages take longer than the run.
     #[test]
-    fn stages_that_overlap_say_so() {
+    fn overlapping_stages_are_marked() {
         let device = DeviceInfo {
             id: "cpu".into(),
             name: "CPU".into(),

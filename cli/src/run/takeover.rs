@@ -23,12 +23,12 @@ pub struct PreparedReload {
     watched: Vec<(Follower, ParsedRows)>,
     /// Pairs of equal maps: their numbers in the old and in the new filter.
     carried: Vec<(usize, usize)>,
-    told: ReloadReport,
+    report: ReloadReport,
 }
 
 impl PreparedReload {
-    /// Refuses what these arguments would have refused at the start of a run. `--map` and
-    /// `--from-pin` apply to the start only.
+    /// Applies the checks of [`MapArgs::check`] to the new filter. `--map` and `--from-pin` apply
+    /// to the start of a run only.
     pub fn new(
         args: &MapArgs,
         old: &Program,
@@ -43,17 +43,17 @@ impl PreparedReload {
             return Err(Failure::Wrong(format!("{name}: {what}")));
         }
         let watched = watched(args, &program)?;
-        let mut told = ReloadReport { filter: name, ..ReloadReport::default() };
+        let mut report = ReloadReport { filter: name, ..ReloadReport::default() };
         let mut carried = Vec::new();
         for (to, map) in program.maps().iter().enumerate().filter(|(_, map)| map.is_persistent()) {
             let from = old.maps().iter().position(|before| is_same(before, map));
-            if from.is_some() { &mut told.carried } else { &mut told.empty }.push(map.name.clone());
+            if from.is_some() { &mut report.carried } else { &mut report.empty }.push(map.name.clone());
             carried.extend(from.map(|from| (from, to)));
         }
         let lasting = (0..old.maps().len()).filter(|&number| old.maps()[number].is_persistent());
         let gone = lasting.filter(|number| carried.iter().all(|(from, _)| from != number));
-        told.gone.extend(gone.map(|number| old.maps()[number].name.clone()));
-        Ok(PreparedReload { program, watched, carried, told })
+        report.gone.extend(gone.map(|number| old.maps()[number].name.clone()));
+        Ok(PreparedReload { program, watched, carried, report })
     }
 }
 
@@ -64,18 +64,18 @@ fn is_same(a: &Declaration, b: &Declaration) -> bool {
 
 impl Maps {
     /// Transfers the old session's maps to the new filter's session, and continues to follow files
-    /// there. To be called between two batches, with none in flight. Returns what was done, or why
-    /// nothing was.
+    /// there. Must be called between two batches, with none in flight. Returns a report, or the
+    /// reason why nothing was transferred.
     ///
     /// # Errors
-    /// The old session's.
+    /// Errors of the old session.
     pub fn take_over(
         &mut self,
         next: PreparedReload,
         old: &mut dyn Session,
         new: &mut dyn Session,
     ) -> Result<Result<ReloadReport, Failure>, DeviceError> {
-        let PreparedReload { program, watched, carried, told } = next;
+        let PreparedReload { program, watched, carried, report } = next;
         for (from, to) in carried {
             let words = old.map_words(from)?;
             let maps = (&self.program.maps()[from], &program.maps()[to]);
@@ -87,7 +87,7 @@ impl Maps {
         self.traps.take_over(&program, old, new)?;
         let mut followers = Vec::new();
         for (mut follower, rows) in watched {
-            if told.carried.iter().any(|name| follower.follows(name)) {
+            if report.carried.iter().any(|name| follower.follows(name)) {
                 follower.inherit(&self.followers);
             }
             if let Err(failure) = follower.begin(rows, new) {
@@ -103,7 +103,7 @@ impl Maps {
         self.followers = followers;
         self.routes = routes;
         self.program = program;
-        Ok(Ok(told))
+        Ok(Ok(report))
     }
 }
 

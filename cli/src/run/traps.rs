@@ -147,7 +147,7 @@ impl Traps {
     /// filters that are no XDP programs.
     ///
     /// # Errors
-    /// An error of the session.
+    /// Errors of the session.
     pub fn read(&self, session: &mut dyn Session) -> Result<Vec<Trapped>, DeviceError> {
         let mut all = self.before.clone();
         let Some(object) = portcullis::frontend::xdp::ObjectInfo::of(&self.program).filter(|_| self.map.is_some())
@@ -262,8 +262,8 @@ pub fn lines(all: &[Trapped], out_of_fuel: Option<OutOfFuel>, most: usize) -> St
     shown(all, most) + &out_of_fuel.map_or_else(String::new, OutOfFuel::line)
 }
 
-/// Formats at most `most` places, one on a line: those with the most packets, and how many there
-/// are besides.
+/// Formats at most `most` places, one on a line: those with the most packets, and the number of the
+/// others.
 fn shown(all: &[Trapped], most: usize) -> String {
     let line = |it: &Trapped| format!("{} aborted at {}\n", out::grouped(it.count), it.place.text());
     if all.len() <= most {

@@ -41,8 +41,8 @@ impl Follower {
         self.map.name == map
     }
 
-    /// Continues where the follower of the same map left off whose entries were carried over:
-    /// values that filters have changed stay.
+    /// Takes over the state of the old filter's follower of the same map, so that values that
+    /// filters have changed are kept.
     #[cfg(all(target_os = "linux", feature = "live"))]
     pub fn inherit(&mut self, others: &[Follower]) {
         if let Some(before) = others.iter().find(|other| other.follows(&self.map.name)) {
@@ -50,8 +50,8 @@ impl Follower {
         }
     }
 
-    /// Updates the map if the file has changed. To be called between two batches. If that fails,
-    /// the map stays as it is; messages tell the first failure and the recovery.
+    /// Updates the map if the file has changed. Must be called between two batches. If that fails,
+    /// the map stays as it is; notices report the first failure and the recovery.
     pub fn boundary(&mut self, session: &mut dyn Session) -> Result<Option<MapNotice>, DeviceError> {
         let mut last = None;
         while let Some(change) = self.watch.take_change() {

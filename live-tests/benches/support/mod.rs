@@ -20,7 +20,7 @@ use portcullis::pipeline::Event;
 use portcullis::pipeline::live::{LaneStats, LiveLane, LiveOptions, run_live};
 use portcullis::program::{Program, ProgramOptions};
 
-/// Set by Ctrl-C or a closed output: end the run.
+/// Set by Ctrl-C or a closed output, to end the run.
 static STOPPED: AtomicBool = AtomicBool::new(false);
 
 /// Prepares a run; returns false if nothing is to be measured (`--test`). From now on Ctrl-C ends

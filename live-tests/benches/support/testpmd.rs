@@ -32,7 +32,7 @@ impl Testpmd {
     /// Starts testpmd with a virtual device that it creates, and bursts of `burst` packets.
     ///
     /// # Errors
-    /// As [`Testpmd::start`].
+    /// See [`Testpmd::start`].
     pub fn at(mut stdbuf: Command, port: &str, forward: &str, burst: u16) -> Result<Testpmd, String> {
         let prefix = format!("portcullis-{}", std::process::id());
         stdbuf

@@ -54,15 +54,15 @@ impl From<&str> for Cell {
 
 /// Renders a table whose first column names its rows.
 pub fn table(caption: &str, columns: &[Column], rows: &[Vec<Cell>]) -> Markup {
-    laid(caption, columns, rows, false)
+    render_table(caption, columns, rows, false)
 }
 
 /// Renders a table of sentences; narrow screens stack the cells of a row.
 pub fn stacked(caption: &str, columns: &[Column], rows: &[Vec<Cell>]) -> Markup {
-    laid(caption, columns, rows, true)
+    render_table(caption, columns, rows, true)
 }
 
-fn laid(caption: &str, columns: &[Column], rows: &[Vec<Cell>], stacked: bool) -> Markup {
+fn render_table(caption: &str, columns: &[Column], rows: &[Vec<Cell>], stacked: bool) -> Markup {
     let label = |place: usize| columns.get(place).filter(|_| stacked).map(|column| column.name);
     let class = |place: usize| columns.get(place).and_then(|column| column.class);
     html! {
@@ -71,7 +71,7 @@ fn laid(caption: &str, columns: &[Column], rows: &[Vec<Cell>], stacked: bool) ->
                 caption { (caption) }
                 thead { tr { @for column in columns { th class=[column.class] scope="col" { (column.name) } } } }
                 tbody { @for row in rows { tr {
-                    @for (place, cell) in placed(row) {
+                    @for (place, cell) in with_columns(row) {
                         @match cell {
                             Cell::Text(text) if place == 0 => th scope="row" { (text) },
                             Cell::Text(text) => td class=[class(place)] data-label=[label(place)] { (text) },
@@ -88,7 +88,7 @@ fn laid(caption: &str, columns: &[Column], rows: &[Vec<Cell>], stacked: bool) ->
 }
 
 /// Pairs cells with the columns in which they start.
-fn placed(row: &[Cell]) -> impl Iterator<Item = (usize, &Cell)> {
+fn with_columns(row: &[Cell]) -> impl Iterator<Item = (usize, &Cell)> {
     row.iter().scan(0, |next, cell| {
         let place = *next;
         *next += if let Cell::Over(columns, _) = cell { *columns } else { 1 };

@@ -52,17 +52,17 @@ pub fn picture(
 }
 
 /// Returns a text style.
-pub fn letters(size: f64, colour: Colour, h: HPos, v: VPos) -> TextStyle<'static> {
+pub fn text_style(size: f64, colour: Colour, h: HPos, v: VPos) -> TextStyle<'static> {
     let size = f64::from(px(size)) * LETTERS;
     let font = ("sans-serif", size).into_font();
     TextStyle { font, color: colour.rgb().to_backend_color(), pos: Pos::new(h, v) }
 }
 
 /// Sets the style of axes and grid.
-pub fn looks<'m, 'a, 'b, X: Ranged, Y: Ranged, DB: DrawingBackend>(
+pub fn style_axes<'m, 'a, 'b, X: Ranged, Y: Ranged, DB: DrawingBackend>(
     mesh: &'m mut MeshStyle<'a, 'b, X, Y, DB>,
 ) -> &'m mut MeshStyle<'a, 'b, X, Y, DB> {
-    let small = || letters(SMALL, MUTED, HPos::Center, VPos::Center);
+    let small = || text_style(SMALL, MUTED, HPos::Center, VPos::Center);
     mesh.bold_line_style(GRID.rgb().stroke_width(px(1.0) as u32))
         .light_line_style(TRANSPARENT)
         .axis_style(AXIS.rgb().stroke_width(px(1.0) as u32))
@@ -291,12 +291,12 @@ impl Plot<'_> {
             .y_label_area_size(px(labels + 12.0))
             .build_cartesian_2d(self.x.coordinate(), self.y.coordinate())?;
         let mut mesh = chart.configure_mesh();
-        looks(&mut mesh)
+        style_axes(&mut mesh)
             .x_desc(self.x_name)
             .x_label_formatter(&|value| (self.x.format)(*value))
             .y_label_formatter(&|value| (self.y.format)(*value))
             .draw()?;
-        area.draw_text(self.y_name, &letters(SMALL, MUTED, HPos::Left, VPos::Top), (px(2.0), px(3.0)))?;
+        area.draw_text(self.y_name, &text_style(SMALL, MUTED, HPos::Left, VPos::Top), (px(2.0), px(3.0)))?;
         let ceilings = self.ceilings.iter().map(|ceiling| self.ceiling(&mut chart, ceiling));
         let ceilings = ceilings.collect::<Result<Vec<_>, _>>()?;
         // Draw all bands first, so that none covers a line.
@@ -306,7 +306,7 @@ impl Plot<'_> {
         for series in self.series {
             self.line(&mut chart, area, series)?;
         }
-        self.ends(&chart, area)?;
+        self.draw_end_labels(&chart, area)?;
         self.ceiling_names(&chart, area, &ceilings)
     }
 
@@ -367,7 +367,7 @@ impl Plot<'_> {
                 100 * markers + drawn.iter().filter(|line| name.is_crossed_by(**line)).count()
             };
             let Some(name) = places.filter(is_free).min_by_key(covered) else { continue };
-            let style = letters(CEILING_NAME, CEILING, HPos::Left, VPos::Top);
+            let style = text_style(CEILING_NAME, CEILING, HPos::Left, VPos::Top);
             area.draw_text(&ceiling.label, &style, (name.left, name.top))?;
             taken.push(name.grown(px(1.0)));
         }
@@ -421,7 +421,7 @@ impl Plot<'_> {
     }
 
     /// Draws the labels at the ends of lines, moved apart if they are close.
-    fn ends(&self, chart: &Chart<'_, '_>, area: &Area<'_>) -> Result<(), ReportError> {
+    fn draw_end_labels(&self, chart: &Chart<'_, '_>, area: &Area<'_>) -> Result<(), ReportError> {
         let (right, bottom) = chart.backend_coord(&(self.x.range.end, self.y.range.start));
         let (_, top) = chart.backend_coord(&(self.x.range.end, self.y.range.end));
         let ends = self.series.iter().filter(|series| !series.label.is_empty()).filter_map(|series| {
@@ -431,8 +431,8 @@ impl Plot<'_> {
         let mut ends: Vec<_> = ends.collect();
         ends.sort_by_key(|(y, _)| *y);
         let wanted: Vec<_> = ends.iter().map(|(y, _)| *y).collect();
-        for (y, (_, series)) in apart(&wanted, px(12.0), top..bottom).into_iter().zip(&ends) {
-            let style = letters(SMALL, series.slot.colour(), HPos::Left, VPos::Center);
+        for (y, (_, series)) in spread_labels(&wanted, px(12.0), top..bottom).into_iter().zip(&ends) {
+            let style = text_style(SMALL, series.slot.colour(), HPos::Left, VPos::Center);
             area.draw_text(&series.label, &style, (right + px(6.0), y))?;
         }
         Ok(())
@@ -446,7 +446,7 @@ pub fn room<'a>(labels: impl IntoIterator<Item = &'a str>) -> f64 {
 
 /// Moves ascending positions so that they are `distance` apart and, if there is space, inside a
 /// range.
-fn apart(wanted: &[i32], distance: i32, inside: Range<i32>) -> Vec<i32> {
+fn spread_labels(wanted: &[i32], distance: i32, inside: Range<i32>) -> Vec<i32> {
     let mut places: Vec<i32> = Vec::with_capacity(wanted.len());
     for place in wanted {
         let least = places.last().map_or(inside.start, |last| last + distance);
@@ -528,10 +528,10 @@ mod tests {
 
     #[test]
     fn labels_keep_their_distance() {
-        assert_eq!(apart(&[10, 11, 12], 12, 0..100), [10, 22, 34]);
-        assert_eq!(apart(&[90, 95, 99], 12, 0..100), [76, 88, 100]);
-        assert_eq!(apart(&[], 12, 0..100), [0; 0]);
-        let crowded = apart(&[50; 20], 12, 0..100);
+        assert_eq!(spread_labels(&[10, 11, 12], 12, 0..100), [10, 22, 34]);
+        assert_eq!(spread_labels(&[90, 95, 99], 12, 0..100), [76, 88, 100]);
+        assert_eq!(spread_labels(&[], 12, 0..100), [0; 0]);
+        let crowded = spread_labels(&[50; 20], 12, 0..100);
         assert!(crowded.windows(2).all(|w| w[1] - w[0] == 12), "{crowded:?}");
     }
 

@@ -5,7 +5,7 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};
 
 use super::ReportError;
-use super::plot::{Area, Axis, SMALL, Slot, letters, looks, picture, px, text_width};
+use super::plot::{Area, Axis, SMALL, Slot, picture, px, style_axes, text_style, text_width};
 use super::theme::{INK, MUTED, STAGES, SURFACE};
 
 const NAME: f64 = 12.5;
@@ -56,7 +56,7 @@ impl FastestChart<'_> {
             .y_label_area_size(px(names.unwrap_or(2.0)))
             .build_cartesian_2d(self.x.coordinate(), rows..0.0)?;
         let mut mesh = chart.configure_mesh();
-        looks(&mut mesh)
+        style_axes(&mut mesh)
             .disable_y_mesh()
             .disable_y_axis()
             .x_desc("packets in a batch")
@@ -69,10 +69,12 @@ impl FastestChart<'_> {
             let bar = top + if names.is_some() { px((row - thick) / 2.0) } else { px(row - thick - 3.0) };
             match names {
                 Some(_) => {
-                    let style = letters(NAME, INK, HPos::Right, VPos::Center);
+                    let style = text_style(NAME, INK, HPos::Right, VPos::Center);
                     area.draw_text(name, &style, (left - px(10.0), bar + px(thick / 2.0)))?;
                 }
-                None => area.draw_text(name, &letters(NAME, INK, HPos::Left, VPos::Bottom), (left, bar - px(3.0)))?,
+                None => {
+                    area.draw_text(name, &text_style(NAME, INK, HPos::Left, VPos::Bottom), (left, bar - px(3.0)))?
+                }
             }
             for fastest in fastest_ranges {
                 let x = |batch: f64| chart.backend_coord(&(batch, index as f64)).0;
@@ -86,7 +88,7 @@ impl FastestChart<'_> {
                 ))?;
                 if text_width(&fastest.name, SMALL) + 8.0 < f64::from(to - from) / f64::from(px(1.0)) {
                     let ink = if fastest.close { colour } else { SURFACE };
-                    let style = letters(SMALL, ink, HPos::Center, VPos::Center);
+                    let style = text_style(SMALL, ink, HPos::Center, VPos::Center);
                     area.draw_text(&fastest.name, &style, ((from + to) / 2, bar + px(thick / 2.0)))?;
                 }
             }
@@ -139,7 +141,7 @@ impl Stack<'_> {
             .y_label_area_size(px(2.0))
             .build_cartesian_2d(0.0..longest, rows..0.0)?;
         let mut mesh = chart.configure_mesh();
-        looks(&mut mesh)
+        style_axes(&mut mesh)
             .disable_y_mesh()
             .disable_y_axis()
             .x_labels(5)
@@ -149,7 +151,7 @@ impl Stack<'_> {
         for (index, parts) in self.rows.iter().enumerate() {
             let (left, top) = chart.backend_coord(&(0.0, index as f64));
             let (bar, thick) = (top + px(18.0), px(16.0));
-            area.draw_text(&parts.name, &letters(SMALL, INK, HPos::Left, VPos::Bottom), (left, bar - px(1.0)))?;
+            area.draw_text(&parts.name, &text_style(SMALL, INK, HPos::Left, VPos::Bottom), (left, bar - px(1.0)))?;
             let mut sum = 0.0;
             for (part, colour) in parts.parts.iter().zip(STAGES) {
                 if !part.is_finite() || *part <= 0.0 {
@@ -163,7 +165,7 @@ impl Stack<'_> {
                 area.draw(&Rectangle::new([(from, bar), (to - gap, bar + thick)], colour.rgb().filled()))?;
             }
             let end = chart.backend_coord(&(sum, index as f64)).0;
-            let style = letters(SMALL, MUTED, HPos::Left, VPos::Center);
+            let style = text_style(SMALL, MUTED, HPos::Left, VPos::Center);
             area.draw_text(&parts.total, &style, (end + px(5.0), bar + thick / 2))?;
         }
         Ok(())

@@ -51,7 +51,7 @@ pub fn figures_of(packets: &str, mut plots: Vec<Plotted<'_>>) -> Result<Option<M
     let captions: Vec<&str> = plots.iter().map(|(filter, ..)| *filter).collect();
     let draw = |place: usize, width| {
         let (filter, series, ceilings): &Plotted<'_> = &plots[place];
-        let says = spoken(filter, packets, series);
+        let says = describe(filter, packets, series);
         let (x_name, y_name) = ("packets in a batch", "Mpps");
         Plot { size: plot_size(width), says: &says, x: &x, x_name, y: &y, y_name, room, series, ceilings }.draw()
     };
@@ -80,7 +80,7 @@ pub fn section(id: &str, heading: &str, kinds: &[(String, Markup)], key: &Markup
 }
 
 /// Describes a plot in words, for screen readers.
-fn spoken(filter: &str, packets: &str, series: &[Series]) -> String {
+fn describe(filter: &str, packets: &str, series: &[Series]) -> String {
     let mut text = format!("Throughput of {filter} against batch size, {}.", packets_in_words(packets));
     for series in series {
         if let Some(Point { x, y, .. }) = series.points.last() {

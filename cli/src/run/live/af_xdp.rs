@@ -112,7 +112,7 @@ fn announce(run: &AfXdp) {
         let noun = if queues.len() == 1 { "queue" } else { "queues" };
         let (interface, queues, mode) = (&port.interface, queues.join(","), port.mode.name());
         let text = format!("{interface}: {noun} {queues}, {mode} mode, {copying}");
-        if out::live::logs() {
+        if out::live::is_logging() {
             // Structured, for readers of the log.
             tracing::info!(target: "portcullis", %interface, %queues, mode, zero_copy = port.is_zero_copy, "{text}");
         } else {

@@ -160,12 +160,12 @@ pub struct LiveArgs {
     pub log_level: Option<String>,
 }
 
-/// Minimum interval of `--stats`; nobody reads faster.
-const SHORTEST: Duration = Duration::from_millis(100);
+/// Minimum interval of `--stats`; shorter ones would be unreadable.
+const MIN_STATS_INTERVAL: Duration = Duration::from_millis(100);
 
 fn interval(text: &str) -> Result<Duration, String> {
     match duration(text)? {
-        short if short < SHORTEST => Err("expected 100ms or more".into()),
+        short if short < MIN_STATS_INTERVAL => Err("expected 100ms or more".into()),
         interval => Ok(interval),
     }
 }
@@ -226,13 +226,13 @@ mod tests {
     }
 
     #[test]
-    fn nobody_reads_faster() {
-        assert_eq!(interval("100ms"), Ok(SHORTEST));
+    fn stats_intervals_have_a_minimum() {
+        assert_eq!(interval("100ms"), Ok(MIN_STATS_INTERVAL));
         assert!(["0", "99ms", "1"].iter().all(|text| interval(text).is_err()));
     }
 
     #[test]
-    fn numbers_are_what_they_are_numbers_of() {
+    fn arguments_are_parsed_or_rejected() {
         assert_eq!(redirect("3=eth1"), Ok((3, "eth1".into())));
         for text in ["", "3", "=eth1", "3=", "x=eth1", "-1=eth1", "16777216=eth1"] {
             assert!(redirect(text).is_err(), "{text:?}");

@@ -16,7 +16,7 @@ use crate::out;
 use crate::run::Args;
 
 /// Idle time after which captures count as read to the end: DPDK does not report that.
-const OVER: Duration = Duration::from_secs(1);
+const CAPTURE_IDLE_EXIT: Duration = Duration::from_secs(1);
 
 /// Runs the filter on the packets that ports receive.
 pub fn run(args: &Args) -> Result<(), Failure> {
@@ -51,9 +51,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 
 /// Warns about captures that will not be read to their ends.
 pub fn warn_about_truncated_captures(options: &Options) {
-    dpdk::find_damaged_captures(options)
-        .iter()
-        .for_each(|find_damaged_captures| out::warn(&find_damaged_captures.to_string()));
+    dpdk::find_damaged_captures(options).iter().for_each(|capture| out::warn(&capture.to_string()));
 }
 
 /// Maps an error of opening ports to an exit code and message.
@@ -110,7 +108,7 @@ pub fn is_capture(port: &PortSpec) -> bool {
 
 /// Default of `--idle-exit`: a limit only if all ports are captures.
 pub fn default_idle_exit(ports: &[PortSpec]) -> Option<Duration> {
-    ports.iter().all(is_capture).then_some(OVER)
+    ports.iter().all(is_capture).then_some(CAPTURE_IDLE_EXIT)
 }
 
 /// Prints how the ports were set up.

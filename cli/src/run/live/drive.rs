@@ -120,7 +120,7 @@ impl Prepared {
         // An impossible fallback is an error, because the user asked for it and not for the CPU
         // alone.
         if args.live.overload == "cpu" {
-            device = relieved(chosen.device.clone(), &load)?;
+            device = with_cpu_fallback(chosen.device.clone(), &load)?;
             session = device.load(&program, &load)?;
         }
         // Also before the network is changed: map files, and addresses that may be in use. This
@@ -182,7 +182,7 @@ pub fn check_processors(wanted: &[u16]) -> Result<(), Failure> {
 }
 
 /// Wraps a device with the CPU as its fallback.
-fn relieved(device: Arc<dyn Device>, load: &LoadOptions) -> Result<WithFallback, Failure> {
+fn with_cpu_fallback(device: Arc<dyn Device>, load: &LoadOptions) -> Result<WithFallback, Failure> {
     let usage = |what: &str| Err(Failure::Usage(format!("--overload cpu: {what}")));
     if device.info().kind == DeviceKind::Cpu {
         return usage("the CPU already runs the filter and has no fallback; use `drop`");
@@ -193,8 +193,8 @@ fn relieved(device: Arc<dyn Device>, load: &LoadOptions) -> Result<WithFallback,
     Ok(WithFallback::new(device, devices::open("cpu")?))
 }
 
-/// Runs the lanes until the run is stopped; `at_stop` then ends reception. `companion` starts what
-/// accompanies the run, on threads with the capabilities of the lanes.
+/// Runs the lanes until the run is stopped; `at_stop` then ends reception. `companion` starts
+/// helpers such as link monitors, on threads with the capabilities of the lanes.
 pub fn drive<T>(
     args: &Args,
     prepared: Prepared,
@@ -203,7 +203,7 @@ pub fn drive<T>(
     companion: impl FnOnce() -> T + Send,
     at_stop: impl FnOnce() + Send,
 ) -> Result<FinishedRun, Failure> {
-    privileges::give_up(args, admin)?;
+    privileges::drop_capabilities(args, admin)?;
     // Only this thread keeps the capabilities for the end. All others descend from a thread that
     // has dropped them.
     thread::scope(|scope| {
@@ -211,7 +211,7 @@ pub fn drive<T>(
         let run = thread::Builder::new().name("run".into()).spawn_scoped(scope, || {
             let _run = span.entered();
             if admin == Admin::AtEnd {
-                privileges::give_up_admin()?;
+                privileges::drop_net_admin()?;
             }
             let companion = companion();
             let ended = run_lanes(args, prepared, lanes, at_stop);
@@ -251,10 +251,10 @@ fn run_lanes(
     }
     let names: Vec<String> = lanes.iter().map(|lane| lane.lane.name.clone()).collect();
     let maps = Arc::new(Mutex::new(maps));
-    let closing = closing(args);
+    let batching = batch_policy(args);
     let live = LiveOptions {
         processors: args.live.pin.iter().map(|cpu| (*cpu).into()).collect(),
-        ..LiveOptions::new(closing, dispatch)
+        ..LiveOptions::new(batching, dispatch)
     };
     let stats: Vec<Arc<LaneStats>> = lanes.iter().map(|_| Arc::default()).collect();
     if let Some(duration) = args.live.duration {
@@ -275,7 +275,7 @@ fn run_lanes(
     let board = Board::default();
     // Trap counters are read during the run only if something shows them.
     let is_shown = args.live.stats.is_some() || metrics.is_some();
-    let metrics = metrics.map(|door| serve(door, &run, &board)).transpose()?;
+    let metrics = metrics.map(|listener| serve(listener, &run, &board)).transpose()?;
     let form = if args.json {
         Form::Json { stdout_taken: args.takes_stdout() }
     } else if stderr().is_terminal() {
@@ -285,7 +285,7 @@ fn run_lanes(
     };
     let source = Source { run: run.clone(), aborted: board.clone() };
     let shown = args.live.stats.map(|every| Stats::start(every, source, form, interrupt.stop.clone())).transpose()?;
-    let held =
+    let lane_statuses =
         lanes.iter().map(|lane| LaneStatus { commands: lane.commands.clone(), memory: lane.lane.memory.clone() });
     let live_run = Live {
         args: args.maps.clone(),
@@ -294,7 +294,7 @@ fn run_lanes(
         options: options.clone(),
         stats: run.clone(),
         maps: maps.clone(),
-        lanes: held.collect(),
+        lanes: lane_statuses.collect(),
     };
     let server = control.map(|socket| control::Server::start(socket, live_run)).transpose()?;
     // A filter loaded by a reload may have events even if this one has none.
@@ -303,8 +303,8 @@ fn run_lanes(
     let follows = follows || trap_recorder.is_some() && lock(&maps).traps.may_abort();
     let mut observer = MapWatchObserver { maps: maps.clone(), follows, trap_recorder };
     let (lanes, error) = run_live(lanes, &stats, &live, &interrupt.stop, at_stop, &mut observer);
-    // Drop the lanes now, except for their sessions, which own the maps: packets that nobody takes
-    // out of a queue wait until the queue is closed.
+    // Drop the lanes now, except for their sessions, which own the maps: packets left in a queue
+    // wait until it is closed.
     let mut sessions: Vec<_> = lanes.into_iter().map(|lane| lane.session).collect();
     if let Some(LaneError::Device(_)) = &error {
         // The state of the maps after a device failure is unknown.
@@ -315,11 +315,11 @@ fn run_lanes(
     let reading = run.read();
     drop(metrics);
     let mut maps = lock(&maps);
-    let told = match sessions.first_mut() {
+    let events_written = match sessions.first_mut() {
         Some(session) => maps.last_events(Some(session)),
         None => maps.last_events(None),
     };
-    let saved = sessions.first_mut().map_or(Ok(()), |session| maps.write(session)).and(told);
+    let saved = sessions.first_mut().map_or(Ok(()), |session| maps.write(session)).and(events_written);
     let traps = sessions.first_mut().map_or(Ok(Vec::new()), |session| maps.traps.read(session));
     let (traps, failed) = traps.map_or_else(|error| (Vec::new(), Err(error)), |traps| (traps, Ok(())));
     let summary = run.summary(&reading);
@@ -359,7 +359,7 @@ pub fn end_when_idle(idle: Duration, run: &RunStats, stop: &CancelToken) -> bool
 }
 
 /// Starts the metrics server.
-fn serve(door: MetricsListener, run: &Arc<RunStats>, board: &Board) -> Result<Server, Failure> {
+fn serve(listener: MetricsListener, run: &Arc<RunStats>, board: &Board) -> Result<Server, Failure> {
     let (run, board) = (run.clone(), board.clone());
     let traps = move || {
         let all = board.read().traps.into_iter();
@@ -370,8 +370,8 @@ fn serve(door: MetricsListener, run: &Arc<RunStats>, board: &Board) -> Result<Se
         all.map(trap).collect()
     };
     let start = || {
-        privileges::give_up_admin()?;
-        let server = Server::start(door, move || metrics::render(&run, traps()));
+        privileges::drop_net_admin()?;
+        let server = Server::start(listener, move || metrics::render(&run, traps()));
         server.map_err(|error| Failure::Wrong(format!("--metrics: {error}")))
     };
     // Start it from a thread without capabilities, since threads inherit those of their creator.
@@ -386,7 +386,7 @@ struct MapWatchObserver {
     maps: Arc<Mutex<Maps>>,
     /// Whether there is anything to do between batches.
     follows: bool,
-    /// Publishes trap counters, and the statistics that tell if they changed.
+    /// Publishes trap counters; the statistics show whether they have changed.
     trap_recorder: Option<(TrapRecorder, Arc<RunStats>)>,
 }
 
@@ -399,8 +399,8 @@ impl Observer for MapWatchObserver {
             if let Some((trap_recorder, run)) = &mut self.trap_recorder {
                 trap_recorder.boundary(&maps.traps, || aborted(run), session)?;
             }
-            for told in maps.follow(session, packets)? {
-                match &told {
+            for notice in maps.follow(session, packets)? {
+                match &notice {
                     MapNotice::Warning(warning) => out::warn(warning),
                     MapNotice::Note(note) => out::note(note),
                 }
@@ -410,7 +410,7 @@ impl Observer for MapWatchObserver {
     }
 }
 
-/// Number of aborted packets so far.
+/// Returns the number of aborted packets so far.
 fn aborted(run: &RunStats) -> u64 {
     run.read().lanes.iter().map(|(_, lane)| lane.verdicts.aborted).sum()
 }
@@ -420,7 +420,7 @@ pub fn lock(maps: &Mutex<Maps>) -> MutexGuard<'_, Maps> {
 }
 
 /// Returns the policy that decides when a batch is closed.
-fn closing(args: &Args) -> BatchPolicy {
+fn batch_policy(args: &Args) -> BatchPolicy {
     let delay = args.live.max_delay;
     match args.batch {
         Some(BatchSize::Packets(most)) => BatchPolicy::fixed(most as usize, delay.unwrap_or_default()),

@@ -24,7 +24,7 @@ pub enum Admin {
     /// To remove interfaces at the end that the run has created.
     AtEnd,
     /// The kernel checks it for each verdict.
-    #[cfg_attr(not(feature = "nfqueue"), expect(dead_code, reason = "netfilter queues alone do"))]
+    #[cfg_attr(not(feature = "nfqueue"), expect(dead_code, reason = "only netfilter queues need it"))]
     Always,
 }
 
@@ -34,7 +34,7 @@ const FILES: CapabilitySet =
 
 /// Drops for good all capabilities that this thread, and threads started from now on, no longer
 /// need.
-pub fn give_up(args: &Args, admin: Admin) -> Result<(), Failure> {
+pub fn drop_capabilities(args: &Args, admin: Admin) -> Result<(), Failure> {
     let failed =
         |error: rustix::io::Errno| Failure::Wrong(format!("giving up capabilities: {}", reason(&error.into())));
     // Also for programs that are executed from here on.
@@ -54,7 +54,7 @@ pub fn give_up(args: &Args, admin: Admin) -> Result<(), Failure> {
 }
 
 /// Drops CAP_NET_ADMIN on a thread that does not do the clean-up at the end.
-pub fn give_up_admin() -> Result<(), Failure> {
+pub fn drop_net_admin() -> Result<(), Failure> {
     let kept = capabilities(None).map(|it| it.permitted - CapabilitySet::NET_ADMIN).and_then(keep);
     kept.map_err(|error| Failure::Wrong(format!("giving up capabilities: {}", reason(&error.into()))))
 }
@@ -83,7 +83,7 @@ fn describe(kept: CapabilitySet, admin: Admin) -> String {
     format!("capabilities: all dropped except {}", names.join(", "))
 }
 
-/// Returns the capabilities that the run's files need. To be called without [`FILES`].
+/// Returns the capabilities that the run's files need. Must be called without [`FILES`].
 fn needed(args: &Args) -> CapabilitySet {
     let mut needed = CapabilitySet::empty();
     let read = args.maps.map.iter().chain(&args.maps.watch_map).map(|it| &it.file).chain(&args.maps.state);
@@ -99,7 +99,7 @@ fn needed(args: &Args) -> CapabilitySet {
         _ => None,
     });
     for path in written.chain(args.live.control.clone()).chain(metrics) {
-        needed |= to_replace(&path);
+        needed |= capabilities_to_replace(&path);
     }
     if needed.contains(CapabilitySet::DAC_OVERRIDE) {
         // DAC_OVERRIDE includes reading.
@@ -109,22 +109,22 @@ fn needed(args: &Args) -> CapabilitySet {
 }
 
 /// Returns the capabilities needed to replace or create a file.
-fn to_replace(path: &Path) -> CapabilitySet {
+fn capabilities_to_replace(path: &Path) -> CapabilitySet {
     let folder = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
         _ => PathBuf::from("."),
     };
-    let is_there = path.symlink_metadata();
+    let existing = path.symlink_metadata();
     let may = |path: &Path, access| accessat(CWD, path, access, AtFlags::EACCESS) != Err(rustix::io::Errno::ACCESS);
     let mut needed = CapabilitySet::empty();
-    if !may(&folder, Access::WRITE_OK | Access::EXEC_OK) || (is_there.is_ok() && !may(path, Access::WRITE_OK)) {
+    if !may(&folder, Access::WRITE_OK | Access::EXEC_OK) || (existing.is_ok() && !may(path, Access::WRITE_OK)) {
         needed |= CapabilitySet::DAC_OVERRIDE;
     }
     let user = rustix::process::geteuid().as_raw();
-    if let (Ok(folder), Ok(there)) = (folder.metadata(), is_there) {
+    if let (Ok(folder), Ok(file)) = (folder.metadata(), existing) {
         // In a sticky folder (S_ISVTX) only its owner may replace a file.
         let is_sticky = folder.mode() & 0o1000 != 0;
-        if is_sticky && folder.uid() != user && there.uid() != user {
+        if is_sticky && folder.uid() != user && file.uid() != user {
             needed |= CapabilitySet::FOWNER;
         }
     }

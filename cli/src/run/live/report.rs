@@ -77,7 +77,7 @@ pub struct ExtraReport {
 }
 
 impl ExtraReport {
-    /// Collects them for a run: its events, and the trap counters that were read.
+    /// Collects the results of a run: its events, and the trap counters that were read.
     pub fn of(run: &RunSummary, events: Option<EventCounts>, (traps, read): (&Traps, Vec<Trapped>)) -> ExtraReport {
         let out_of_fuel = traps.out_of_fuel(run.numbers.sum.verdicts(Action::Aborted), &read);
         ExtraReport { events: events.map(EventTotals::from), traps: read, out_of_fuel }
@@ -101,7 +101,8 @@ pub fn json(run: &RunSummary, frames: Option<Balance>, extra: &ExtraReport) -> S
 /// Formats the results as a table. `device` describes the device.
 pub fn table(run: &RunSummary, device: &str, frames: Option<Balance>, extra: &ExtraReport) -> String {
     let sum = &run.numbers.sum;
-    // Not of the packets received: a running lane publishes that count less often than verdicts.
+    // Shares are of all verdicts: a running lane publishes the count of received packets less
+    // often.
     let judged = Action::ALL.map(|action| sum.verdicts(action)).iter().sum::<u64>();
     let share = |count: u64| match judged {
         0 => String::new(),
@@ -141,7 +142,7 @@ pub fn table(run: &RunSummary, device: &str, frames: Option<Balance>, extra: &Ex
     }
     rows.push(row("batches", out::grouped(sum.batches), format!("{:.1} packets each", sum.batch_mean)));
     rows.extend(sizes(&run.numbers.lanes));
-    rows.extend(extra.events.map(|told| events_row(told.into())));
+    rows.extend(extra.events.map(|events| events_row(events.into())));
     let Latency { p50, p99, p99_9, max, .. } = sum.latency_us;
     let latency = format!("p50 {p50:.1}, p99 {p99:.1}, p99.9 {p99_9:.1}, max {max:.1} µs");
     rows.push(row("latency", String::new(), latency));
@@ -189,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_that_never_left_are_told() {
+    fn unsent_frames_have_a_row() {
         let numbers = LanesSummary { sum: Summary::default(), lanes: Vec::new() };
         let run = RunSummary { filter: "f.wgsl".into(), device: "cpu".into(), numbers };
         let table = |sending| {
@@ -198,26 +199,26 @@ mod tests {
         };
         let line = |text: &str| text.lines().find(|line| line.starts_with("not sent")).map(str::to_owned);
         assert_eq!(line(&table(0)), None);
-        let line = line(&table(1200)).expect("it is told");
+        let line = line(&table(1200)).expect("a row of unsent frames");
         assert!(line.contains(&out::grouped(1200)) && line.contains("frames"), "{line}");
     }
 
     #[test]
-    fn what_a_device_has_that_was_given_up_is_not_missing() {
+    fn frames_of_an_abandoned_device_are_not_missing() {
         let missing = |missing| Balance { all: 100, free: 90, missing, ..Balance::default() };
         let left = |of: Balance| (of.with_device, of.missing, of.fault().is_some());
         assert_eq!(left(missing(10)), (0, 10, true));
         assert_eq!(left(missing(10).attribute_to_device(64)), (10, 0, false));
         assert_eq!(left(missing(10).attribute_to_device(7)), (7, 3, true));
         assert_eq!(left(missing(0).attribute_to_device(64)), (0, 0, false));
-        // More than there are.
+        // More frames than exist.
         assert_eq!(left(missing(-1).attribute_to_device(64)), (0, -1, true));
         assert!(missing(10).attribute_to_device(64).to_string().contains("10 with the abandoned device"));
         assert!(missing(10).to_string().contains("of which 10 are missing"));
     }
 
     #[test]
-    fn batches_that_find_their_size_tell_it_for_each_lane() {
+    fn adaptive_batch_sizes_have_a_row_for_each_lane() {
         let lane = |name: &str, found: Option<(usize, f64)>| LaneSummary {
             lane: name.into(),
             sizing: found.map(|(batch, delay_us)| SizingSummary {

@@ -224,7 +224,7 @@ fn fit_columns(mut lanes: Vec<Vec<String>>, width: usize) -> String {
     }
 }
 
-/// The longest beginning of a line that takes at most `width` columns of a terminal.
+/// Returns the longest prefix of a line that takes at most `width` columns of a terminal.
 fn truncate(line: &str, width: usize) -> &str {
     // Some characters beyond ASCII take two columns; count all but the sign of microseconds so.
     let columns = |c: char| if c.is_ascii() || c == 'µ' { 1 } else { 2 };
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_says_what_each_lane_does_and_what_came_of_it() {
+    fn a_table_has_the_rates_of_each_lane_and_the_counts_of_the_run() {
         let text = table(&lanes(2), &total(2), &Aborted::default(), (40, 100));
         assert_eq!(
             text,
@@ -310,7 +310,7 @@ no room to send them in time         3              6"
     }
 
     #[test]
-    fn where_packets_are_aborted_is_below_the_verdicts() {
+    fn aborted_packets_are_listed_below_the_verdicts() {
         let out_of_fuel = Some(traps::OutOfFuel { at_least: 0, at_most: 12 });
         let aborted = Aborted { traps: (1..=7).map(trapped).collect(), out_of_fuel };
         let text = table(&lanes(64), &total(64), &aborted, (40, 200));
@@ -325,7 +325,7 @@ no room to send them in time         3              6"
     }
 
     #[test]
-    fn a_table_fits_where_there_are_many_lanes() {
+    fn a_table_of_many_lanes_fits_the_terminal() {
         for (count, height) in [(1, 24), (2, 24), (64, 24), (64, 80), (64, 5)] {
             let text = table(&lanes(count), &total(count), &Aborted::default(), (height, 100));
             assert!(text.lines().count() < height.max(15), "{count} lanes, {height} lines:\n{text}");
@@ -371,7 +371,7 @@ no room to send them in time         3              6"
     }
 
     #[test]
-    fn a_line_says_what_there_is_to_say() {
+    fn a_line_has_rates_counts_and_latencies() {
         let want = "in 1.00 Mpps 500 Mb/s, out 250 pps 1.25 kb/s, drop 250 000/s, pass 750 000/s, dropped by the kernel \
                     100 000/s, no room to send them in time 3/s, batch 31.2, latency p50 10.0 p99 20.0 p99.9 30.0 µs";
         assert_eq!(line(&lanes(2)), want);

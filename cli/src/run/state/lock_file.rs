@@ -2,7 +2,7 @@
 //!
 //! A lock on the file itself would be lost with each replacement, and is impossible before the
 //! first. So the lock is on an empty companion, `.NAME.lock` in the same folder, which is removed
-//! at the end. A killed run leaves it behind without a lock, and the next run takes it over.
+//! at the end. A companion left by a killed run is not locked, and the next run takes it over.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions, TryLockError};

@@ -78,7 +78,7 @@ pub fn cell(filter: usize, device: usize, batch: u64, packets: usize, transfer: 
     }
 }
 
-/// A run of which nothing came.
+/// Returns a run without any measurement.
 pub fn empty() -> Results {
     Results {
         schema: SCHEMA,

@@ -240,7 +240,7 @@ fn unconverged_cells_say_so() {
 fn published_figures_are_marked() {
     let page = sound(&fixture::full());
     assert!(page.contains("its GPU, pinned (Mpps)<br><span class=\"published\">published</span>"));
-    // On a narrow screen, where a row's figures stand one below the other, each says whose it is.
+    // On a narrow screen a row's figures are stacked, so each has a label with its source.
     let of_cell = |value: &str| {
         let cells = page.split("<td ").filter_map(|cell| cell.split_once("</td>")).map(|(cell, _)| cell);
         cells.filter(|cell| cell.contains("data-label") && cell.ends_with(&format!(">{value}"))).collect::<Vec<_>>()
@@ -266,7 +266,7 @@ fn a_device_keeps_its_colour() {
     assert!(labels.iter().all(|t| t.contains(&literal) || t.contains(&ground)));
 }
 
-/// What precedes the first section.
+/// Returns the page's body up to the first section.
 fn header(page: &str) -> &str {
     page.split_once("<section").expect("there is a section").0.split_once("<body>").expect("there is a body").1
 }
@@ -319,9 +319,9 @@ fn a_rate_beyond_memory_is_no_share_of_its_bandwidth() {
     assert!(!page_of(0.5, "memory copy").contains("nothing can pass"));
 }
 
-/// The widest that an attribute of the drawing lets it become, in the page's pixels.
+/// Returns the drawing's `max-width`, in the page's pixels.
 fn max_width(svg: &str) -> f64 {
-    let style = svg.split_once("max-width:").expect("a drawing has a widest").1;
+    let style = svg.split_once("max-width:").expect("a drawing has a max-width").1;
     style.split("px").next().expect("split gives one").parse().expect("a number of pixels")
 }
 
@@ -357,8 +357,8 @@ fn attribute(element: &str, name: &str) -> Option<f64> {
     element.split_once(&format!(" {name}=\""))?.1.split('"').next()?.parse().ok()
 }
 
-/// Where the texts of a drawing are; letters count as half as wide as they are high, which is less
-/// than fonts have.
+/// Returns the texts of a drawing and their extents. Letters count as half as wide as high, which
+/// is narrower than in most fonts.
 fn texts(svg: &str) -> Vec<(String, Extent)> {
     let elements = svg.split("<text ").skip(1).filter_map(|text| text.split_once("</text>"));
     elements

@@ -10,8 +10,8 @@ use portcullis_wgsl as wgsl;
 use super::super::records::{Traffic, traffic};
 use super::*;
 
-/// Fields at the rules' edges beside the traffic's: only those that a packet can bear (TCP and UDP,
-/// and ICMP where the rule looks at the protocol).
+/// Returns fields at the rules' boundaries, in addition to the traffic's: only those that a packet
+/// can have (TCP and UDP, and ICMP if the rule depends on the protocol).
 fn edges(workload: &Workload) -> Vec<Fields> {
     let plain = traffic(workload.traffic, 1).next().expect("one");
     let mut all = Vec::new();
@@ -30,8 +30,7 @@ fn edges(workload: &Workload) -> Vec<Fields> {
     all
 }
 
-/// Each rule over records is that of its filter over packets, of which the reference interpreter
-/// says what it gives.
+/// Each rule over records agrees with its filter over packets, run by the reference interpreter.
 #[test]
 fn records_and_packets_get_the_same() {
     for workload in &WORKLOADS {
@@ -65,9 +64,9 @@ fn records_and_packets_get_the_same() {
 /// The marks are only in records, so they are checked against the hash and the rule's definition.
 #[test]
 fn every_other_worker_is_marked() {
-    // "foobar", as they hash it (http://www.isthe.com/chongo/tech/comp/fnv/), is six bytes; here
-    // are twelve, so the basis alone and the prime are held to a sum by hand: all bytes zero
-    // multiply the basis twelve times by the prime.
+    // The published test vectors (http://www.isthe.com/chongo/tech/comp/fnv/) are hashes of texts,
+    // not of addresses and ports. If all bytes are zero, FNV-1a multiplies the basis by the prime
+    // once per byte, which checks both constants.
     let zero = Fields { length: 64, source: 0, destination: 0, source_port: 0, destination_port: 0, protocol: 6 };
     let by_hand = (0..12).fold(2_166_136_261_u64, |hash, _| hash * 16_777_619 % (1 << 32)) as u32;
     assert_eq!(hash(zero), by_hand);

@@ -27,7 +27,7 @@ const MAX_CONNECTIONS: usize = 16;
 /// Maximum lifetime of a connection.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long accepting pauses after it failed, for want of memory or file descriptors.
+/// How long accepting pauses after it failed because memory or file descriptors ran out.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
 /// Maximum number of bytes to transfer for one connection before others are served.

@@ -52,7 +52,7 @@ struct CompletedBatch {
     sizing: Sizing,
 }
 
-/// Model of a lane in virtual time.
+/// Simulation of a lane in virtual time.
 struct LaneModel {
     device: Device,
     sizer: BatchSizer,

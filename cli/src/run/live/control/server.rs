@@ -12,13 +12,13 @@ use portcullis::reason;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::failure::Failure;
-use crate::run::live::privileges::give_up_admin;
+use crate::run::live::privileges::drop_net_admin;
 
 /// Time that a client has to send its request.
-const ASKING: Duration = Duration::from_secs(2);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Time that a client has to read the answer.
-const TAKING: Duration = Duration::from_secs(10);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Pause after the process ran out of file descriptors.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
@@ -41,14 +41,14 @@ impl Server {
         let thread = thread::Builder::new().name("control".into()).spawn(move || {
             let _run = span.entered();
             // This thread gives no verdicts and needs no capabilities.
-            if let Err(failure) = give_up_admin() {
+            if let Err(failure) = drop_net_admin() {
                 failure.report();
                 return;
             }
             loop {
                 match wait(&listener, PollFlags::IN, &ended, None) {
                     WaitOutcome::Ready => {}
-                    WaitOutcome::TooLong => continue,
+                    WaitOutcome::TimedOut => continue,
                     WaitOutcome::Ended => return,
                 }
                 match listener.accept() {
@@ -75,7 +75,7 @@ impl Drop for Server {
 
 enum WaitOutcome {
     Ready,
-    TooLong,
+    TimedOut,
     /// The run is ending.
     Ended,
 }
@@ -85,7 +85,7 @@ fn wait(file: &impl AsFd, flags: PollFlags, ended: &UnixStream, until: Option<In
     loop {
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
         if left.is_some_and(|left| left.is_zero()) {
-            return WaitOutcome::TooLong;
+            return WaitOutcome::TimedOut;
         }
         let timeout = left.and_then(|left| Timespec::try_from(left).ok());
         let mut files = [PollFd::new(file, flags), PollFd::new(ended, PollFlags::IN)];
@@ -101,19 +101,19 @@ fn wait(file: &impl AsFd, flags: PollFlags, ended: &UnixStream, until: Option<In
 /// Reads a client's request and sends the answer.
 fn handle_client(mut client: UnixStream, ended: &UnixStream, service: &mut dyn Service) -> io::Result<()> {
     client.set_nonblocking(true)?;
-    let until = Instant::now() + ASKING;
-    let (mut request, mut piece) = (Vec::new(), [0; 4096]);
+    let until = Instant::now() + REQUEST_TIMEOUT;
+    let (mut request, mut chunk) = (Vec::new(), [0; 4096]);
     let length = loop {
-        match client.read(&mut piece) {
+        match client.read(&mut chunk) {
             // The end of the stream ends a line too.
             Ok(0) => break request.len(),
             Ok(count) => {
                 let before = request.len();
-                request.extend_from_slice(&piece[..count]);
-                if let Some(end) = piece[..count].iter().position(|byte| *byte == b'\n') {
+                request.extend_from_slice(&chunk[..count]);
+                if let Some(end) = chunk[..count].iter().position(|byte| *byte == b'\n') {
                     break before + end;
                 }
-                // Too long for any request; the answer says so.
+                // Too long for any request: `control::answer` reports that.
                 if request.len() > MAX_REQUEST_BYTES {
                     break request.len();
                 }
@@ -123,7 +123,7 @@ fn handle_client(mut client: UnixStream, ended: &UnixStream, service: &mut dyn S
                 match wait(&client, PollFlags::IN, ended, Some(until)) {
                     WaitOutcome::Ready => {}
                     // A client that is too slow would keep others waiting.
-                    WaitOutcome::TooLong | WaitOutcome::Ended => return Ok(()),
+                    WaitOutcome::TimedOut | WaitOutcome::Ended => return Ok(()),
                 }
             }
             Err(error) => return Err(error),
@@ -133,7 +133,7 @@ fn handle_client(mut client: UnixStream, ended: &UnixStream, service: &mut dyn S
         }
     };
     let answer = control::answer(&request[..length], service);
-    let until = Instant::now() + TAKING;
+    let until = Instant::now() + ANSWER_TIMEOUT;
     let mut rest = &answer[..];
     while !rest.is_empty() {
         match client.write(rest) {
@@ -142,7 +142,7 @@ fn handle_client(mut client: UnixStream, ended: &UnixStream, service: &mut dyn S
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 match wait(&client, PollFlags::OUT, ended, Some(until)) {
                     WaitOutcome::Ready => {}
-                    WaitOutcome::TooLong | WaitOutcome::Ended => return Ok(()),
+                    WaitOutcome::TimedOut | WaitOutcome::Ended => return Ok(()),
                 }
             }
             Err(error) => return Err(error),

@@ -112,7 +112,7 @@ impl Live {
     /// Replaces the filter.
     fn take_over(&mut self, filter: &Reload) -> Result<ReloadReport, Refusal> {
         let args = FilterArgs::from_reload(filter)?;
-        // Opening a pipe could block for ever.
+        // Opening a pipe could block forever.
         let is_file = args.file().map(|file| file.metadata().map(|it| it.is_file()));
         match is_file {
             Some(Ok(true)) | None => {}
@@ -132,12 +132,12 @@ impl Live {
 
         // Only the first lane has maps, and only they can make the swap fail.
         let maps = self.maps.clone();
-        let bring = move |old: &mut dyn Session, new: &mut dyn Session| {
+        let transfer = move |old: &mut dyn Session, new: &mut dyn Session| {
             Ok(lock(&maps).take_over(takeover, old, new)?.map_err(refused))
         };
-        let mut told = None;
+        let mut reload_report = None;
         if let (Some(lane), Some(session)) = (self.lanes.first(), sessions.next()) {
-            told = Some(result(&swap(lane, session, bring))?);
+            reload_report = Some(result(&swap(lane, session, transfer))?);
         }
         let others = self.lanes.iter().skip(1).zip(sessions);
         let others: Vec<_> = others.map(|(lane, session)| swap(lane, session, |_, _| Ok(Ok(())))).collect();
@@ -146,7 +146,7 @@ impl Live {
         out::note(&out::printable(&format!("{name} has replaced the filter")));
         self.stats.set_filter(name);
         show_copies(copied, self.device.info());
-        told.ok_or_else(ending)
+        reload_report.ok_or_else(ending)
     }
 
     /// Loads a session for each lane and warms it up. Also returns whether a session works on
@@ -166,14 +166,14 @@ impl Live {
         work: impl FnOnce(&mut dyn Session) -> Result<T, DeviceError> + Send + 'static,
     ) -> Result<T, Refusal> {
         let (to, from) = sync_channel(1);
-        let order = LaneCommand::access_maps(move |session| {
+        let command = LaneCommand::access_maps(move |session| {
             let done = work(session);
-            let ends = done.as_ref().err().filter(|error| is_end(error)).cloned();
+            let fatal = done.as_ref().err().filter(|error| is_end(error)).cloned();
             // The client may have gone.
             let _ = to.send(done);
-            ends.map_or(Ok(()), Err)
+            fatal.map_or(Ok(()), Err)
         });
-        self.lanes.first().ok_or_else(ending)?.commands.push(order);
+        self.lanes.first().ok_or_else(ending)?.commands.push(command);
         from.recv().map_err(|_| ending())?.map_err(device_failed)
     }
 }
@@ -183,15 +183,15 @@ impl Live {
 fn swap<T: Send + 'static>(
     lane: &LaneStatus,
     mut session: FallbackSession,
-    bring: impl FnOnce(&mut dyn Session, &mut dyn Session) -> Result<Result<T, Refusal>, DeviceError> + Send + 'static,
+    transfer: impl FnOnce(&mut dyn Session, &mut dyn Session) -> Result<Result<T, Refusal>, DeviceError> + Send + 'static,
 ) -> Receiver<SwappedSession<T>> {
     let (to, from) = sync_channel(1);
     lane.commands.push(LaneCommand::replace_session(move |now| {
-        let brought = bring(now, &mut session)?;
-        if brought.is_ok() {
+        let transferred = transfer(now, &mut session)?;
+        if transferred.is_ok() {
             std::mem::swap(now, &mut session);
         }
-        let _ = to.send((brought, session));
+        let _ = to.send((transferred, session));
         Ok(())
     }));
     from
