@@ -7,7 +7,7 @@ use portcullis::auto::{CalibrationMode, EXPECTED_BATCH_PACKETS, Settings};
 use portcullis::device::{Dispatch, LoadOptions};
 use portcullis::devices::{self, Selector};
 
-use super::chosen::Chosen;
+use super::device_choice::DeviceChoice;
 use super::failure::Failure;
 use super::filter::FilterArgs;
 use super::out;
@@ -65,14 +65,14 @@ pub fn run(args: &Args) -> Result<(), Failure> {
             out::printable(&info.name)
         ));
     }
-    let chosen = Chosen::among(candidates, settings);
+    let choice = DeviceChoice::among(candidates, settings);
     let options = LoadOptions::default()
         .with_threads(args.threads.and_then(|n| NonZeroUsize::new(n.into())))
         .with_dispatch(args.dispatch);
-    let loaded = chosen.device.load(&program, &options).map(drop);
+    let loaded = choice.device.load(&program, &options).map(drop);
     if args.device.is_empty() || loaded.is_err() {
-        chosen.warn();
+        choice.warn();
     }
     loaded?;
-    out::print(chosen.explain())
+    out::print(choice.explain())
 }

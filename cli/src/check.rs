@@ -17,8 +17,8 @@ use portcullis::program::{Facts, Parameter, ParameterValue, Program};
 use portcullis_c_writer::{Language, Options, write};
 use serde_json::json;
 
-use super::chosen::Chosen;
-use super::failure::{Failure, WRONG, code};
+use super::device_choice::DeviceChoice;
+use super::failure::{FAILED, Failure, code};
 use super::filter::FilterArgs;
 use super::{explain, out};
 
@@ -70,7 +70,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         };
         out::print(text)?;
         let all = report.programs.iter().all(|it| it.result.is_ok());
-        return if all { Ok(()) } else { Err(Failure::Silent(WRONG)) };
+        return if all { Ok(()) } else { Err(Failure::Silent(FAILED)) };
     }
     let (program, instructions) = match args.filter.load_with_instructions() {
         Err(Failure::Filter(diagnostics)) => return report_errors(&args, *diagnostics, report.as_ref()),
@@ -93,13 +93,13 @@ pub fn run(args: Args) -> Result<(), Failure> {
         Some(Emit::Bpf) => match instructions {
             Some(instructions) => out::print(disassemble(&instructions)),
             None => {
-                Err(Failure::Wrong("this filter was not made of classic BPF, as expressions and .bpf files are".into()))
+                Err(Failure::Error("this filter was not made of classic BPF, as expressions and .bpf files are".into()))
             }
         },
         None if args.json => {
             let mut line = facts_json(&program);
             if let Some(report) = &report {
-                object::add_besides(&mut line["object"], report, &program);
+                object::add_unused_parts(&mut line["object"], report, &program);
             }
             line["filter"] = json!(args.filter.name());
             out::print(line.to_string() + "\n")
@@ -109,7 +109,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
             let mut text = format!("{}: no errors\n{facts}", out::printable(&name));
             if args.explain {
                 text += &explain::text(&[explain::transfer_of_filter(&program)]);
-                text += &Chosen::describe_prediction(&Arc::new(program));
+                text += &DeviceChoice::describe_prediction(&Arc::new(program));
             }
             out::print(text)
         }
@@ -165,7 +165,7 @@ fn errors_json(diagnostics: &Diagnostics) -> Vec<serde_json::Value> {
 fn wgsl(program: &Program) -> Result<String, Failure> {
     use portcullis::naga::back::wgsl::{WriterFlags, write_string};
     write_string(program.module(), program.info(), WriterFlags::empty())
-        .map_err(|error| Failure::Wrong(format!("this filter cannot be written as WGSL: {error}")))
+        .map_err(|error| Failure::Error(format!("this filter cannot be written as WGSL: {error}")))
 }
 
 #[cfg(feature = "wgpu")]
@@ -176,7 +176,7 @@ fn spirv(program: &Program) -> Result<Vec<u8>, Failure> {
 
 #[cfg(not(feature = "wgpu"))]
 fn spirv(_: &Program) -> Result<Vec<u8>, Failure> {
-    Err(Failure::Wrong("this build has no wgpu backend, which makes SPIR-V".into()))
+    Err(Failure::Error("this build has no wgpu backend, which makes SPIR-V".into()))
 }
 
 #[cfg(feature = "cpu")]
@@ -186,24 +186,23 @@ fn render_clif(program: &Program) -> Result<String, Failure> {
 
 #[cfg(not(feature = "cpu"))]
 fn render_clif(_: &Program) -> Result<String, Failure> {
-    Err(Failure::Wrong("this build has no cpu backend, which makes Cranelift code".into()))
+    Err(Failure::Error("this build has no cpu backend, which makes Cranelift code".into()))
 }
 
 #[cfg(feature = "cpu")]
 fn lanes(program: &Program) -> Result<String, Failure> {
     let traced = portcullis::backend::cpu::vector::LaneProgram::trace(program);
-    let traced =
-        traced.map_err(|reason| Failure::Wrong(format!("packets go one by one through this filter: {reason}")))?;
+    let traced = traced.map_err(|reason| Failure::Error(format!("this filter is not vectorised: {reason}")))?;
     Ok(traced.dump())
 }
 
 #[cfg(not(feature = "cpu"))]
 fn lanes(_: &Program) -> Result<String, Failure> {
-    Err(Failure::Wrong("this build has no cpu backend, which puts packets side by side".into()))
+    Err(Failure::Error("this build has no cpu backend, which vectorises filters".into()))
 }
 
 fn c(program: &Program, language: Language) -> Result<String, Failure> {
-    Ok(write(program, &Options::new(language)).map_err(|error| Failure::Wrong(error.to_string()))?.source)
+    Ok(write(program, &Options::new(language)).map_err(|error| Failure::Error(error.to_string()))?.source)
 }
 
 fn window(window: Window) -> String {
@@ -280,7 +279,7 @@ fn facts_text(program: &Program, report: Option<&ObjectReport>) -> String {
     let iterations = match facts.max_iterations {
         Some(0) => "no loops".into(),
         Some(n) => format!("at most {n} iterations a packet (fuel: {})", program.fuel()),
-        None => format!("not bounded by what is known; ended by the fuel after {} iterations", program.fuel()),
+        None => format!("no known bound; the fuel ends them after {} iterations", program.fuel()),
     };
     let parameter = |parameter: &Parameter| {
         let default = if parameter.is_default { "" } else { " (set)" };
@@ -313,7 +312,7 @@ fn facts_text(program: &Program, report: Option<&ObjectReport>) -> String {
         .into_iter()
         .chain(portcullis::frontend::xdp::ObjectInfo::of(program).map(object::rows).unwrap_or_default())
         .chain(maps)
-        .chain(report.map(|report| object::besides(report, program)).unwrap_or_default())
+        .chain(report.map(|report| object::unused_parts(report, program)).unwrap_or_default())
         .map(|(name, value)| vec![format!("  {name}"), value])
         .collect(),
         &[],

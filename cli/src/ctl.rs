@@ -109,7 +109,7 @@ mod client {
     use portcullis::reason;
 
     use super::{Args, Command, MapCommand};
-    use crate::failure::{Failure, USAGE, WRONG};
+    use crate::failure::{FAILED, Failure, USAGE};
     use crate::out;
     use crate::run::live::report::{self, ExtraReport};
 
@@ -126,7 +126,7 @@ mod client {
                 Command::Stats { json: true } => out::print(format!("{}\n", stats.get())),
                 _ => {
                     let summary: RunSummary = serde_json::from_str(stats.get())
-                        .map_err(|error| Failure::Wrong(format!("cannot decode the statistics of the run: {error}")))?;
+                        .map_err(|error| Failure::Error(format!("cannot decode the statistics of the run: {error}")))?;
                     // Instances of other releases may not send these.
                     let extra: ExtraReport = serde_json::from_str(stats.get()).unwrap_or_default();
                     out::print(report::table(&summary, "so far", None, &extra))
@@ -138,7 +138,7 @@ mod client {
                 } else {
                     out::error(&error);
                 }
-                Err(Failure::Silent(if is_usage { USAGE } else { WRONG }))
+                Err(Failure::Silent(if is_usage { USAGE } else { FAILED }))
             }
         }
     }
@@ -165,7 +165,7 @@ mod client {
 
     /// Sends a request and waits for its answer.
     fn ask(path: &Path, request: &Request) -> Result<Answer, Failure> {
-        let wrong = |what: &str| Failure::Wrong(format!("--control {}: {what}", path.display()));
+        let wrong = |what: &str| Failure::Error(format!("--control {}: {what}", path.display()));
         let failed = |error: io::Error| match error.kind() {
             ErrorKind::WouldBlock | ErrorKind::TimedOut => {
                 wrong("the run has not answered for a minute; it may be stopped")

@@ -79,7 +79,7 @@ pub fn transfer_of_run(session: &dyn Session) -> Section {
             }
             lines.push(format!("the last batch: {plan}"));
         }
-        None => lines.push("nothing was to be decided: the device filters packets where they lie".into()),
+        None => lines.push("no choice: the device filters packets in place".into()),
     }
     if let Some(stages) = session.stages().filter(|stages| stages.batches > 0) {
         lines.extend(stages_of(&stages));

@@ -1,17 +1,11 @@
 //! The ways in which a command fails, and the exit codes.
 
-use std::io;
-use std::process::ExitCode;
-
-use codespan_reporting::term::termcolor::StandardStream;
 use portcullis::device::DeviceError;
 use portcullis::diagnostics::Diagnostics;
 use portcullis::packet_io::SinkError;
 
-use super::out;
-
 /// Exit code: the filter or the input is wrong, or a device failed.
-pub const WRONG: u8 = 1;
+pub const FAILED: u8 = 1;
 /// Exit code: the arguments are wrong. clap uses the same number.
 pub const USAGE: u8 = 2;
 /// Exit code after Ctrl-C: 128 + SIGINT, as in shells.
@@ -24,7 +18,7 @@ pub const CLOSED_PIPE: u8 = 141;
 #[derive(Debug)]
 pub enum Failure {
     /// The filter, the input or a device is at fault; the text names it and the cause.
-    Wrong(String),
+    Error(String),
     /// The filter does not compile.
     Filter(Box<Diagnostics>),
     /// The arguments contradict each other, or do not apply to the filter or the system.
@@ -35,33 +29,10 @@ pub enum Failure {
     ClosedPipe,
 }
 
-impl Failure {
-    /// Reports the failure on standard error. Returns the exit code.
-    pub fn report(self) -> ExitCode {
-        match self {
-            Failure::Wrong(text) => {
-                out::error(&text);
-                ExitCode::from(WRONG)
-            }
-            Failure::Filter(diagnostics) => {
-                // If standard error cannot be written, the exit code still reports the failure.
-                let _ = diagnostics.emit(&mut StandardStream::stderr(out::color(&io::stderr())));
-                ExitCode::from(code(&diagnostics))
-            }
-            Failure::Usage(text) => {
-                out::error(&text);
-                ExitCode::from(USAGE)
-            }
-            Failure::Silent(code) => ExitCode::from(code),
-            Failure::ClosedPipe => ExitCode::from(CLOSED_PIPE),
-        }
-    }
-}
-
 /// Returns the exit code for diagnostics: [`USAGE`] if all are about parameters given on the
 /// command line.
 pub fn code(diagnostics: &Diagnostics) -> u8 {
-    if diagnostics.errors.iter().all(|error| error.parameter.is_some()) { USAGE } else { WRONG }
+    if diagnostics.errors.iter().all(|error| error.parameter.is_some()) { USAGE } else { FAILED }
 }
 
 impl From<Diagnostics> for Failure {
@@ -72,7 +43,7 @@ impl From<Diagnostics> for Failure {
 
 impl From<SinkError> for Failure {
     fn from(error: SinkError) -> Failure {
-        if error.is_broken_pipe() { Failure::ClosedPipe } else { Failure::Wrong(error.to_string()) }
+        if error.is_broken_pipe() { Failure::ClosedPipe } else { Failure::Error(error.to_string()) }
     }
 }
 
@@ -81,7 +52,7 @@ impl From<DeviceError> for Failure {
         match error {
             // The interrupt handler has reported it.
             DeviceError::Cancelled => Failure::Silent(INTERRUPTED),
-            error => Failure::Wrong(error.to_string()),
+            error => Failure::Error(error.to_string()),
         }
     }
 }

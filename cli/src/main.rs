@@ -3,10 +3,10 @@
 mod bench;
 mod calibrate;
 mod check;
-mod chosen;
 mod completions;
 mod ctl;
 mod demo;
+mod device_choice;
 mod devices;
 mod explain;
 mod failure;
@@ -66,7 +66,7 @@ fn main() -> ExitCode {
             // Help and version are such errors too, and go to standard output.
             let is_help = !message.use_stderr();
             return match message.print().map_err(|error| out::stdout_failed(&error)).and(out::check_stdout()) {
-                Err(failure) if is_help => failure.report(),
+                Err(failure) if is_help => out::report_failure(failure),
                 _ => ExitCode::from(message.exit_code() as u8),
             };
         }
@@ -88,9 +88,9 @@ fn main() -> ExitCode {
     });
     match result {
         Ok(Ok(())) => ExitCode::SUCCESS,
-        Ok(Err(failure)) => failure.report(),
+        Ok(Err(failure)) => out::report_failure(failure),
         // The panic hook has reported it.
-        Err(_) => ExitCode::from(failure::WRONG),
+        Err(_) => ExitCode::from(failure::FAILED),
     }
 }
 

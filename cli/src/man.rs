@@ -20,6 +20,6 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<(), Failure> {
     let written = std::fs::create_dir_all(&args.dir).and_then(|()| clap_mangen::generate_to(Cli::command(), &args.dir));
     written.map_err(|error| {
-        Failure::Wrong(format!("cannot write manual pages to {}: {}", args.dir.display(), reason(&error)))
+        Failure::Error(format!("cannot write manual pages to {}: {}", args.dir.display(), reason(&error)))
     })
 }

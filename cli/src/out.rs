@@ -3,13 +3,14 @@
 use std::fmt;
 use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::path::Path;
+use std::process::ExitCode;
 
-use codespan_reporting::term::termcolor::ColorChoice;
+use codespan_reporting::term::termcolor::{ColorChoice, StandardStream};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use portcullis::packet_io::create_error_reason;
 use portcullis::reason;
 
-use super::failure::Failure;
+use super::failure::{self, CLOSED_PIPE, FAILED, Failure, USAGE};
 use super::startup;
 
 /// Prints a result on standard output. `text` includes its line ends.
@@ -38,7 +39,7 @@ pub fn write_report(file: Option<&Path>, json: String, text: String) -> Result<(
             if let Some(file) = file {
                 std::fs::write(file, json).map_err(|error| {
                     let reason = create_error_reason(file, &error);
-                    Failure::Wrong(format!("{}: cannot be written: {reason}", file.display()))
+                    Failure::Error(format!("{}: cannot be written: {reason}", file.display()))
                 })?;
             }
             print(text)
@@ -49,21 +50,21 @@ pub fn write_report(file: Option<&Path>, json: String, text: String) -> Result<(
 /// Checks that the program was started with standard output open.
 ///
 /// # Errors
-/// [`Failure::Wrong`]: what would be written is lost.
+/// [`Failure::Error`]: what would be written is lost.
 pub fn check_stdout() -> Result<(), Failure> {
     if !startup::stdout_was_closed() {
         return Ok(());
     }
     // EBADF, which has the same number on every Unix.
     let error = io::Error::from_raw_os_error(9);
-    Err(Failure::Wrong(format!("standard output is closed: {error}; redirect it to a file, a pipe or /dev/null")))
+    Err(Failure::Error(format!("standard output is closed: {error}; redirect it to a file, a pipe or /dev/null")))
 }
 
 /// Converts a write error of standard output. A closed pipe ends the program silently.
 pub fn stdout_failed(error: &io::Error) -> Failure {
     match error.kind() {
         ErrorKind::BrokenPipe => Failure::ClosedPipe,
-        _ => Failure::Wrong(format!("standard output: {}", reason(error))),
+        _ => Failure::Error(format!("standard output: {}", reason(error))),
     }
 }
 
@@ -88,6 +89,27 @@ pub fn error(text: &str) {
         return tracing::error!(target: "portcullis", "{}", printable(text));
     }
     line(&format!("error: {}", printable(text)));
+}
+
+/// Reports why a command failed on standard error. Returns the exit code.
+pub fn report_failure(failure: Failure) -> ExitCode {
+    match failure {
+        Failure::Error(text) => {
+            error(&text);
+            ExitCode::from(FAILED)
+        }
+        Failure::Filter(diagnostics) => {
+            // If standard error cannot be written, the exit code still reports the failure.
+            let _ = diagnostics.emit(&mut StandardStream::stderr(color(&io::stderr())));
+            ExitCode::from(failure::code(&diagnostics))
+        }
+        Failure::Usage(text) => {
+            error(&text);
+            ExitCode::from(USAGE)
+        }
+        Failure::Silent(code) => ExitCode::from(code),
+        Failure::ClosedPipe => ExitCode::from(CLOSED_PIPE),
+    }
 }
 
 /// Prints a warning on standard error, or as a log event if logging is on.

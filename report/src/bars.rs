@@ -50,7 +50,7 @@ pub fn of_ratios(what: &str, against: &str, least: f64, command: &str, ratios: &
         measured: Some(range),
         met: Some(*lowest >= least),
         command: command.into(),
-        note: Some(format!("the least is that of {worst}")),
+        note: Some(format!("lowest: {worst}")),
     })
 }
 
@@ -394,7 +394,7 @@ mod tests {
         let bar = |least, ratios| of_ratios("x", "y", least, "z", ratios);
         let found = bar(0.95, &ratios[..]).unwrap();
         assert_eq!((found.measured.as_deref(), found.met), (Some("0.95 to 3.00"), Some(false)));
-        assert_eq!((found.bar.as_str(), found.note.as_deref()), ("≥ 0.95", Some("the least is that of b")));
+        assert_eq!((found.bar.as_str(), found.note.as_deref()), ("≥ 0.95", Some("lowest: b")));
         let one = bar(1.0, &ratios[..1]).unwrap();
         assert_eq!((one.measured.as_deref(), one.met, one.bar.as_str()), (Some("1.20"), Some(true), "≥ 1.0"));
         assert_eq!(bar(1.0, &[]), None);

@@ -28,14 +28,14 @@ pub struct Filter {
 
 /// A device to measure.
 #[derive(Clone)]
-pub struct Chosen {
+pub struct BenchDevice {
     /// Device to measure.
     pub device: Arc<dyn Device>,
     /// Number of threads, if not all.
     pub threads: Option<NonZeroUsize>,
 }
 
-impl Chosen {
+impl BenchDevice {
     /// Returns the contender's id: `cpu@1` with one thread.
     pub fn id(&self) -> String {
         let id = &self.device.info().id;
@@ -89,7 +89,7 @@ pub enum Extent {
 
 /// Plan of a run: filters, devices, traffic and batch sizes.
 #[derive(Clone)]
-pub struct Order {
+pub struct RunPlan {
     /// Which combinations to measure.
     pub extent: Extent,
     /// `quick`, `full` or `chosen`.
@@ -97,7 +97,7 @@ pub struct Order {
     /// Filters to measure.
     pub filters: Vec<Filter>,
     /// Devices to measure.
-    pub devices: Vec<Chosen>,
+    pub devices: Vec<BenchDevice>,
     /// Backends without a device.
     pub missing: Vec<Missing>,
     /// Batch sizes, in packets.
@@ -166,7 +166,7 @@ struct Group {
 
 /// Progress of a run.
 #[derive(Debug, Clone)]
-pub struct Step<'a> {
+pub struct RunProgress<'a> {
     /// Units done or skipped: a cell is one, a column of XDP-on-GPU's workloads may be more.
     pub done: usize,
     /// Units in all.
@@ -177,36 +177,36 @@ pub struct Step<'a> {
 
 /// Tokens that end a run.
 #[derive(Debug, Clone, Default)]
-pub struct RunGuard {
+pub struct StopTokens {
     /// Ends the run after the current repetition.
     pub stop: CancelToken,
     /// Ends the run at once.
     pub give_up: CancelToken,
 }
 
-/// Measures everything that the order names. If interrupted, returns the results so far.
-pub fn run(order: &Order, ends: &RunGuard, observe: &mut dyn FnMut(Step<'_>)) -> Results {
-    let (began, clock, load) = (machine::now(), order.start, machine::LoadSampler::start());
-    let contenders = contenders(order);
-    let groups = groups(order, &contenders);
-    let mut results = empty(order, began);
-    let stopped = || ends.stop.is_cancelled();
+/// Measures everything in the plan. If interrupted, returns the results so far.
+pub fn run(plan: &RunPlan, tokens: &StopTokens, observe: &mut dyn FnMut(RunProgress<'_>)) -> Results {
+    let (began, clock, load) = (machine::now(), plan.start, machine::LoadSampler::start());
+    let contenders = contenders(plan);
+    let groups = groups(plan, &contenders);
+    let mut results = empty(plan, began);
+    let stopped = || tokens.stop.is_cancelled();
     let cells: usize = groups.iter().map(|group| group.contenders.len()).sum();
     // XDP-on-GPU's workloads get the last third, and what the cells leave.
-    let xdp_on_gpu = order.xdp_on_gpu.then(|| plan_xdp_on_gpu(order, ends));
+    let xdp_on_gpu = plan.xdp_on_gpu.then(|| plan_xdp_on_gpu(plan, tokens));
     let columns = xdp_on_gpu.as_ref().map_or(0, |(_, options)| options.columns());
     let each = if columns > 0 { (cells / 2).div_ceil(columns).max(1) } else { 0 };
     let all = cells + columns * each;
-    let time = if columns > 0 { order.time * 2 / 3 } else { order.time };
+    let time = if columns > 0 { plan.time * 2 / 3 } else { plan.time };
     // A budget below the minimum is not kept, which the caller announces.
-    let deadline = clock + time.max(minimum_time(order, &groups));
+    let deadline = clock + time.max(minimum_time(plan, &groups));
     // Time of groups beyond their budgets, and cells that they had.
     let (mut overhead, mut overhead_cells) = (Duration::ZERO, 0);
-    observe(Step { done: 0, all, now: "bandwidth of memory and buses" });
+    observe(RunProgress { done: 0, all, now: "bandwidth of memory and buses" });
     let share = time / 20;
     results.ceilings = ceilings::host(CONFIDENCE, share, &stopped);
-    for chosen in &order.devices {
-        results.ceilings.extend(ceilings::of_device(&chosen.id(), CONFIDENCE, share, &stopped));
+    for device in &plan.devices {
+        results.ceilings.extend(ceilings::of_device(&device.id(), CONFIDENCE, share, &stopped));
     }
 
     let mut done = 0;
@@ -219,7 +219,7 @@ pub fn run(order: &Order, ends: &RunGuard, observe: &mut dyn FnMut(Step<'_>)) ->
         if stopped() {
             break;
         }
-        let filter = &order.filters[group.filter];
+        let filter = &plan.filters[group.filter];
         let packets = packets_in_words(&group.packets.to_string());
         let place = format!("{}, {packets} in batches of {}", filter.name, group.batch);
         let overhead_per_cell = overhead / overhead_cells.max(1) as u32;
@@ -229,7 +229,7 @@ pub fn run(order: &Order, ends: &RunGuard, observe: &mut dyn FnMut(Step<'_>)) ->
             continue;
         }
         let group_start = Instant::now();
-        observe(Step { done, all, now: &place });
+        observe(RunProgress { done, all, now: &place });
         if pool.as_ref().is_none_or(|pool| pool.packets != group.packets) {
             pool = Some(Pool::new(group.packets, POOL));
         }
@@ -238,7 +238,7 @@ pub fn run(order: &Order, ends: &RunGuard, observe: &mut dyn FnMut(Step<'_>)) ->
             if expected.as_ref().is_none_or(|(of, ..)| *of != group.filter) {
                 lanes.iter_mut().for_each(Lane::unload);
             }
-            let answer = Expected::of(&filter.program, pool, &*order.reference).map_err(|error| error.to_string());
+            let answer = Expected::of(&filter.program, pool, &*plan.reference).map_err(|error| error.to_string());
             expected = Some((group.filter, group.packets, answer));
         }
         let answer = match &expected {
@@ -261,8 +261,8 @@ pub fn run(order: &Order, ends: &RunGuard, observe: &mut dyn FnMut(Step<'_>)) ->
             budget: budget.clamp(MIN_BUDGET, Duration::from_secs(10)),
             deadline,
             loads: group.loads,
-            stop: ends.stop.clone(),
-            give_up: ends.give_up.clone(),
+            stop: tokens.stop.clone(),
+            give_up: tokens.give_up.clone(),
         };
         let subject = MeasuredFilter { program: &filter.program, pool, expected: answer, around: group.around, memory };
         let mut own: Vec<Lane> = Vec::with_capacity(group.contenders.len());
@@ -270,7 +270,7 @@ pub fn run(order: &Order, ends: &RunGuard, observe: &mut dyn FnMut(Step<'_>)) ->
             own.push(std::mem::replace(&mut lanes[contender], Lane::new(contenders[contender].clone())));
         }
         let found = measure(&mut own, subject, group.batch, &settings, &mut |id| {
-            observe(Step { done, all, now: &format!("{place}, {id}") });
+            observe(RunProgress { done, all, now: &format!("{place}, {id}") });
         });
         for (&contender, lane) in group.contenders.iter().zip(own) {
             lanes[contender] = lane;
@@ -290,13 +290,13 @@ pub fn run(order: &Order, ends: &RunGuard, observe: &mut dyn FnMut(Step<'_>)) ->
     }
     lanes.clear();
     if let Some((sides, mut options)) = xdp_on_gpu.filter(|_| !stopped()) {
-        options.time = order.time.saturating_sub(clock.elapsed());
-        options.grace = (clock + expected_time(order).1).saturating_duration_since(Instant::now() + options.time);
+        options.time = plan.time.saturating_sub(clock.elapsed());
+        options.grace = (clock + expected_time(plan).1).saturating_duration_since(Instant::now() + options.time);
         let mut done = cells;
-        observe(Step { done, all, now: "XDP-on-GPU’s workloads" });
+        observe(RunProgress { done, all, now: "XDP-on-GPU’s workloads" });
         results.xdp_on_gpu = xdp_on_gpu::run(&sides, &options, &mut |now| {
             done += each;
-            observe(Step { done, all, now: &format!("XDP-on-GPU’s workloads, {now}") });
+            observe(RunProgress { done, all, now: &format!("XDP-on-GPU’s workloads, {now}") });
         });
     }
     results.run.interrupted = stopped();
@@ -308,23 +308,23 @@ pub fn run(order: &Order, ends: &RunGuard, observe: &mut dyn FnMut(Step<'_>)) ->
 
 /// Returns how many measurements a run makes and how long it takes: its time budget, or the minimum
 /// for that many measurements if the budget is shorter.
-pub fn expected_time(order: &Order) -> (usize, Duration) {
-    let groups = groups(order, &contenders(order));
+pub fn expected_time(plan: &RunPlan) -> (usize, Duration) {
+    let groups = groups(plan, &contenders(plan));
     let cells = groups.iter().map(|group| group.contenders.len()).sum();
-    let columns = if order.xdp_on_gpu { plan_xdp_on_gpu(order, &RunGuard::default()).1.columns() } else { 0 };
-    let minimum = minimum_time(order, &groups) + MIN_COLUMN_TIME * columns as u32;
-    (cells, order.time.max(minimum))
+    let columns = if plan.xdp_on_gpu { plan_xdp_on_gpu(plan, &StopTokens::default()).1.columns() } else { 0 };
+    let minimum = minimum_time(plan, &groups) + MIN_COLUMN_TIME * columns as u32;
+    (cells, plan.time.max(minimum))
 }
 
 /// Estimates the time that a run takes at least, however short its budget: copies for the
 /// bandwidth limits, the interpreter's answer for each filter and packet size, and for each cell
 /// loading, comparison and the minimum of repetitions. Unoptimised builds take about ten times as
 /// long.
-fn minimum_time(order: &Order, groups: &[Group]) -> Duration {
+fn minimum_time(plan: &RunPlan, groups: &[Group]) -> Duration {
     const CEILINGS: Duration = Duration::from_secs(1);
     const EXPECTED: Duration = Duration::from_millis(200);
     const CELL: Duration = Duration::from_millis(250);
-    let answers = (order.filters.len() * order.packets.len()) as u32;
+    let answers = (plan.filters.len() * plan.packets.len()) as u32;
     let cells = groups.iter().map(|group| group.contenders.len() as u32).sum::<u32>();
     let optimised = CEILINGS + EXPECTED * answers + CELL * cells;
     optimised * SLOWDOWN
@@ -337,49 +337,49 @@ const MIN_COLUMN_TIME: Duration = Duration::from_millis(500).saturating_mul(SLOW
 const SLOWDOWN: u32 = if cfg!(debug_assertions) { 10 } else { 1 };
 
 /// Returns the devices and the options for XDP-on-GPU's workloads.
-fn plan_xdp_on_gpu(order: &Order, ends: &RunGuard) -> (Vec<xdp_on_gpu::Side>, xdp_on_gpu::Options) {
+fn plan_xdp_on_gpu(plan: &RunPlan, tokens: &StopTokens) -> (Vec<xdp_on_gpu::Side>, xdp_on_gpu::Options) {
     // Each device once: how it uses threads is part of what is compared.
-    let mut devices: Vec<_> = order.devices.iter().filter(|it| !it.is_auto()).map(|it| it.device.clone()).collect();
+    let mut devices: Vec<_> = plan.devices.iter().filter(|it| !it.is_auto()).map(|it| it.device.clone()).collect();
     devices.dedup_by_key(|device| device.info().id.clone());
     let sides = devices.into_iter().map(xdp_on_gpu::Side::new).collect();
-    let all = order.extent == Extent::Full;
+    let all = plan.extent == Extent::Full;
     let sizes = if all { vec![100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000] } else { vec![1_000, 1_000_000] };
-    let cancel = ends.stop.clone();
+    let cancel = tokens.stop.clone();
     (
         sides,
         xdp_on_gpu::Options { sizes, time: Duration::ZERO, grace: Duration::ZERO, confidence: CONFIDENCE, all, cancel },
     )
 }
 
-fn contenders(order: &Order) -> Vec<Contender> {
+fn contenders(plan: &RunPlan) -> Vec<Contender> {
     let mut all = Vec::new();
-    for chosen in &order.devices {
-        let info = chosen.device.info();
+    for device in &plan.devices {
+        let info = device.device.info();
         use Start::Host;
         let usual = [Transfer::Whole, Transfer::Window, Transfer::Imported, Transfer::Auto].map(Host);
-        let starts: Vec<Start> = match order.transfers.as_slice() {
-            [] if chosen.is_in_place() || chosen.is_auto() => vec![Host(Transfer::Auto)],
+        let starts: Vec<Start> = match plan.transfers.as_slice() {
+            [] if device.is_in_place() || device.is_auto() => vec![Host(Transfer::Auto)],
             [] => usual.into_iter().chain([Start::Device]).collect(),
             // A device that filters in place has the host's memory as its own.
-            asked if chosen.is_in_place() => asked
+            asked if device.is_in_place() => asked
                 .iter()
                 .map(|start| if *start == Start::Device { Host(Transfer::Auto) } else { *start })
                 .fold(Vec::new(), |all, start| if all.contains(&start) { all } else { [all, vec![start]].concat() }),
             // `auto` chooses by where packets start, which resident packets leave out.
-            asked if chosen.is_auto() => asked.iter().copied().filter(|start| *start != Start::Device).collect(),
+            asked if device.is_auto() => asked.iter().copied().filter(|start| *start != Start::Device).collect(),
             asked => asked.to_vec(),
         };
-        let dispatches: Vec<Dispatch> = match order.dispatches.as_slice() {
+        let dispatches: Vec<Dispatch> = match plan.dispatches.as_slice() {
             // `auto` dispatches as the chosen device does.
-            [] if chosen.is_auto() => info.dispatch[..1].to_vec(),
+            [] if device.is_auto() => info.dispatch[..1].to_vec(),
             [] => info.dispatch.to_vec(),
             asked => asked.iter().copied().filter(|dispatch| info.dispatch.contains(dispatch)).collect(),
         };
         for &dispatch in &dispatches {
             all.extend(starts.iter().map(|&start| Contender {
-                device: chosen.device.clone(),
-                id: chosen.id(),
-                threads: chosen.threads,
+                device: device.device.clone(),
+                id: device.id(),
+                threads: device.threads,
                 transfer: if let Host(transfer) = start { transfer } else { Transfer::Whole },
                 resident: start == Start::Device,
                 dispatch,
@@ -389,24 +389,24 @@ fn contenders(order: &Order) -> Vec<Contender> {
     all
 }
 
-fn groups(order: &Order, all_contenders: &[Contender]) -> Vec<Group> {
+fn groups(plan: &RunPlan, all_contenders: &[Contender]) -> Vec<Group> {
     let mut groups = Vec::new();
     let places = |keep: &dyn Fn(&Contender) -> bool| -> Vec<usize> {
         (0..all_contenders.len()).filter(|&contender| keep(&all_contenders[contender])).collect()
     };
     let usual = |contender: &Contender| {
         // The device's default, or the first that was asked for.
-        let dispatch = order.dispatches.iter().find(|asked| contender.device.info().dispatch.contains(asked));
+        let dispatch = plan.dispatches.iter().find(|asked| contender.device.info().dispatch.contains(asked));
         let dispatch = dispatch.or(contender.device.info().dispatch.first());
-        let is_auto = order.transfers.is_empty() && (contender.transfer == Transfer::Auto || contender.resident);
-        let is_asked = !order.transfers.is_empty();
+        let is_auto = plan.transfers.is_empty() && (contender.transfer == Transfer::Auto || contender.resident);
+        let is_asked = !plan.transfers.is_empty();
         dispatch.is_none_or(|dispatch| *dispatch == contender.dispatch) && (is_auto || is_asked)
     };
-    for filter in 0..order.filters.len() {
-        for (nth, &packets) in order.packets.iter().enumerate() {
-            for &batch in &order.batches {
-                let star = order.batches.iter().min_by_key(|batch| batch.abs_diff(BASE_BATCH)) == Some(&batch);
-                let (contenders, loads) = match order.extent {
+    for filter in 0..plan.filters.len() {
+        for (nth, &packets) in plan.packets.iter().enumerate() {
+            for &batch in &plan.batches {
+                let star = plan.batches.iter().min_by_key(|batch| batch.abs_diff(BASE_BATCH)) == Some(&batch);
+                let (contenders, loads) = match plan.extent {
                     Extent::Full => (places(&|_| true), true),
                     // The first packet size at every batch size, and all contenders of the first
                     // filter at one batch size.
@@ -430,13 +430,13 @@ fn groups(order: &Order, all_contenders: &[Contender]) -> Vec<Group> {
     groups
 }
 
-fn empty(order: &Order, began: String) -> Results {
-    let devices = order.devices.iter().map(|chosen| {
-        let info = chosen.device.info();
+fn empty(plan: &RunPlan, began: String) -> Results {
+    let devices = plan.devices.iter().map(|device| {
+        let info = device.device.info();
         let mut facts: Vec<_> =
             info.limits.iter().map(|limit| (limit.name().to_owned(), limit.value().to_owned())).collect();
-        facts.extend(chosen.threads.map(|threads| ("threads used".to_owned(), threads.to_string())));
-        let id = chosen.id();
+        facts.extend(device.threads.map(|threads| ("threads used".to_owned(), threads.to_string())));
+        let id = device.id();
         super::results::Device {
             id,
             name: info.name.clone(),
@@ -476,21 +476,21 @@ fn empty(order: &Order, began: String) -> Results {
             commit: option_env!("PORTCULLIS_COMMIT").map(Into::into),
             began,
             seconds: 0.0,
-            commands: order.commands.clone(),
+            commands: plan.commands.clone(),
             interrupted: false,
             load: None,
         },
         machine: machine::machine(),
         method: Method {
-            matrix: order.matrix.into(),
+            matrix: plan.matrix.into(),
             confidence: CONFIDENCE,
             least_repetitions: MIN_REPETITIONS as u64,
             wanted_width: Some(CONVERGED_WIDTH),
-            filters: order.filters.iter().map(|filter| filter.name.clone()).collect(),
+            filters: plan.filters.iter().map(|filter| filter.name.clone()).collect(),
             notes: notes.into(),
         },
         devices: devices.collect(),
-        missing: order.missing.clone(),
+        missing: plan.missing.clone(),
         ceilings: Vec::new(),
         cells: Vec::new(),
         left_out: Vec::new(),

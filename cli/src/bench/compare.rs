@@ -7,7 +7,7 @@ use portcullis_bench::compare::{Change, Comparison, read};
 use portcullis_bench::number::digits;
 use portcullis_bench::results::Results;
 
-use crate::failure::{Failure, WRONG};
+use crate::failure::{FAILED, Failure};
 use crate::out;
 
 /// Compares two results; fails if the second is worse.
@@ -17,12 +17,12 @@ pub fn run(before: &Path, after: &Path) -> Result<(), Failure> {
         out::warn(warning);
     }
     out::print(out::printable(&text(&comparison)))?;
-    if comparison.is_worse() { Err(Failure::Silent(WRONG)) } else { Ok(()) }
+    if comparison.is_worse() { Err(Failure::Silent(FAILED)) } else { Ok(()) }
 }
 
 /// Reads results that --json wrote.
 pub fn load(file: &Path) -> Result<Results, Failure> {
-    let wrong = |what: String| Failure::Wrong(format!("{}: {what}", file.display()));
+    let wrong = |what: String| Failure::Error(format!("{}: {what}", file.display()));
     let text = std::fs::read(file).map_err(|error| wrong(create_error_reason(file, &error)))?;
     let text = String::from_utf8(text).map_err(|_| wrong("not UTF-8 text".into()))?;
     read(&text).map_err(|error| wrong(error.to_string()))

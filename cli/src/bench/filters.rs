@@ -14,7 +14,8 @@ use portcullis_bench::run::Filter;
 use crate::failure::Failure;
 use crate::filter::{self, parameter};
 use crate::out;
-use crate::run::maps::{self, MapArgs, MapFile, Maps};
+use crate::run::map_args::{self, MapArgs, MapFile};
+use crate::run::maps::Maps;
 
 /// The arguments that choose filters and their settings.
 #[derive(Debug, clap::Args)]
@@ -36,13 +37,13 @@ pub struct FilterArgs {
     /// Set initial entries of a map from a CSV or JSON file, in the filters that have the map
     ///
     /// The file is as `run` takes it. It is an error if no filter has the map. May be repeated.
-    #[arg(long, value_name = "NAME=FILE", value_parser = maps::input("--map"), requires = "filter", help_heading = "Filters")]
+    #[arg(long, value_name = "NAME=FILE", value_parser = map_args::input("--map"), requires = "filter", help_heading = "Filters")]
     map: Vec<MapFile>,
     /// Set initial entries of a map from a pinned kernel BPF map, in the filters that have the map
     ///
     /// As `run` does. May be repeated.
     #[cfg(target_os = "linux")]
-    #[arg(long, value_name = "NAME=PATH", value_parser = maps::pinned(), requires = "filter", help_heading = "Filters", hide_short_help = true)]
+    #[arg(long, value_name = "NAME=PATH", value_parser = map_args::pinned(), requires = "filter", help_heading = "Filters", hide_short_help = true)]
     from_pin: Vec<MapFile>,
     /// Fill the routing maps of an XDP program from the kernel's
     ///
@@ -78,7 +79,7 @@ impl FilterArgs {
     pub fn files(&self) -> impl Iterator<Item = (PathBuf, &'static str)> {
         let of_filter = |name: &OsString| Some(filter::FilterArgs::from_name(name).ok()?.file()?.to_owned());
         let filters = self.filter.iter().filter_map(of_filter).map(|file| (file, "a filter to measure"));
-        filters.chain(self.map.iter().map(|it| (it.file.clone(), "what --map reads")))
+        filters.chain(self.map.iter().map(|it| (it.file.clone(), "the input of --map")))
     }
 
     /// Loads the filters to measure; if the arguments name none, the default ones of a `full` or a
@@ -193,7 +194,7 @@ impl FilterArgs {
             return Ok(Filter { name, program: Arc::new(loaded.program) });
         }
         let device = devices::open("interp")?;
-        args.check(&loaded.program, device.info()).map_err(|failure| self.attribute(&loaded.name, failure))?;
+        Maps::check(&args, &loaded.program, device.info()).map_err(|failure| self.attribute(&loaded.name, failure))?;
         let program = Arc::new(loaded.program);
         let mut session = device.load(&program, &LoadOptions::default())?;
         drop(Maps::load(&args, &program, &mut *session)?);

@@ -19,12 +19,12 @@ use portcullis::devices::{self, Selector};
 use portcullis::packet_io::{create_error_reason, same_destination, same_file};
 use portcullis_bench::csv::csv;
 use portcullis_bench::results::{Bar, Cell, Missing, Outcome, Results};
-use portcullis_bench::run::{self, BATCHES, Chosen, Extent, Order, QUICK_BATCHES, RunGuard, Start};
+use portcullis_bench::run::{self, BATCHES, BenchDevice, Extent, QUICK_BATCHES, RunPlan, Start, StopTokens};
 use portcullis_bench::traffic::Packets;
 use portcullis_bench::xdp_on_gpu::Table;
 use portcullis_bench::{bars, report};
 
-use super::failure::{Failure, INTERRUPTED, WRONG};
+use super::failure::{FAILED, Failure, INTERRUPTED};
 use super::out;
 use super::run::duration;
 use super::run::interrupt::Interrupt;
@@ -156,30 +156,30 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         return compare::run(before, after);
     }
     let files = Files::new(args)?;
-    let elsewhere = args.bars.as_deref().map(read_bars).transpose()?;
+    let other_bars = args.bars.as_deref().map(read_bars).transpose()?;
     let mut results = match &args.from {
         Some(file) => compare::load(file)?,
         None => measure(args)?,
     };
-    bars::add(&mut results.bars, elsewhere.unwrap_or_default());
+    bars::add(&mut results.bars, other_bars.unwrap_or_default());
     files.write(&results)?;
 
     let is_wrong = |cell: &Cell| !matches!(cell.outcome, Outcome::Measured(_));
     if results.cells.iter().any(is_wrong) || results.xdp_on_gpu.iter().any(Table::is_wrong) {
-        return Err(Failure::Silent(WRONG));
+        return Err(Failure::Silent(FAILED));
     }
     if results.run.interrupted && args.from.is_none() {
         return Err(Failure::Silent(INTERRUPTED));
     }
     if results.cells.is_empty() {
-        return Err(Failure::Wrong("nothing was measured: see what was left out".into()));
+        return Err(Failure::Error("nothing was measured: see what was left out".into()));
     }
     Ok(())
 }
 
 /// Reads the targets that other benchmarks measured.
 fn read_bars(file: &Path) -> Result<Vec<Bar>, Failure> {
-    let wrong = |what: String| Failure::Wrong(format!("{}: {what}", file.display()));
+    let wrong = |what: String| Failure::Error(format!("{}: {what}", file.display()));
     let text = std::fs::read(file).map_err(|error| wrong(create_error_reason(file, &error)))?;
     bars::read(&text).map_err(|error| wrong(format!("not a file of bars: {error}")))
 }
@@ -190,10 +190,10 @@ fn measure(args: &Args) -> Result<Results, Failure> {
     let (devices, missing, required) = devices(args)?;
     if devices.is_empty() {
         let reasons: Vec<_> = missing.iter().map(|it| format!("{}: {}", it.device, it.reason)).collect();
-        return Err(Failure::Wrong(format!("there is no device to measure\n{}", reasons.join("\n"))));
+        return Err(Failure::Error(format!("there is no device to measure\n{}", reasons.join("\n"))));
     }
     if !required.is_empty() {
-        return Err(Failure::Wrong(required.join("\n")));
+        return Err(Failure::Error(required.join("\n")));
     }
     let chosen = |is_chosen: bool| if is_chosen { "chosen" } else { "quick" };
     let by_hand = !(args.device.is_empty()
@@ -203,14 +203,14 @@ fn measure(args: &Args) -> Result<Results, Failure> {
         && args.transfer.is_empty()
         && args.dispatch.is_empty());
     let batches: Vec<usize> = args.batch.iter().map(|&batch| batch as usize).collect();
-    let or = |asked: Vec<usize>, usual: &[usize]| if asked.is_empty() { usual.to_vec() } else { asked };
-    let order = Order {
+    let or_default = |given: Vec<usize>, default: &[usize]| if given.is_empty() { default.to_vec() } else { given };
+    let plan = RunPlan {
         extent: if args.full { Extent::Full } else { Extent::Quick },
         matrix: if by_hand || !args.full { chosen(by_hand) } else { "full" },
         filters,
         devices,
         missing,
-        batches: or(batches, if args.full { &BATCHES } else { &QUICK_BATCHES }),
+        batches: or_default(batches, if args.full { &BATCHES } else { &QUICK_BATCHES }),
         packets: if args.packets.is_empty() { Packets::ALL.to_vec() } else { args.packets.clone() },
         transfers: args.transfer.clone(),
         dispatches: args.dispatch.clone(),
@@ -221,24 +221,24 @@ fn measure(args: &Args) -> Result<Results, Failure> {
         reference: devices::open("interp")?,
     };
 
-    announce(&order);
+    announce(&plan);
     let interrupt = Interrupt::default();
     interrupt.listen();
     interrupt.begin();
-    let ends = RunGuard { stop: interrupt.stop.clone(), give_up: interrupt.give_up.clone() };
+    let tokens = StopTokens { stop: interrupt.stop.clone(), give_up: interrupt.give_up.clone() };
     let mut progress = Progress::new();
-    let results = run::run(&order, &ends, &mut |step| progress.show(&step));
+    let results = run::run(&plan, &tokens, &mut |step| progress.show(&step));
     progress.clear();
     Ok(results)
 }
 
 /// Says before the run how long it takes, if that is more than its time budget.
-fn announce(order: &Order) {
-    let (measurements, expected) = run::expected_time(order);
-    if expected > order.time {
+fn announce(plan: &RunPlan) {
+    let (measurements, expected) = run::expected_time(plan);
+    if expected > plan.time {
         out::note(&format!(
             "--time {} s is too short for {measurements} measurements: this takes up to {} s",
-            order.time.as_secs_f64(),
+            plan.time.as_secs_f64(),
             expected.as_secs_f64().ceil()
         ));
     }
@@ -269,11 +269,11 @@ struct Files {
 impl Files {
     /// Checks that the files can be written, before anything is measured.
     fn new(args: &Args) -> Result<Files, Failure> {
-        let asked = [&args.json, &args.csv, &args.report].map(Option::as_deref);
-        if asked.iter().filter(|file| **file == Some(Path::new("-"))).count() > 1 {
+        let given = [&args.json, &args.csv, &args.report].map(Option::as_deref);
+        if given.iter().filter(|file| **file == Some(Path::new("-"))).count() > 1 {
             return Err(Failure::Usage("only one of --json, --csv and --report can be standard output".into()));
         }
-        let named: Vec<&Path> = asked.into_iter().flatten().filter(|file| *file != Path::new("-")).collect();
+        let named: Vec<&Path> = given.into_iter().flatten().filter(|file| *file != Path::new("-")).collect();
         for (nth, name) in named.iter().enumerate() {
             let wrong = |what: &str| Err(Failure::Usage(format!("{}: {what}", name.display())));
             if named[..nth].iter().any(|other| same_destination(other, name)) {
@@ -298,7 +298,7 @@ impl Files {
     /// not keep the others from being written, as measuring again takes long.
     fn write(self, results: &Results) -> Result<(), Failure> {
         let wrong =
-            |what: &str, error: &dyn std::fmt::Display| Failure::Wrong(format!("cannot make the {what}: {error}"));
+            |what: &str, error: &dyn std::fmt::Display| Failure::Error(format!("cannot make the {what}: {error}"));
         let mut for_stdout = None;
         let mut put = |to: Option<Destination>, make: &dyn Fn() -> Result<String, Failure>| {
             match to {
@@ -312,41 +312,41 @@ impl Files {
             Ok::<(), Failure>(())
         };
         let json = || Ok(serde_json::to_string_pretty(results).map_err(|error| wrong("JSON", &error))? + "\n");
-        let mut ends = vec![
+        let mut written = vec![
             put(self.json, &json),
             put(self.csv, &|| csv(results).map_err(|error| wrong("CSV", &error))),
             put(self.report, &|| report::html(results).map_err(|error| wrong("report", &error))),
         ];
-        ends.push(out::print(for_stdout.unwrap_or_else(|| table::text(results))));
-        let mut failures: Vec<Failure> = ends.into_iter().filter_map(Result::err).collect();
+        written.push(out::print(for_stdout.unwrap_or_else(|| table::text(results))));
+        let mut failures: Vec<Failure> = written.into_iter().filter_map(Result::err).collect();
         let Some(last) = failures.pop() else { return Ok(()) };
         // The last one sets the exit code.
-        failures.into_iter().for_each(|failure| _ = failure.report());
+        failures.into_iter().for_each(|failure| _ = out::report_failure(failure));
         Err(last)
     }
 }
 
 /// The device of `run --device auto`, calibrated in this run; the calibration is not stored.
-fn auto(candidates: Vec<Arc<dyn Device>>) -> Chosen {
+fn auto(candidates: Vec<Arc<dyn Device>>) -> BenchDevice {
     let measure = if candidates.len() > 1 { CalibrationMode::Always } else { CalibrationMode::Never };
     let settings = Settings { store: CalibrationStore::disabled(), mode: measure, ..Settings::default() };
-    Chosen { device: Arc::new(AutoDevice::new(candidates, settings)), threads: None }
+    BenchDevice { device: Arc::new(AutoDevice::new(candidates, settings)), threads: None }
 }
 
 /// Devices to measure, backends without a device, and errors about required devices.
-type ProbedDevices = (Vec<Chosen>, Vec<Missing>, Vec<String>);
+type ProbedDevices = (Vec<BenchDevice>, Vec<Missing>, Vec<String>);
 
 /// Probes the devices to measure.
 fn devices(args: &Args) -> Result<ProbedDevices, Failure> {
-    let mut found: Vec<Chosen> = Vec::new();
+    let mut found: Vec<BenchDevice> = Vec::new();
     let mut missing: Vec<Missing> = Vec::new();
     let mut required = Vec::new();
-    let mut add = |chosen: Chosen, missing: &mut Vec<Missing>| {
-        let info = chosen.device.info();
+    let mut add = |device: BenchDevice, missing: &mut Vec<Missing>| {
+        let info = device.device.info();
         if let Some(reason) = info.runs_no_filter() {
-            missing.push(Missing { device: chosen.id(), reason: reason.to_owned() });
-        } else if !found.iter().any(|other| other.id() == chosen.id()) {
-            found.push(chosen);
+            missing.push(Missing { device: device.id(), reason: reason.to_owned() });
+        } else if !found.iter().any(|other| other.id() == device.id()) {
+            found.push(device);
         }
     };
     for DeviceRequest { selector, threads } in &args.device {
@@ -354,16 +354,16 @@ fn devices(args: &Args) -> Result<ProbedDevices, Failure> {
             add(auto(devices::candidates()?), &mut missing);
             continue;
         }
-        add(Chosen { device: selector.open()?, threads: *threads }, &mut missing);
+        add(BenchDevice { device: selector.open()?, threads: *threads }, &mut missing);
     }
     if args.device.is_empty() {
         for backend in devices::backends().iter().filter(|backend| !matches!(backend.name, "noop" | "interp")) {
             match backend.probe() {
                 Ok(devices) => {
                     for device in devices {
-                        add(Chosen { device: device.clone(), threads: None }, &mut missing);
+                        add(BenchDevice { device: device.clone(), threads: None }, &mut missing);
                         if backend.name == "cpu" {
-                            add(Chosen { device, threads: NonZeroUsize::new(1) }, &mut missing);
+                            add(BenchDevice { device, threads: NonZeroUsize::new(1) }, &mut missing);
                         }
                     }
                 }
@@ -377,7 +377,7 @@ fn devices(args: &Args) -> Result<ProbedDevices, Failure> {
     }
     for selector in &args.require {
         match selector.open() {
-            Ok(device) => add(Chosen { device, threads: None }, &mut missing),
+            Ok(device) => add(BenchDevice { device, threads: None }, &mut missing),
             Err(error) => required.push(format!("{selector} is required but missing: {error}")),
         }
     }

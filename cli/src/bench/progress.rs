@@ -3,7 +3,7 @@
 use std::io::{IsTerminal, stderr};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use portcullis_bench::run::Step;
+use portcullis_bench::run::RunProgress;
 
 /// A progress bar with the remaining time; hidden unless standard error is a terminal.
 pub struct Progress {
@@ -25,7 +25,7 @@ impl Progress {
     }
 
     /// Shows how far the run is.
-    pub fn show(&mut self, step: &Step<'_>) {
+    pub fn show(&mut self, step: &RunProgress<'_>) {
         if let Some(bar) = &self.bar {
             bar.set_length(step.all as u64);
             bar.set_position(step.done as u64);

@@ -34,12 +34,12 @@ const MAX_COLUMNS: usize = 12;
 
 /// Describes an object as text.
 pub fn text(report: &ObjectReport) -> String {
-    let taken = report.programs.iter().filter(|it| it.result.is_ok()).count();
+    let accepted = report.programs.iter().filter(|it| it.result.is_ok()).count();
     let count = report.programs.len();
     let programs = match count {
-        0 => "no programs for XDP".to_owned(),
-        1 => format!("1 program for XDP, of which {taken} can be taken"),
-        _ => format!("{count} programs for XDP, of which {taken} can be taken"),
+        0 => "no XDP programs".to_owned(),
+        1 => format!("1 XDP program, {accepted} accepted"),
+        _ => format!("{count} XDP programs, {accepted} accepted"),
     };
     let head = format!("{}: {programs}\n", out::printable(&report.name));
     let mut rows: Vec<(&str, Vec<String>)> = Vec::new();
@@ -59,14 +59,14 @@ pub fn text(report: &ObjectReport) -> String {
     }
     rows.push((
         "maps",
-        report.maps.iter().map(|it| map_of(&it.definition, &it.typed, it.refused.as_deref())).collect(),
+        report.maps.iter().map(|it| format_map(&it.definition, &it.typed, it.refused.as_deref())).collect(),
     ));
     rows.push(("variables", report.globals.iter().map(global).collect()));
     let first = report.programs.iter().find(|it| it.result.is_ok()).or(report.programs.first());
     let first = first.map_or("NAME", |it| it.name.as_str());
     let tail = match report.programs.len() {
         0 | 1 => String::new(),
-        _ => format!("`portcullis check {}:{first}` says more of a program.\n", report.name),
+        _ => format!("`portcullis check {}:{first}` shows one program in detail.\n", report.name),
     };
     head + &table(rows) + &out::printable(&tail)
 }
@@ -89,7 +89,7 @@ fn program_in_line(program: &ProgramReport) -> String {
     };
     let lossy = match losses_of(program) {
         [] => String::new(),
-        lost_updates => format!(", adds at {} what may be lost", places(lost_updates.len())),
+        lost_updates => format!(", may lose updates at {}", places(lost_updates.len())),
     };
     state(program) + &checked + &lossy
 }
@@ -102,19 +102,19 @@ fn program(program: &ProgramReport) -> String {
     };
     let checked = match traps_of(program) {
         [] => String::new(),
-        traps => format!("\n  checked  {} at run time{}", places(traps.len()), lines_of(traps)),
+        traps => format!("\n  checked  {} at run time{}", places(traps.len()), format_lines(traps)),
     };
     let lossy = match losses_of(program) {
         [] => String::new(),
-        lost_updates => format!("\n  lossy    {}{}", places(lost_updates.len()), lines_of(lost_updates)),
+        lost_updates => format!("\n  lossy    {}{}", places(lost_updates.len()), format_lines(lost_updates)),
     };
     state(program) + &helpers + &checked + &lossy
 }
 
 fn state(ProgramReport { name, section, result, .. }: &ProgramReport) -> String {
     match result {
-        Ok(_) => format!("{name} ({section}): can be taken"),
-        Err(diagnostics) => format!("{name} ({section}): cannot be taken: {}", first_of(diagnostics)),
+        Ok(_) => format!("{name} ({section}): accepted"),
+        Err(diagnostics) => format!("{name} ({section}): rejected: {}", format_first_error(diagnostics)),
     }
 }
 
@@ -131,7 +131,7 @@ fn losses_of(program: &ProgramReport) -> &[ProgramSite] {
 }
 
 /// Source lines of sites: `: prog.c:7, prog.c:12`.
-fn lines_of(sites: &[ProgramSite]) -> String {
+fn format_lines(sites: &[ProgramSite]) -> String {
     let mut lines: Vec<String> = Vec::new();
     for line in sites
         .iter()
@@ -157,17 +157,17 @@ fn places(count: usize) -> String {
 /// Sites that are checked at run time, one per line, up to [`MAX_SITES`].
 fn checked(traps: &[ProgramSite]) -> Vec<String> {
     if traps.is_empty() {
-        return vec!["nothing: it is proved that all of it is right".into()];
+        return vec!["nothing: every operation is proved valid".into()];
     }
-    each_of("where a packet is ABORTED and counted in the map `traps`", traps)
+    list_sites("where a packet is ABORTED and counted in the map `traps`", traps)
 }
 
-fn each_of(what: &str, sites: &[ProgramSite]) -> Vec<String> {
+fn list_sites(what: &str, sites: &[ProgramSite]) -> Vec<String> {
     let mut lines = vec![format!("{}, {what}", places(sites.len()))];
     lines.extend(sites.iter().take(MAX_SITES).map(|site| format!("  {}", Place::from(site).text())));
     let more = sites.len().saturating_sub(MAX_SITES);
     if more > 0 {
-        lines.push(format!("  and {} more, which --json has", out::grouped(more as u64)));
+        lines.push(format!("  and {} more; --json lists them", out::grouped(more as u64)));
     }
     lines
 }
@@ -179,8 +179,8 @@ pub fn sites_json(sites: &[ProgramSite]) -> Value {
 
 /// The first error on one line: `prog.c:32: bpf_timer_start is called; missing feature: timers
 /// (bpf_timer_start)`.
-fn first_of(diagnostics: &Diagnostics) -> String {
-    let Some(error) = diagnostics.errors.first() else { return "for no reason that is known".into() };
+fn format_first_error(diagnostics: &Diagnostics) -> String {
+    let Some(error) = diagnostics.errors.first() else { return "reason unknown".into() };
     let place = error.labels.first().map(|label| {
         let start = label.range.start;
         format!("{}:{}: ", without_folder(diagnostics.source.file_at(start).name), diagnostics.source.location(start).0)
@@ -195,7 +195,7 @@ fn without_folder(file: &str) -> &str {
     file.rsplit('/').next().unwrap_or(file)
 }
 
-fn map_of(definition: &MapDefinition, typed: &TypeInfo, refused: Option<&str>) -> String {
+fn format_map(definition: &MapDefinition, typed: &TypeInfo, refused: Option<&str>) -> String {
     let kind = typed.map_type.as_str();
     // Rings take records and have neither keys nor values.
     match definition.ty {
@@ -271,18 +271,15 @@ pub fn rows(origin: &ObjectInfo) -> Vec<(&'static str, String)> {
     rows.extend(globals.map(|line| ("", line)));
     rows.extend(std::iter::once("checked").chain(std::iter::repeat("")).zip(checked(&origin.traps)));
     if !origin.lost_updates.is_empty() {
-        let lossy = each_of(
-            "where what is added to a map's value may be lost among packets side by side",
-            &origin.lost_updates,
-        );
+        let lossy = list_sites("where an addition to a map value is not atomic and may be lost", &origin.lost_updates);
         rows.extend(std::iter::once("lossy").chain(std::iter::repeat("")).zip(lossy));
     }
     let copies = origin.copies.iter().map(|PrivatizedValue { map, words, filled }| {
         let filled = match 4 * filled {
             0 => String::new(),
-            bytes => format!(", of which it copies {bytes} when it begins"),
+            bytes => format!(", {bytes} of them copied from the map at its start"),
         };
-        format!("{} bytes of the value of `{map}` are each packet's own{filled}", 4 * words)
+        format!("{} bytes of the value of `{map}` are private to each packet{filled}", 4 * words)
     });
     rows.extend(std::iter::once("private copies").chain(std::iter::repeat("")).zip(copies));
     rows.into_iter().map(|(name, line)| (name, out::printable(&line))).collect()
@@ -297,8 +294,8 @@ fn unused<'s>(report: &'s ObjectReport, program: &Program) -> impl Iterator<Item
 
 /// Rows of the table of facts for an object's unused maps and programs of other hooks; empty if it
 /// has neither.
-pub fn besides(report: &ObjectReport, program: &Program) -> Vec<(&'static str, String)> {
-    let unused = unused(report, program).map(|it| map_of(&it.definition, &it.typed, it.refused.as_deref()));
+pub fn unused_parts(report: &ObjectReport, program: &Program) -> Vec<(&'static str, String)> {
+    let unused = unused(report, program).map(|it| format_map(&it.definition, &it.typed, it.refused.as_deref()));
     let mut rows: Vec<_> = std::iter::once("unused maps").chain(std::iter::repeat("")).zip(unused).collect();
     if !report.other_sections.is_empty() {
         rows.push(("other hooks", report.other_sections.join(", ")));
@@ -306,8 +303,8 @@ pub fn besides(report: &ObjectReport, program: &Program) -> Vec<(&'static str, S
     rows.into_iter().map(|(name, line)| (name, out::printable(&line))).collect()
 }
 
-/// Adds what [`besides`] reports to the JSON of a program's object.
-pub fn add_besides(of: &mut Value, report: &ObjectReport, program: &Program) {
+/// Adds what [`unused_parts`] reports to the JSON of a program's object.
+pub fn add_unused_parts(of: &mut Value, report: &ObjectReport, program: &Program) {
     of["other_sections"] = json!(report.other_sections);
     of["unused_maps"] = unused(report, program).map(map_json).collect();
 }
@@ -416,7 +413,7 @@ pub fn ring_text(ring: &EventRing, definition: Option<&MapDefinition>, bytes: u6
     let packet = if ring.packet > 0 { format!(", with {} of the packet", grouped(ring.packet)) } else { String::new() };
     let records = match ring.records {
         RecordKind::Prints => "lines".to_owned(),
-        _ => format!("records of {} bytes at most{packet}", grouped(ring.bytes)),
+        _ => format!("records of at most {} bytes{packet}", grouped(ring.bytes)),
     };
     let text = format!(
         "{}: {kind}, {READ_BY}, room for {} {records}, {} bytes of memory",

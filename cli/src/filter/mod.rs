@@ -91,7 +91,7 @@ impl FromArgMatches for FilterArgs {
             // clap would show the usage of `portcullis` alone.
             let command = std::env::args_os().nth(1).unwrap_or_default();
             let usage = format!("portcullis {} [OPTIONS] [FILTER]...", command.display());
-            let error = clap::Error::raw(ErrorKind::ValueValidation, what + "\n");
+            let error = clap::Error::raw(ErrorKind::ValueValidation, what);
             error.format(&mut clap::Command::new("portcullis").override_usage(usage))
         };
         let input = match expr {
@@ -350,7 +350,7 @@ impl FilterArgs {
         } else {
             File::open(file).and_then(|mut it| read(&mut it))
         };
-        let bytes = bytes.map_err(|error| Failure::Wrong(format!("{shown}: {}", reason(&error))))?;
+        let bytes = bytes.map_err(|error| Failure::Error(format!("{shown}: {}", reason(&error))))?;
         Ok((shown, bytes, program))
     }
 
@@ -365,14 +365,14 @@ impl FilterArgs {
             Some(file) if !self.is_stdin() => File::open(file).and_then(read_limited),
             _ => read_limited(io::stdin().lock()),
         }
-        .map_err(|error| Failure::Wrong(format!("{}: {}", self.name(), reason(&error))))?;
+        .map_err(|error| Failure::Error(format!("{}: {}", self.name(), reason(&error))))?;
         if is_capture(&bytes) {
             let what = "this is a capture, not a filter; captures are given to --read";
-            return Err(Failure::Wrong(format!("{}: {what}", self.name())));
+            return Err(Failure::Error(format!("{}: {what}", self.name())));
         }
         if bytes.starts_with(b"\x7fELF") {
             let what = "this is an ELF object; if it has XDP programs, add `--language xdp` or rename it to end in .o";
-            return Err(Failure::Wrong(format!("{}: {what}", self.name())));
+            return Err(Failure::Error(format!("{}: {what}", self.name())));
         }
         Ok(Source::from_bytes(self.name(), bytes)?)
     }
@@ -421,7 +421,7 @@ impl Includes for Folder<'_> {
         // Opening a pipe could block forever.
         let is_file = path.metadata().map_err(|error| reason(&error))?.is_file();
         if !is_file {
-            return Err("this is no file".into());
+            return Err("not a regular file".into());
         }
         let real = |path: &Path| path.canonicalize().map_err(|error| reason(&error));
         if !real(&path)?.starts_with(real(folder)?) {

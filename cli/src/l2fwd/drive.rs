@@ -26,7 +26,7 @@ use super::Args;
 use super::null_session::NullSession;
 use super::plan::{self, Mode, Workload};
 use super::report::{Measurements, Report, Row, StopReason, Throughput};
-use crate::failure::{Failure, INTERRUPTED, WRONG};
+use crate::failure::{FAILED, Failure, INTERRUPTED};
 use crate::filter::FilterArgs;
 use crate::out;
 use crate::run::interrupt::Interrupt;
@@ -132,7 +132,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         } else {
             match benchmark.measure(*mode, &mut report) {
                 Ok(row) => row,
-                Err(NotMeasured::Unavailable(reason)) if modes.len() == 1 => return Err(Failure::Wrong(reason)),
+                Err(NotMeasured::Unavailable(reason)) if modes.len() == 1 => return Err(Failure::Error(reason)),
                 Err(NotMeasured::Unavailable(reason)) => Row::not_run(*mode, reason),
                 Err(NotMeasured::Failed(failure)) => {
                     failed = Some(failure);
@@ -155,7 +155,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         Some(failure) => Err(failure),
         None if benchmark.interrupt.stop.is_cancelled() && is_interrupted => Err(Failure::Silent(INTERRUPTED)),
         None if has_no_error && report.rows.iter().any(|row| row.ran.is_some()) => Ok(()),
-        None => Err(Failure::Silent(WRONG)),
+        None => Err(Failure::Silent(FAILED)),
     }
 }
 

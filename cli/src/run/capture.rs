@@ -14,11 +14,12 @@ use portcullis::pipeline::{self, Broadcasts, Event, Observer, Outputs, PipelineE
 use portcullis::program::Program;
 
 use super::interrupt::Interrupt;
-use super::maps::{MapNotice, Maps};
+use super::map_args::MapNotice;
+use super::maps::Maps;
 use super::progress::Progress;
-use super::{Args, BatchSize, places, report};
-use crate::chosen::Chosen;
-use crate::failure::{Failure, INTERRUPTED, WRONG};
+use super::{Args, BatchSize, output_conflicts, report};
+use crate::device_choice::DeviceChoice;
+use crate::failure::{FAILED, Failure, INTERRUPTED};
 use crate::{explain, out};
 
 /// Runs the filter over the capture `read`.
@@ -27,30 +28,30 @@ pub fn run(args: &Args, read: &Path) -> Result<(), Failure> {
     let program = Arc::new(args.filter.load()?);
     let interrupt = Interrupt::default();
     let settings = Settings { expected_packets: args.expected(EXPECTED_BATCH_PACKETS), ..Settings::default() };
-    let chosen = Chosen::open(&args.device, settings)?;
-    let device = chosen.device.clone();
-    args.maps.check(&program, device.info())?;
+    let choice = DeviceChoice::open(&args.device, settings)?;
+    let device = choice.device.clone();
+    Maps::check(&args.maps, &program, device.info())?;
     let options = LoadOptions::default()
         // Unless the user requested this GPU, it gets only the batches that the CPU does not filter
         // faster.
-        .with_elephant_flow_device(chosen.elephant_flow_device())
+        .with_elephant_flow_device(choice.elephant_flow_device())
         .with_threads(args.threads.and_then(|n| NonZeroUsize::new(n.into())))
         .with_dispatch(args.dispatch)
         .with_transfer(args.transfer)
         .with_measure(MeasureOptions::default().with_record_stages(args.explain))
         .with_cancel(interrupt.give_up.clone());
     let loaded = device.load(&program, &options);
-    chosen.warn();
+    choice.warn();
     let mut session = loaded?;
     if args.explain {
-        out::note(chosen.explain().trim_end());
+        out::note(choice.explain().trim_end());
     }
     let mut maps = Maps::load(&args.maps, &program, &mut *session)?;
     let begun = Instant::now();
-    let source = open_source(args, read, &program, chosen.kind())?;
+    let source = open_source(args, read, &program, choice.kind())?;
     // Opening the source reads its first block.
     let opened = begun.elapsed();
-    places::check(args)?;
+    output_conflicts::check(args)?;
     maps.open_outputs(&interrupt.stop)?;
     // From here on an interrupt has output files to finish. While the source waited for its first
     // packet there were none.
@@ -123,7 +124,7 @@ struct RunEnd {
 impl RunEnd {
     /// The failure after all errors have been reported.
     fn silent(&self) -> Failure {
-        Failure::Silent(if self.stopped { INTERRUPTED } else { WRONG })
+        Failure::Silent(if self.stopped { INTERRUPTED } else { FAILED })
     }
 
     /// Reports that a batch in flight was abandoned.
@@ -161,10 +162,10 @@ impl RunEnd {
             out::note(&format!("{} {what}", out::grouped(self.packets)));
         }
         if let Err(failure) = events_written {
-            failure.report();
+            out::report_failure(failure);
         }
         match saved {
-            Err(failure) => drop(failure.report()),
+            Err(failure) => drop(out::report_failure(failure)),
             Ok(()) if !self.writes_maps || matches!(error, PipelineError::Source(_)) => {}
             Ok(()) => out::note("no map is written"),
         }
@@ -173,7 +174,7 @@ impl RunEnd {
 
     /// Reports that maps could not be written.
     fn report_unsaved_maps(&self, failure: Failure) -> Failure {
-        if let Failure::Wrong(text) = &failure {
+        if let Failure::Error(text) = &failure {
             out::error(text);
             let (packets, verb) = if self.packets == 1 { ("packet", "was") } else { ("packets", "were") };
             let count = out::grouped(self.packets);
@@ -181,7 +182,7 @@ impl RunEnd {
             return self.silent();
         }
         if self.stopped {
-            failure.report();
+            out::report_failure(failure);
             return self.silent();
         }
         failure
@@ -252,7 +253,7 @@ fn open_source(args: &Args, read: &Path, program: &Program, kind: DeviceKind) ->
     }
     let source = packet_io::open(read, &options).map_err(|error| match error {
         packet_io::SourceError::Spec(_) => Failure::Usage(error.to_string()),
-        _ => Failure::Wrong(error.to_string()),
+        _ => Failure::Error(error.to_string()),
     })?;
     Ok(match args.limit {
         Some(packets) => Box::new(Limit::new(source, packets)),

@@ -8,7 +8,7 @@ use portcullis::map::{self, Declaration, Format};
 use portcullis::packet_io::SinkError;
 use portcullis::program::Program;
 
-use super::maps::MapFile;
+use super::map_args::MapFile;
 use super::replace::Replacement;
 use crate::failure::Failure;
 use crate::out;

@@ -21,7 +21,7 @@ use crate::out;
 const MAX_EVENT_DELAY: Duration = Duration::from_millis(100);
 
 /// Writer of the event file.
-pub struct Log {
+pub struct EventLog {
     name: String,
     out: BufWriter<CountingFile>,
     /// Ends, as offsets in the file, of the lines that may still be in the buffer.
@@ -87,16 +87,16 @@ impl Serialize for Hex<'_> {
     }
 }
 
-impl Log {
+impl EventLog {
     /// Creates or truncates the file; `-` is standard output. A later write error cancels `stop`.
-    pub fn create(path: &Path, stop: &CancelToken) -> Result<Log, SinkError> {
+    pub fn create(path: &Path, stop: &CancelToken) -> Result<EventLog, SinkError> {
         let name = path.display().to_string();
         let file: Box<dyn Write + Send> = match name.as_str() {
             "-" => Box::new(io::stdout()),
             _ => Box::new(File::create(path).map_err(|error| SinkError::Create { name: name.clone(), error })?),
         };
         let out = BufWriter::with_capacity(1 << 16, CountingFile { file, bytes: 0 });
-        Ok(Log { name, out, ends: VecDeque::new(), unwritten: 0, failed: None, stop: stop.clone() })
+        Ok(EventLog { name, out, ends: VecDeque::new(), unwritten: 0, failed: None, stop: stop.clone() })
     }
 
     fn write(&mut self, event: Event<'_>) {
@@ -163,7 +163,7 @@ pub struct Events {
     /// Counts of programs that a reload has replaced.
     before: EventCounts,
     any: bool,
-    log: Option<Log>,
+    log: Option<EventLog>,
     /// Packets submitted since events were last read.
     packets: u64,
     /// Records per packet in the fullest ring, as of the last read; rounded up, at least 1.
@@ -180,7 +180,7 @@ impl Events {
     }
 
     /// Sets the file for events; without one they are only counted.
-    pub fn log_to(&mut self, log: Log) {
+    pub fn log_to(&mut self, log: EventLog) {
         self.log = Some(log);
     }
 
@@ -201,7 +201,7 @@ impl Events {
     /// Reads events if the next batch, of `coming` packets, might find no room for its own, or if
     /// [`MAX_EVENT_DELAY`] has elapsed. To be called before a batch is submitted and, with 0, while
     /// no packets arrive.
-    pub fn boundary(&mut self, session: &mut dyn Session, coming: usize) -> Result<(), DeviceError> {
+    pub fn on_batch_boundary(&mut self, session: &mut dyn Session, coming: usize) -> Result<(), DeviceError> {
         let Some(reader) = &self.reader else { return Ok(()) };
         let room = u64::from(reader.packet_capacity());
         let coming = coming as u64;
@@ -250,7 +250,7 @@ impl Events {
     /// written.
     pub fn finish(&mut self, session: Option<&mut dyn Session>) -> Result<(), Failure> {
         let read = session.map_or(Ok(()), |session| self.read(session));
-        let written = self.log.as_mut().map_or(Ok(()), Log::finish);
+        let written = self.log.as_mut().map_or(Ok(()), EventLog::finish);
         read?;
         written
     }

@@ -7,7 +7,7 @@ use portcullis::program::Program;
 use portcullis::routes::RoutingTables;
 use portcullis::routes::{RouteMaps, RouteMapsError};
 
-use super::maps::{MapArgs, MapNotice};
+use super::map_args::{MapArgs, MapNotice};
 use crate::failure::Failure;
 
 /// The routing maps of a filter and the watch on the kernel's routes.
@@ -17,7 +17,7 @@ pub struct KernelRoutes {
     /// Interface that the packets of a capture count as received on.
     arrival: Option<String>,
     /// Set after warning that the maps stay as they are; suppresses repeated warnings.
-    stays: bool,
+    failing: bool,
 }
 
 impl KernelRoutes {
@@ -56,25 +56,25 @@ impl KernelRoutes {
         };
         let (tables, watch) = RouteWatch::start().map_err(|error| wrong(&error))?;
         let arrival = Some(arrival.clone()).filter(|name| !name.is_empty());
-        let mut routes = KernelRoutes { routed, watch, arrival, stays: false };
-        routes.set(tables, session)?.map_err(|what| Failure::Wrong(format!("--kernel-routes: {what}")))?;
+        let mut routes = KernelRoutes { routed, watch, arrival, failing: false };
+        routes.set(tables, session)?.map_err(|what| Failure::Error(format!("--kernel-routes: {what}")))?;
         Ok(Some(routes))
     }
 
     /// Updates the maps if routes have changed. Must be called between two batches. If the update
     /// fails, the maps stay as they are, and the returned notice says so.
-    pub fn boundary(&mut self, session: &mut dyn Session) -> Result<Option<MapNotice>, DeviceError> {
+    pub fn on_batch_boundary(&mut self, session: &mut dyn Session) -> Result<Option<MapNotice>, DeviceError> {
         let last = match self.watch.take() {
             None => return Ok(None),
             Some(Ok(tables)) => self.set(tables, session)?,
             Some(Err(error)) => Err(error.to_string()),
         };
-        let stayed = std::mem::replace(&mut self.stays, last.is_err());
+        let had_failed = std::mem::replace(&mut self.failing, last.is_err());
         Ok(match last {
             Err(what) => Some(MapNotice::Warning(format!(
                 "{what}\nthe maps stay as they are, and do not follow the kernel's routes"
             ))),
-            Ok(()) if stayed => Some(MapNotice::Note("the maps follow the kernel's routes again".into())),
+            Ok(()) if had_failed => Some(MapNotice::Note("the maps follow the kernel's routes again".into())),
             Ok(()) => None,
         })
     }
@@ -97,9 +97,8 @@ impl KernelRoutes {
     }
 }
 
-#[cfg(target_os = "linux")]
 fn wrong(error: &dyn std::fmt::Display) -> Failure {
-    Failure::Wrong(format!("--kernel-routes: {error}"))
+    Failure::Error(format!("--kernel-routes: {error}"))
 }
 
 /// Placeholder on other systems, where [`KernelRoutes::check`] refuses the option.
@@ -108,16 +107,11 @@ struct RouteWatch;
 
 #[cfg(not(target_os = "linux"))]
 impl RouteWatch {
-    fn start() -> Result<(RoutingTables, RouteWatch), Failure> {
-        Err(Failure::Usage("--kernel-routes: supported on Linux only".into()))
+    fn start() -> Result<(RoutingTables, RouteWatch), String> {
+        Err("supported on Linux only".into())
     }
 
     fn take(&mut self) -> Option<Result<RoutingTables, String>> {
         None
     }
-}
-
-#[cfg(not(target_os = "linux"))]
-fn wrong(failure: &Failure) -> Failure {
-    Failure::Usage(failure.to_string())
 }

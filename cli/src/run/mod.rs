@@ -6,10 +6,11 @@ mod events;
 pub mod interrupt;
 mod kernel_routes;
 pub mod live;
+pub mod map_args;
 pub mod maps;
+mod output_conflicts;
 #[cfg(target_os = "linux")]
 mod pin;
-mod places;
 mod progress;
 pub mod replace;
 mod report;
@@ -34,7 +35,7 @@ use live::LiveArgs;
 pub use live::duration;
 #[cfg(not(all(target_os = "linux", feature = "af-xdp")))]
 pub use live::missing;
-use maps::MapArgs;
+use map_args::MapArgs;
 
 /// Filter packets from a capture or from live traffic
 ///

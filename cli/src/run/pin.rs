@@ -6,12 +6,12 @@ use portcullis::map::typed::{CType, scalar_fields, sum_per_cpu};
 use portcullis::map::{Declaration, MapKind, Row, Table};
 use portcullis::packet_io::pinned::{Entries, PinnedMap};
 
-use super::maps::MapFile;
+use super::map_args::MapFile;
 use crate::failure::Failure;
 
 /// Reads the rows of a pinned kernel map after checking that it matches the filter's map.
 pub fn read(from: &MapFile, map: &Declaration) -> Result<Vec<Row>, Failure> {
-    let wrong = |what: String| Failure::Wrong(format!("--from-pin {from}: {what}"));
+    let wrong = |what: String| Failure::Error(format!("--from-pin {from}: {what}"));
     let pinned = PinnedMap::open(&from.file).map_err(|error| wrong(error.to_string()))?;
     check(&pinned, map).map_err(wrong)?;
     let entries = pinned.entries().map_err(|error| wrong(error.to_string()))?;
@@ -35,7 +35,7 @@ pub fn set(
                 map.entries,
                 portcullis::map_file::capacity_hint(map, entries.len())
             );
-            return Err(Failure::Wrong(format!("--from-pin {from}: {what}")));
+            return Err(Failure::Error(format!("--from-pin {from}: {what}")));
         }
     }
     let (at, words) = table.changes();

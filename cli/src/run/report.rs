@@ -9,7 +9,7 @@ use portcullis::packet::{Action, VerdictCounts};
 use portcullis::pipeline::Totals;
 use serde::{Deserialize, Serialize};
 
-use super::traps::{self, OutOfFuel, Trapped};
+use super::traps::{self, OutOfFuel, TrapCount};
 use crate::out;
 
 /// Maximum number of redirect targets in the table; the JSON line has all that are counted.
@@ -26,7 +26,7 @@ pub struct Run<'a> {
     /// Counts of events, if the filter has any.
     pub events: Option<EventCounts>,
     /// Where an XDP program aborted packets.
-    pub traps: Vec<Trapped>,
+    pub traps: Vec<TrapCount>,
     /// How many packets ran out of fuel, if any may have.
     pub out_of_fuel: Option<OutOfFuel>,
     /// Whether the run was interrupted before the end of its input.
@@ -49,7 +49,7 @@ struct Line<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     events: Option<EventTotals>,
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
-    traps: &'a [Trapped],
+    traps: &'a [TrapCount],
     #[serde(skip_serializing_if = "Option::is_none")]
     out_of_fuel: Option<OutOfFuel>,
 }

@@ -6,14 +6,14 @@ use portcullis::map_file::text::{ParsedRows, RowErrors};
 use portcullis::map_file::{self, text};
 use portcullis::reason;
 
-use super::maps::MapFile;
+use super::map_args::MapFile;
 use crate::failure::Failure;
 
 /// Reads the rows of a file.
 pub fn read(from: &MapFile, map: &Declaration) -> Result<ParsedRows, Failure> {
     let bytes = text::read_file(&from.file, map).map_err(|error| wrong(from, &reason(&error)))?;
     text::parse(map, from.format, &bytes)
-        .map_err(|problems| Failure::Wrong(problems.with_file_name(&from.file.display().to_string())))
+        .map_err(|problems| Failure::Error(problems.with_file_name(&from.file.display().to_string())))
 }
 
 /// Sets the rows in the session's map, replacing entries with the same keys.
@@ -25,7 +25,7 @@ pub fn set(
 ) -> Result<(), Failure> {
     let mut table = Table::new(map, session.map_words(number)?);
     map_file::insert_entries(&mut table, &rows.entries)
-        .map_err(|row| Failure::Wrong(no_room(rows, row, map).with_file_name(&from.file.display().to_string())))?;
+        .map_err(|row| Failure::Error(no_room(rows, row, map).with_file_name(&from.file.display().to_string())))?;
     let (at, words) = table.changes();
     Ok(session.set_map_words(number, at, words)?)
 }
@@ -41,5 +41,5 @@ pub fn no_room(rows: &ParsedRows, row: usize, map: &Declaration) -> RowErrors {
 }
 
 fn wrong(from: &MapFile, what: &str) -> Failure {
-    Failure::Wrong(format!("{}: {what}", from.file.display()))
+    Failure::Error(format!("{}: {what}", from.file.display()))
 }

@@ -121,5 +121,5 @@ fn persistent_maps(program: &Program) -> impl Iterator<Item = (usize, &Declarati
 }
 
 fn wrong(name: &str, what: &str) -> Failure {
-    Failure::Wrong(format!("{name}: {what}"))
+    Failure::Error(format!("{name}: {what}"))
 }

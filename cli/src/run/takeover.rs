@@ -12,22 +12,23 @@ use portcullis::program::Program;
 use portcullis::routes::RouteMaps;
 
 use super::kernel_routes::KernelRoutes;
-use super::maps::{MapArgs, Maps, watched};
-use super::watch::Follower;
+use super::map_args::MapArgs;
+use super::maps::{Maps, watched};
+use super::watch::MapFollower;
 use crate::failure::Failure;
 
 /// A filter about to replace the running one, with its map files already read, so that packets do
 /// not wait for that.
 pub struct PreparedReload {
     program: Arc<Program>,
-    watched: Vec<(Follower, ParsedRows)>,
+    watched: Vec<(MapFollower, ParsedRows)>,
     /// Pairs of equal maps: their numbers in the old and in the new filter.
     carried: Vec<(usize, usize)>,
     report: ReloadReport,
 }
 
 impl PreparedReload {
-    /// Applies the checks of [`MapArgs::check`] to the new filter. `--map` and `--from-pin` apply
+    /// Applies the checks of [`Maps::check`] to the new filter. `--map` and `--from-pin` apply
     /// to the start of a run only.
     pub fn new(
         args: &MapArgs,
@@ -37,10 +38,11 @@ impl PreparedReload {
     ) -> Result<PreparedReload, Failure> {
         // A filter that looks up no routes may replace one that does.
         let kernel_routes = args.kernel_routes.clone().filter(|_| RouteMaps::from_program(&program).is_some());
-        MapArgs { kernel_routes, events: None, ..args.without_initial_entries() }.check(&program, device)?;
+        let checked = MapArgs { kernel_routes, events: None, ..args.without_initial_entries() };
+        Maps::check(&checked, &program, device)?;
         if [old, &*program].into_iter().any(|program| Broadcasts::from_program(program).is_some()) {
             let what = "a filter that redirects to all devices of a map (BPF_F_BROADCAST) can neither replace another nor be replaced";
-            return Err(Failure::Wrong(format!("{name}: {what}")));
+            return Err(Failure::Error(format!("{name}: {what}")));
         }
         let watched = watched(args, &program)?;
         let mut report = ReloadReport { filter: name, ..ReloadReport::default() };
@@ -127,7 +129,7 @@ fn carry(
     let entries = Entries::in_memory(old, &words);
     let mut table = Table::new(map, Vec::new());
     restore_entries(&mut table, &entries)
-        .map_err(|entry| Failure::Wrong(state::no_room_error(map, &entries, entry).to_string()))?;
+        .map_err(|entry| Failure::Error(state::no_room_error(map, &entries, entry).to_string()))?;
     let (at, words) = table.changes();
     Ok(session.set_map_words(to, at, words)?)
 }

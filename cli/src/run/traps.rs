@@ -21,7 +21,7 @@ pub const SHOWN: usize = 20;
 
 /// A place where an XDP program aborted packets because its next operation was invalid.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Trapped {
+pub struct TrapCount {
     /// Number of packets.
     pub count: u64,
     #[serde(flatten)]
@@ -84,9 +84,9 @@ impl OutOfFuel {
 /// Counts of aborted packets, by reason.
 #[cfg(all(target_os = "linux", feature = "live"))]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct Aborted {
+pub struct AbortCounts {
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub traps: Vec<Trapped>,
+    pub traps: Vec<TrapCount>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub out_of_fuel: Option<OutOfFuel>,
 }
@@ -102,7 +102,7 @@ pub struct Traps {
     /// Counters before the run.
     base: Vec<u64>,
     /// Aborts of programs that a reload has replaced.
-    before: Vec<Trapped>,
+    before: Vec<TrapCount>,
 }
 
 impl Traps {
@@ -148,7 +148,7 @@ impl Traps {
     ///
     /// # Errors
     /// Errors of the session.
-    pub fn read(&self, session: &mut dyn Session) -> Result<Vec<Trapped>, DeviceError> {
+    pub fn read(&self, session: &mut dyn Session) -> Result<Vec<TrapCount>, DeviceError> {
         let mut all = self.before.clone();
         let Some(object) = portcullis::frontend::xdp::ObjectInfo::of(&self.program).filter(|_| self.map.is_some())
         else {
@@ -163,7 +163,7 @@ impl Traps {
             let place = Place::from(trap);
             match known.get(&place) {
                 Some(&number) => all[number].count += count,
-                None => all.push(Trapped { count, place }),
+                None => all.push(TrapCount { count, place }),
             }
         }
         Ok(all)
@@ -171,7 +171,7 @@ impl Traps {
 
     /// Bounds how many of `aborted` packets ran out of fuel, if any may have; `others` are those
     /// with a place.
-    pub fn out_of_fuel(&self, aborted: u64, others: &[Trapped]) -> Option<OutOfFuel> {
+    pub fn out_of_fuel(&self, aborted: u64, others: &[TrapCount]) -> Option<OutOfFuel> {
         let others: u64 = others.iter().map(|it| it.count).sum();
         let at_most = aborted.saturating_sub(others);
         let at_least = if self.may_return { 0 } else { at_most };
@@ -205,24 +205,24 @@ const MAX_AGE: Duration = Duration::from_millis(100);
 /// Counts of aborted packets, shared with the threads that show them.
 #[cfg(all(target_os = "linux", feature = "live"))]
 #[derive(Clone, Default)]
-pub struct Board(Arc<Mutex<Aborted>>);
+pub struct SharedAborts(Arc<Mutex<AbortCounts>>);
 
 #[cfg(all(target_os = "linux", feature = "live"))]
-impl Board {
+impl SharedAborts {
     /// Returns the latest counts.
-    pub fn read(&self) -> Aborted {
+    pub fn read(&self) -> AbortCounts {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn put(&self, all: Aborted) {
+    fn put(&self, all: AbortCounts) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = all;
     }
 }
 
-/// Updates a [`Board`] between batches.
+/// Updates a [`SharedAborts`] between batches.
 #[cfg(all(target_os = "linux", feature = "live"))]
 pub struct TrapRecorder {
-    board: Board,
+    shared: SharedAborts,
     /// Number of aborted packets at the last update.
     aborted: u64,
     last: Instant,
@@ -230,14 +230,14 @@ pub struct TrapRecorder {
 
 #[cfg(all(target_os = "linux", feature = "live"))]
 impl TrapRecorder {
-    /// Creates a recorder for `board`.
-    pub fn new(board: Board) -> TrapRecorder {
-        TrapRecorder { board, aborted: 0, last: Instant::now() }
+    /// Creates a recorder for `shared`.
+    pub fn new(shared: SharedAborts) -> TrapRecorder {
+        TrapRecorder { shared, aborted: 0, last: Instant::now() }
     }
 
-    /// Updates the board if more packets were aborted and the last update is long enough ago:
+    /// Updates the counts if more packets were aborted and the last update is long enough ago:
     /// reading the counters waits for the device.
-    pub fn boundary(
+    pub fn on_batch_boundary(
         &mut self,
         traps: &Traps,
         aborted: impl FnOnce() -> u64,
@@ -251,25 +251,25 @@ impl TrapRecorder {
         if aborted != self.aborted {
             self.aborted = aborted;
             let read = traps.read(session)?;
-            self.board.put(Aborted { out_of_fuel: traps.out_of_fuel(aborted, &read), traps: read });
+            self.shared.put(AbortCounts { out_of_fuel: traps.out_of_fuel(aborted, &read), traps: read });
         }
         Ok(())
     }
 }
 
 /// Formats at most `most` places, one on a line, and a line about fuel, to follow a table.
-pub fn lines(all: &[Trapped], out_of_fuel: Option<OutOfFuel>, most: usize) -> String {
+pub fn lines(all: &[TrapCount], out_of_fuel: Option<OutOfFuel>, most: usize) -> String {
     shown(all, most) + &out_of_fuel.map_or_else(String::new, OutOfFuel::line)
 }
 
 /// Formats at most `most` places, one on a line: those with the most packets, and the number of the
 /// others.
-fn shown(all: &[Trapped], most: usize) -> String {
-    let line = |it: &Trapped| format!("{} aborted at {}\n", out::grouped(it.count), it.place.text());
+fn shown(all: &[TrapCount], most: usize) -> String {
+    let line = |it: &TrapCount| format!("{} aborted at {}\n", out::grouped(it.count), it.place.text());
     if all.len() <= most {
         return all.iter().map(line).collect();
     }
-    let mut order: Vec<&Trapped> = all.iter().collect();
+    let mut order: Vec<&TrapCount> = all.iter().collect();
     order.sort_by_key(|it| std::cmp::Reverse(it.count));
     let (first, rest) = order.split_at(most.saturating_sub(1));
     let count = rest.iter().map(|it| it.count).sum();
@@ -282,7 +282,7 @@ fn shown(all: &[Trapped], most: usize) -> String {
 mod tests {
     use super::*;
 
-    fn trapped(line: u32, count: u64) -> Trapped {
+    fn trapped(line: u32, count: u64) -> TrapCount {
         let place = Place {
             function: "parse".into(),
             instruction: format!("instruction {line} of `parse`: exit"),
@@ -290,12 +290,12 @@ mod tests {
             line: Some(line),
             reason: "the packet is not so long".into(),
         };
-        Trapped { count, place }
+        TrapCount { count, place }
     }
 
     #[test]
     fn of_many_places_those_with_the_most_packets_are_shown() {
-        let all: Vec<Trapped> = (1..=6).map(|line| trapped(line, u64::from(line % 4) * 1000)).collect();
+        let all: Vec<TrapCount> = (1..=6).map(|line| trapped(line, u64::from(line % 4) * 1000)).collect();
         let whole = "1 000 aborted at instruction 1 of `parse`: exit, p.c:1: the packet is not so long\n";
         assert_eq!(shown(&all[..1], 1), whole);
         let text = shown(&all, 3);
@@ -311,6 +311,6 @@ mod tests {
         let one = trapped(7, 3);
         let text = serde_json::to_string(&one).unwrap();
         assert!(text.starts_with(r#"{"count":3,"function":"parse","instruction":"#), "{text}");
-        assert_eq!(serde_json::from_str::<Trapped>(&text).unwrap(), one);
+        assert_eq!(serde_json::from_str::<TrapCount>(&text).unwrap(), one);
     }
 }

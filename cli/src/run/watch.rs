@@ -6,12 +6,12 @@ use portcullis::map_file::text::ParsedRows;
 use portcullis::map_file::watch::FileWatcher;
 use portcullis::map_file::{self, Entries};
 
-use super::maps::{MapFile, MapNotice};
+use super::map_args::{MapFile, MapNotice};
 use super::rows::no_room;
 use crate::failure::Failure;
 
 /// A map and the file that it follows.
-pub struct Follower {
+pub struct MapFollower {
     from: MapFile,
     number: usize,
     map: Declaration,
@@ -19,20 +19,20 @@ pub struct Follower {
     /// Entries of the file when the map last followed it.
     followed: Entries,
     /// Set after warning that the map stays as it is; suppresses repeated warnings.
-    stays: bool,
+    failing: bool,
 }
 
-impl Follower {
-    /// Reads the file and starts to watch it. The rows are for [`Follower::begin`].
-    pub fn new(from: &MapFile, (number, map): (usize, &Declaration)) -> Result<(Follower, ParsedRows), Failure> {
-        let (rows, watch) = FileWatcher::start(&from.file, map, from.format).map_err(Failure::Wrong)?;
+impl MapFollower {
+    /// Reads the file and starts to watch it. The rows are for [`MapFollower::begin`].
+    pub fn new(from: &MapFile, (number, map): (usize, &Declaration)) -> Result<(MapFollower, ParsedRows), Failure> {
+        let (rows, watch) = FileWatcher::start(&from.file, map, from.format).map_err(Failure::Error)?;
         let followed = Entries::new(map);
-        Ok((Follower { from: from.clone(), number, map: map.clone(), watch, followed, stays: false }, rows))
+        Ok((MapFollower { from: from.clone(), number, map: map.clone(), watch, followed, failing: false }, rows))
     }
 
     /// Sets the map to the rows that were read first.
     pub fn begin(&mut self, rows: ParsedRows, session: &mut dyn Session) -> Result<(), Failure> {
-        self.follow(rows, session)?.map_err(Failure::Wrong)
+        self.follow(rows, session)?.map_err(Failure::Error)
     }
 
     /// Whether this is the follower of `map`.
@@ -44,7 +44,7 @@ impl Follower {
     /// Takes over the state of the old filter's follower of the same map, so that values that
     /// filters have changed are kept.
     #[cfg(all(target_os = "linux", feature = "live"))]
-    pub fn inherit(&mut self, others: &[Follower]) {
+    pub fn inherit(&mut self, others: &[MapFollower]) {
         if let Some(before) = others.iter().find(|other| other.follows(&self.map.name)) {
             self.followed = before.followed.clone();
         }
@@ -52,7 +52,7 @@ impl Follower {
 
     /// Updates the map if the file has changed. Must be called between two batches. If that fails,
     /// the map stays as it is; notices report the first failure and the recovery.
-    pub fn boundary(&mut self, session: &mut dyn Session) -> Result<Option<MapNotice>, DeviceError> {
+    pub fn on_batch_boundary(&mut self, session: &mut dyn Session) -> Result<Option<MapNotice>, DeviceError> {
         let mut last = None;
         while let Some(change) = self.watch.take_change() {
             last = Some(match change {
@@ -61,13 +61,13 @@ impl Follower {
             });
         }
         let Some(last) = last else { return Ok(None) };
-        let stayed = std::mem::replace(&mut self.stays, last.is_err());
+        let had_failed = std::mem::replace(&mut self.failing, last.is_err());
         let (map, file) = (&self.map.name, self.from.file.display());
         Ok(match last {
             Err(wrong) => Some(MapNotice::Warning(format!(
                 "{wrong}\nthe map `{map}` stays unchanged until {file} is valid again"
             ))),
-            Ok(()) if stayed => Some(MapNotice::Note(format!("{file} is valid again; the map `{map}` follows it"))),
+            Ok(()) if had_failed => Some(MapNotice::Note(format!("{file} is valid again; the map `{map}` follows it"))),
             Ok(()) => None,
         })
     }

@@ -6,7 +6,7 @@ use portcullis_conformance::af_xdp::{
 };
 
 use super::Args;
-use crate::failure::{Failure, INTERRUPTED, WRONG};
+use crate::failure::{FAILED, Failure, INTERRUPTED};
 use crate::out;
 use crate::run::interrupt::Interrupt;
 
@@ -36,14 +36,14 @@ pub fn run(args: &Args, interface: &str) -> Result<(), Failure> {
     }
     out::note(&format!("{name}: the driver may reset the interface for each mode, and lose the link for some seconds"));
     let mut observe = |mode: &str| out::note(&format!("{name}: testing {mode}"));
-    let report = af_xdp::run(&options, &interrupt.stop, &mut observe).map_err(|e| Failure::Wrong(e.to_string()))?;
+    let report = af_xdp::run(&options, &interrupt.stop, &mut observe).map_err(|e| Failure::Error(e.to_string()))?;
     let json = serde_json::to_string_pretty(&report).expect("a report serialises") + "\n";
     let is_whole = !interrupt.stop.is_cancelled();
     out::write_report(args.json.as_deref(), json, text(&report, &options, is_whole))?;
     match (is_whole, report.passed()) {
         (false, _) => Err(Failure::Silent(INTERRUPTED)),
         (true, true) => Ok(()),
-        (true, false) => Err(Failure::Silent(WRONG)),
+        (true, false) => Err(Failure::Silent(FAILED)),
     }
 }
 

@@ -15,7 +15,7 @@ use portcullis_conformance::corpora::{self, Depth};
 use portcullis_conformance::filters::Language;
 use portcullis_conformance::{self, MissingDevice, Report, filters};
 
-use super::failure::{Failure, WRONG};
+use super::failure::{FAILED, Failure};
 use super::out;
 use super::run::duration;
 
@@ -124,7 +124,7 @@ fn test_devices(args: &Args) -> Result<(), Failure> {
 
     let json = serde_json::to_string_pretty(&report).expect("a report serialises") + "\n";
     out::write_report(args.json.as_deref(), json, text(&report))?;
-    if report.passed() { Ok(()) } else { Err(Failure::Silent(WRONG)) }
+    if report.passed() { Ok(()) } else { Err(Failure::Silent(FAILED)) }
 }
 
 /// Returns the devices to test, and those that are missing.

@@ -271,7 +271,7 @@ fn outputs_may_not_overwrite_inputs() {
         (&["f.wgsl"][..], "./f.wgsl", "a filter to measure"),
         (&["two.o"], "two.o", "a filter to measure"),
         (&["two.o:second"], "two.o", "a filter to measure"),
-        (&["f.wgsl", "--map", "rows=rows.csv"], "rows.csv", "what --map reads"),
+        (&["f.wgsl", "--map", "rows=rows.csv"], "rows.csv", "the input of --map"),
     ] {
         let read = || ["f.wgsl", "two.o", "rows.csv"].map(|file| place.read(file));
         let before = read();

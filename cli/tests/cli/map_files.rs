@@ -224,6 +224,6 @@ fn wrong_usage_is_refused_before_the_run() {
     run(&[none, "--map", "a=r.csv"]).failed(2, &["the filter has no map `a`; it has no maps"]);
     run(&[filter, "--map", "routes=r.csv", "--device", "noop"]).failed(2, &["noop runs no filter"]);
     run(&[filter, "--map", "routes=r.csv", "--dump-map", "routes=./r.csv"])
-        .failed(2, &["--dump-map routes=./r.csv: this is what --map reads; choose another name"]);
+        .failed(2, &["--dump-map routes=./r.csv: this is the input of --map; choose another name"]);
     assert_eq!(place.read("r.csv"), ROUTES.as_bytes());
 }

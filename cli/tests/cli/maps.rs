@@ -171,17 +171,17 @@ fn invalid_dump_arguments_are_refused_before_the_run() {
     none.failed(2, &["the filter has no map `a`; it has no maps"]);
     with(&["--device", "noop", "--dump-map", "sources=a.csv"]).failed(2, &["noop runs no filter"]);
     // No output may overwrite another, or an input.
-    let mine = "what --dump-map writes to";
+    let mine = "the output of --dump-map";
     for (args, what) in [
         (&["--dump-map", "sources=a.csv", "--dump-map", "pairs=./a.csv"][..], mine),
         (&["--dump-map", "sources=-", "--dump-map", "pairs=-"], mine),
-        (&["--dump-map", "sources=-", "--write-tx", "-"], "what --write-tx writes to"),
-        (&["--dump-map", "sources=a.csv", "--write-tx", "a.csv"], "what --write-tx writes to"),
+        (&["--dump-map", "sources=-", "--write-tx", "-"], "the output of --write-tx"),
+        (&["--dump-map", "sources=a.csv", "--write-tx", "a.csv"], "the output of --write-tx"),
     ] {
         with(args).failed(2, &["error: --dump-map ", what]);
     }
     std::fs::hard_link(place.path("c.pcap"), place.path("c.csv")).unwrap();
-    refused("sources=c.csv", &["--dump-map sources=c.csv: this is the capture that is read"]);
+    refused("sources=c.csv", &["--dump-map sources=c.csv: this is the input capture"]);
     assert_eq!(place.read("c.pcap"), content);
     std::fs::create_dir(place.path("dir.csv")).unwrap();
     for (file, why) in [

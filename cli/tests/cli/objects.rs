@@ -300,12 +300,12 @@ fn check_lists_programs_maps_and_variables() {
     let ran = place.run(&["check", "prog.o", "--set", "label=set"]);
     assert_eq!(ran.code, 1, "one program is rejected: {}{}", ran.out, ran.err);
     for line in [
-        "prog.o: 3 programs for XDP, of which 1 can be taken",
-        "ports (xdp): can be taken",
+        "prog.o: 3 XDP programs, 1 accepted",
+        "ports (xdp): accepted",
         "helpers  bpf_map_lookup_elem",
-        "second (xdp/second): cannot be taken: ",
+        "second (xdp/second): rejected: ",
         "prog.c:52: the map `sized` has no entries",
-        "third (xdp/third): cannot be taken: ",
+        "third (xdp/third): rejected: ",
         "prog.c:57: ",
         "tc",
         "table: hash, keys struct key (8 bytes), values struct stats (",

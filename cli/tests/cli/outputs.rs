@@ -109,10 +109,13 @@ fn links_and_redirections_may_not_overwrite_inputs() {
         assert!(place.read("c.pcap") == content && place.read("f.wgsl") == PASS.as_bytes(), "{args:?}");
     }
     for (line, message) in [
-        ("run f.wgsl --read - --write c.pcap < c.pcap", "--write c.pcap: this is the capture that is read"),
-        ("run f.wgsl --read c.pcap --write - >> c.pcap", "--write -: this is the capture that is read"),
+        ("run f.wgsl --read - --write c.pcap < c.pcap", "--write c.pcap: this is the input capture"),
+        ("run f.wgsl --read c.pcap --write - >> c.pcap", "--write -: this is the input capture"),
         ("run - --read c.pcap --write f.wgsl < f.wgsl", "--write f.wgsl: this is the filter"),
-        ("run f.wgsl --read c.pcap --write o.pcap > o.pcap", "--write o.pcap: this is where standard output goes"),
+        (
+            "run f.wgsl --read c.pcap --write o.pcap > o.pcap",
+            "--write o.pcap: this is the destination of standard output",
+        ),
     ] {
         let ran = place.shell(&format!("portcullis {line}")).failed(2, &[]);
         assert_eq!(ran.err, format!("error: {message}; choose another name\n"));

@@ -73,7 +73,7 @@ fn errors_name_the_instruction_the_line_and_the_missing_feature() {
     compile(&place, SOURCE, &["-g"]).unwrap();
     let list = place.run(&["check", "prog.o"]);
     assert_eq!(list.code, 1);
-    assert!(list.out.contains("10 programs for XDP, of which 1 can be taken\n"), "{}", list.out);
+    assert!(list.out.contains("10 XDP programs, 1 accepted\n"), "{}", list.out);
     let all = place.run(&["check", "prog.o", "--json"]);
     assert_eq!(all.code, 1);
     let all = all.json();
@@ -89,7 +89,7 @@ fn errors_name_the_instruction_the_line_and_the_missing_feature() {
         ];
         place.run(&["run", &file, "--read", "in.pcap"]).failed(1, &words);
         place.run(&["check", &file]).failed(1, &words);
-        let words = format!("cannot be taken: prog.c:{line}: {message}; {missing}\n");
+        let words = format!("rejected: prog.c:{line}: {message}; {missing}\n");
         assert!(list.out.contains(&words), "{words}: {}", list.out);
         let json = place.run(&["check", &file, "--json"]).json();
         let in_all = all["programs"].as_array().unwrap().iter().find(|it| it["name"] == program).unwrap();
@@ -116,7 +116,7 @@ fn errors_name_the_instruction_the_line_and_the_missing_feature() {
     }
     assert_eq!(list.out.matches("cannot be used").count(), 3, "{}", list.out);
     // A hint how to see more of the accepted program.
-    assert!(list.out.ends_with("`portcullis check prog.o:fine` says more of a program.\n"), "{}", list.out);
+    assert!(list.out.ends_with("`portcullis check prog.o:fine` shows one program in detail.\n"), "{}", list.out);
 }
 
 #[test]
@@ -150,13 +150,13 @@ SEC("tc") int shapes(struct __sk_buff *skb) { __u32 key = spare; return bpf_map_
         assert_eq!(object["variables"][0]["value"], 3, "{json}");
         json
     };
-    let json = check("prog.o: 1 program for XDP, of which 0 can be taken\n", "error: bpf_get_numa_node_id is called");
+    let json = check("prog.o: 1 XDP program, 0 accepted\n", "error: bpf_get_numa_node_id is called");
     assert_eq!((&json["errors"][0]["line"], &json["object"]["programs"][0]["ok"]), (&json!(6), &json!(false)));
     // The same without any XDP program.
     let source: String =
         source.lines().filter(|line| !line.contains("SEC(\"xdp\")")).map(|line| line.to_owned() + "\n").collect();
     compile(&place, &source, &["-g"]).unwrap();
-    check("prog.o: no programs for XDP\n", "error: prog.o: the object has no programs for XDP");
+    check("prog.o: no XDP programs\n", "error: prog.o: the object has no programs for XDP");
 }
 
 /// One line for each of many programs.
@@ -175,10 +175,10 @@ fn a_list_of_many_programs_stays_short() {
     // Headline, programs, helpers, maps, variables, and the hint.
     assert_eq!(ran.out.lines().count(), 1 + 30 + 4, "{}", ran.out);
     for words in [
-        "30 programs for XDP, of which 20 can be taken\n",
-        " p0 (xdp): can be taken\n",
-        " p1 (xdp): can be taken, checked at 1 place at run time\n",
-        " p2 (xdp): cannot be taken: prog.c:5: bpf_get_numa_node_id is called; missing feature: bpf_get_numa_node_id\n",
+        "30 XDP programs, 20 accepted\n",
+        " p0 (xdp): accepted\n",
+        " p1 (xdp): accepted, checked at 1 place at run time\n",
+        " p2 (xdp): rejected: prog.c:5: bpf_get_numa_node_id is called; missing feature: bpf_get_numa_node_id\n",
         "\n  helpers    bpf_get_numa_node_id, bpf_get_prandom_u32\n",
     ] {
         assert!(ran.out.contains(words), "{words}: {}", ran.out);

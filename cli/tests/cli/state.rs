@@ -149,8 +149,8 @@ fn wrong_usage_is_refused_before_the_run() {
     let run = |args: &[&str]| place.run(&[&["run"], args, &["--read", &sample(), "--state", "s.csv"]].concat());
     run(&[none]).failed(2, &["error: --state s.csv: the filter has no maps"]);
     run(&[filter, "--device", "noop"]).failed(2, &["error: --state s.csv: noop runs no filter"]);
-    run(&[filter, "--dump-map", "bytes=s.csv"]).failed(2, &["--dump-map bytes=s.csv: this is what --state"]);
-    run(&[filter, "--write", "./s.csv"]).failed(2, &["--state s.csv: this is what --write writes to"]);
+    run(&[filter, "--dump-map", "bytes=s.csv"]).failed(2, &["--dump-map bytes=s.csv: this is the file of --state"]);
+    run(&[filter, "--write", "./s.csv"]).failed(2, &["--state s.csv: this is the output of --write"]);
     assert_eq!(place.names(), ["f.wgsl", "none.wgsl"]);
 }
 

@@ -61,7 +61,8 @@ fn a_typo_is_told_the_nearest_name() {
     let place = Place::new();
     let words = ["there is no stock filter `http_onyl`", "did you mean `http_only`?", "portcullis filters"];
     for command in [&["run", "--read", "synth:packets=1"][..], &["check"], &["bench", "--filter"], &["filters"]] {
-        place.run(&[command, &["http_onyl"]].concat()).failed(2, &words);
+        let ran = place.run(&[command, &["http_onyl"]].concat()).failed(2, &words);
+        assert!(!ran.err.contains("\n\n\n"), "{}", ran.err);
     }
     place.run(&["check", "http_only.wgsl"]).failed(1, &["http_only.wgsl: "]);
     place.run(&["check", "some/http_only"]).failed(1, &["some/http_only: "]);

@@ -161,7 +161,7 @@ fn check_lists_places_checked_at_run_time() {
         .replace("return *value", "if (!value) return XDP_DROP;\nreturn *value");
     compile(&place, &proved, &["-g"]).unwrap();
     let ran = place.run(&["check", "prog.o"]).done();
-    assert!(ran.out.contains("checked          nothing: it is proved"), "{}", ran.out);
+    assert!(ran.out.contains("checked          nothing: every operation is proved valid"), "{}", ran.out);
     assert_eq!(place.run(&["check", "prog.o", "--json"]).done().json()["object"]["traps"], json!([]));
     // One line for each of several programs.
     let two = UNPROVED.to_owned()
@@ -248,7 +248,7 @@ fn event_rings_have_no_entries() {
     }
     place.run(&run(&["--dump-map", "none=x.csv"])).failed(2, &["no map `none`; it has `seen`, `traps`\n"]);
     let ran = place.run(&["check", "prog.o"]).done();
-    let words = "told: ringbuf of 4 096 bytes, read by `run --events`, room for 131 072 records of 4 bytes at most, ";
+    let words = "told: ringbuf of 4 096 bytes, read by `run --events`, room for 131 072 records of at most 4 bytes, ";
     assert!(ran.out.contains(words), "{}", ran.out);
     assert!(!ran.out.contains("told: array"), "{}", ran.out);
     let json = place.run(&["check", "prog.o", "--json"]).done().json();
@@ -294,8 +294,7 @@ fn check_reports_additions_that_may_be_lost() {
     let Some(place) = place(&[]) else { return };
     compile(&place, LOSSY, &["-g"]).unwrap();
     let ran = place.run(&["check", "prog.o"]).done();
-    let row =
-        "lossy            3 places, where what is added to a map's value may be lost among packets side by side\n";
+    let row = "lossy            3 places, where an addition to a map value is not atomic and may be lost\n";
     assert!(ran.out.contains(row), "{}", ran.out);
     let losses = place.run(&["check", "prog.o", "--json"]).json()["object"]["losses"].take();
     let reported: Vec<_> = losses.as_array().unwrap().iter().map(|it| (&it["line"], &it["reason"])).collect();
@@ -347,13 +346,12 @@ fn check_reports_values_that_each_packet_copies() {
         (out, place.run(&["check", "prog.o", "--json"]).json()["object"]["copies"].take())
     };
     let (out, json) = check(PER_CPU_VALUE);
-    assert!(out.contains("private copies   4 bytes of the value of `rooms` are each packet's own\n"), "{out}");
+    assert!(out.contains("private copies   4 bytes of the value of `rooms` are private to each packet\n"), "{out}");
     assert_eq!(json, json!([{"map": "rooms", "bytes": 4, "filled": 0}]));
     // Only the packet decides which bytes are used.
     let anywhere = "room->all[bpf_get_prandom_u32() & 7] = 1; return room->all[at & 7] ? ";
     let (out, json) = check(&PER_CPU_VALUE.replace("return room->kind > 1 ? ", anywhere));
-    let row =
-        "private copies   8 bytes of the value of `rooms` are each packet's own, of which it copies 8 when it begins\n";
+    let row = "private copies   8 bytes of the value of `rooms` are private to each packet, 8 of them copied from the map at its start\n";
     assert!(out.contains(row), "{out}");
     assert_eq!(json, json!([{"map": "rooms", "bytes": 8, "filled": 8}]));
     let (out, json) = check(&PER_CPU_VALUE.replace("room->kind > 1", "at"));

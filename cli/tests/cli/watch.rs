@@ -102,7 +102,7 @@ fn wrong_usage_is_refused_before_the_run() {
     let twice = run(&[filter, "--watch-map", "hosts=h.csv", "--watch-map", "hosts=b.csv"]);
     twice.failed(2, &["--watch-map hosts=b.csv: the map already follows h.csv; a map can follow only one file"]);
     run(&[filter, "--watch-map", "hosts=h.csv", "--dump-map", "hosts=h.csv"])
-        .failed(2, &["--dump-map hosts=h.csv: this is what --watch-map reads"]);
+        .failed(2, &["--dump-map hosts=h.csv: this is the input of --watch-map"]);
     let ran = run(&[filter, "--watch-map", "hosts=bad.csv"]).failed(1, &[]);
     let row = "a row is a key of 1 word and a value of 2 words";
     assert_eq!(ran.err, format!("error: bad.csv:1: the row ends after 1 of 2 words of its value; {row}\n"));

@@ -40,12 +40,12 @@ fn a_failed_reload_changes_nothing() {
     let good = a.clone() + ".wgsl";
     assert!(ctl.refused(2, &["reload", &good, "--set", "x=1"]).contains("--set x"));
     assert!(ctl.refused(1, &["reload", &ctl.text("none.wgsl")]).contains("none.wgsl: "));
-    assert!(ctl.refused(1, &["reload", &ctl.text(""), "--language", "wgsl"]).contains("this is no file"));
+    assert!(ctl.refused(1, &["reload", &ctl.text(""), "--language", "wgsl"]).contains("not a regular file"));
     assert!(ctl.refused(2, &["reload", "-"]).contains("needs a file"));
     assert!(ctl.refused(2, &["reload", &ctl.text("a.txt")]).contains("--language"));
     let pipe = ctl.text("pipe.wgsl");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-    assert!(ctl.refused(1, &["reload", &pipe]).contains("this is no file"));
+    assert!(ctl.refused(1, &["reload", &pipe]).contains("not a regular file"));
     peer.send(&numbered(&veth, 0));
     assert!(peer.receive_where(TIMEOUT, |frame| frame.bytes.get(MARK) == Some(&b'A')).is_some());
     // A reload sets parameters afresh, and takes effect without traffic.
@@ -109,7 +109,7 @@ fn a_reload_can_name_a_program_of_an_object() {
         (&[&*object][..], "the object has 2 programs: say which"),
         (&[&*(object.clone() + ":nine")], "the object has no program `nine`"),
         (&[&*ctl.text("none.o:back")], "none.o:back: "),
-        (&[&*(ctl.text("") + ":back"), "--language", "xdp"], "this is no file"),
+        (&[&*(ctl.text("") + ":back"), "--language", "xdp"], "not a regular file"),
     ] {
         let message = ctl.refused(1, &[&["reload"], filter].concat());
         assert!(message.contains(words), "{message}");

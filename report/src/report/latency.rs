@@ -4,7 +4,7 @@ use maud::{Markup, html};
 
 use super::ReportError;
 use super::parts::{Cell, Column, details, grid, numbers, table, words};
-use super::plot::{Axis, Plot, Point, Series, placeable, plot_size, room};
+use super::plot::{Axis, Plot, Point, Series, label_width, placeable, plot_size};
 use super::tables::{LONGEST, longest};
 use super::throughput::{key, rows, section as kinds_of};
 use super::view::{DeviceView, View};
@@ -37,13 +37,13 @@ pub fn section(view: &View<'_>) -> Result<Markup, ReportError> {
                     h4 { "At a steady rate" }
                     p { "Batches come at shares of the rate that was measured, each device with the batch size at which it was the fastest." }
                     (steady)
-                    (loads_of(view, packets))
+                    (load_table(view, packets))
                 }
                 @if let Some(growing) = growing {
                     h4 { "As batches grow" }
                     p { "One batch at a time: how long it takes, against the throughput that is reached with batches of that size. They grow along each line." }
                     (growing)
-                    (sizes_of(view, packets))
+                    (batch_size_table(view, packets))
                 }
             },
         ));
@@ -71,7 +71,7 @@ impl Group<'_> {
         let (Some(x), Some(y)) = (Axis::over(points().map(|p| p.x), trimmed), Axis::over(times, tick_time)) else {
             return Ok(None);
         };
-        let room = room(self.plots.iter().flat_map(|(_, series)| series).map(|s| s.label.as_str()));
+        let label_width = label_width(self.plots.iter().flat_map(|(_, series)| series).map(|s| s.label.as_str()));
         let plots: Vec<_> = self.plots.iter().filter(|(_, series)| !series.is_empty()).collect();
         let captions: Vec<&str> = plots.iter().map(|(filter, _)| *filter).collect();
         let draw = |place: usize, width| {
@@ -85,7 +85,7 @@ impl Group<'_> {
                 x_name: "Mpps",
                 y: &y,
                 y_name: self.y_name,
-                room,
+                label_width,
                 series,
                 ceilings: &[],
             }
@@ -137,7 +137,7 @@ fn times(mpps: f64, latency: Latency, longest: String) -> [Cell; 4] {
     [digits(mpps), time(latency.p50), time(latency.p99), longest].map(Cell::from)
 }
 
-fn sizes_of(view: &View<'_>, packets: &str) -> Markup {
+fn batch_size_table(view: &View<'_>, packets: &str) -> Markup {
     let columns =
         [words("filter"), words("device"), numbers("batch")].into_iter().chain(TIMES).chain([numbers(LONGEST)]);
     let rows = rows(view, packets, |cell, measured| {
@@ -148,7 +148,7 @@ fn sizes_of(view: &View<'_>, packets: &str) -> Markup {
     details("The numbers", &table(&caption, &columns.collect::<Vec<_>>(), &rows))
 }
 
-fn loads_of(view: &View<'_>, packets: &str) -> Markup {
+fn load_table(view: &View<'_>, packets: &str) -> Markup {
     let names = [words("filter"), words("device"), numbers("batch"), numbers("offered")];
     let columns: Vec<_> = names.into_iter().chain(TIMES).chain([numbers("p99.9")]).collect();
     let mut rows = Vec::new();

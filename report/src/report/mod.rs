@@ -135,7 +135,7 @@ fn notices(results: &Results) -> Markup {
 fn contents(body: &Markup) -> Markup {
     const SECTIONS: [(&str, &str); 11] = [
         ("summary", "Which device"),
-        ("bars", "Bars"),
+        ("bars", "Targets"),
         ("throughput", "Throughput"),
         ("resident", "On the device"),
         ("latency", "Latency"),

@@ -107,8 +107,8 @@ impl Axis {
         (low <= high).then(|| {
             // Widen a narrow range so that it contains round numbers.
             let wide = (high / low).max(4.0);
-            let room = (wide / (high / low)).sqrt() * wide.powf(0.06).max(1.12);
-            let range = (low / room).max(1e-15)..(high * room).min(1e18);
+            let margin = (wide / (high / low)).sqrt() * wide.powf(0.06).max(1.12);
+            let range = (low / margin).max(1e-15)..(high * margin).min(1e18);
             Axis { ticks: ticks(&range), range, format }
         })
     }
@@ -207,7 +207,7 @@ pub struct Plot<'a> {
     pub y_name: &'a str,
     /// Space for the labels at the ends of lines, in the page's pixels; equal in plots side by
     /// side.
-    pub room: f64,
+    pub label_width: f64,
     /// Measured series.
     pub series: &'a [Series],
     /// Bandwidth ceilings.
@@ -285,7 +285,7 @@ impl Plot<'_> {
         let labels = self.y.ticks.iter().map(|t| text_width(&(self.y.format)(*t), SMALL)).fold(0.0, f64::max);
         let mut chart = ChartBuilder::on(area)
             .margin_top(px(22.0))
-            .margin_right(px(self.room))
+            .margin_right(px(self.label_width))
             .margin_bottom(px(2.0))
             .x_label_area_size(px(36.0))
             .y_label_area_size(px(labels + 12.0))
@@ -440,7 +440,7 @@ impl Plot<'_> {
 }
 
 /// Returns the space for these labels at the ends of lines, in the page's pixels.
-pub fn room<'a>(labels: impl IntoIterator<Item = &'a str>) -> f64 {
+pub fn label_width<'a>(labels: impl IntoIterator<Item = &'a str>) -> f64 {
     labels.into_iter().map(|label| text_width(label, SMALL) + 12.0).fold(8.0, f64::max).min(110.0)
 }
 

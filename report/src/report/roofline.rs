@@ -5,7 +5,7 @@ use maud::{Markup, html};
 
 use super::ReportError;
 use super::parts::{Cell, details, grid, legend, numbers, table, words};
-use super::plot::{Axis, Ceiling, Plot, Point, Series, placeable, plot_size, room};
+use super::plot::{Axis, Ceiling, Plot, Point, Series, label_width, placeable, plot_size};
 use super::view::View;
 use crate::number::{digits, grouped, trimmed};
 use crate::results::{self, Measured, Outcome};
@@ -147,7 +147,7 @@ fn draw(
         x_name: names.0,
         y,
         y_name: names.1,
-        room: room([]),
+        label_width: label_width([]),
         series: &series,
         ceilings,
     }

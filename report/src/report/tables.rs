@@ -113,9 +113,9 @@ pub fn bars(results: &Results) -> Option<Markup> {
     (!rows.is_empty()).then(|| {
         html! {
             section #bars {
-                h2 { "What it is held to" }
+                h2 { "Targets" }
                 p { (so(Some(true))) " met, " (so(Some(false))) " missed, " (so(None)) " not measured here." }
-                (stacked("The bars, and what was measured", &columns, &rows))
+                (stacked("Targets and measured values", &columns, &rows))
             }
         }
     })

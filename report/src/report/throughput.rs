@@ -4,7 +4,7 @@ use maud::{Markup, html};
 
 use super::ReportError;
 use super::parts::{Cell, details, grid, legend, numbers, table, words};
-use super::plot::{Axis, Ceiling, Plot, Point, Series, plot_size, room};
+use super::plot::{Axis, Ceiling, Plot, Point, Series, label_width, plot_size};
 use super::view::View;
 use crate::number::{digits, short, trimmed};
 use crate::results::packets_in_words;
@@ -47,13 +47,13 @@ pub fn figures_of(packets: &str, mut plots: Vec<Plotted<'_>>) -> Result<Option<M
     let wrong = all().any(|s| !s.wrong.is_empty());
     let heights: Vec<_> = heights.chain(wrong.then_some(1.0)).collect();
     let (Some(x), Some(y)) = (Axis::over(batches, short), Axis::over(heights, trimmed)) else { return Ok(None) };
-    let room = room(all().map(|s| s.label.as_str()));
+    let label_width = label_width(all().map(|s| s.label.as_str()));
     let captions: Vec<&str> = plots.iter().map(|(filter, ..)| *filter).collect();
     let draw = |place: usize, width| {
         let (filter, series, ceilings): &Plotted<'_> = &plots[place];
         let says = describe(filter, packets, series);
         let (x_name, y_name) = ("packets in a batch", "Mpps");
-        Plot { size: plot_size(width), says: &says, x: &x, x_name, y: &y, y_name, room, series, ceilings }.draw()
+        Plot { size: plot_size(width), says: &says, x: &x, x_name, y: &y, y_name, label_width, series, ceilings }.draw()
     };
     grid(&captions, draw).map(Some)
 }

@@ -74,7 +74,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let needs = CaptureRequirements::of(&prepared.program, live.control.is_some());
     (options.room, options.metadata, options.rewrites) = (needs.room, needs.metadata, needs.rewrites());
     options.lanes = if super::one_lane(args, &prepared.program)? { LaneLayout::Shared } else { LaneLayout::PerQueue };
-    let mut run = af_xdp::open(&options).map_err(|error| Failure::Wrong(error.to_string()))?;
+    let mut run = af_xdp::open(&options).map_err(|error| Failure::Error(error.to_string()))?;
     announce(&run);
     let names: Vec<String> = run.ports.iter().map(|port| port.interface.clone()).collect();
     let links = || super::links(names.iter().map(String::as_str));
@@ -91,7 +91,7 @@ fn add_interface_targets(options: &mut Options, has_routes: bool) -> Result<(), 
     let ports = options.ports.iter().map(|port| &port.interface);
     let names: Vec<String> = ports.chain(options.redirect.iter().map(|(_, interface)| interface)).cloned().collect();
     for name in names {
-        let index = Interface::find(&name).map_err(|error| Failure::Wrong(error.to_string()))?.index;
+        let index = Interface::find(&name).map_err(|error| Failure::Error(error.to_string()))?.index;
         match options.redirect.iter().find(|(target, _)| *target == index) {
             None => options.redirect.push((index, name)),
             Some((_, other)) if *other == name || !has_routes => {}

@@ -11,7 +11,7 @@ use super::CaptureRequirements;
 use super::drive::{self, Prepared};
 use super::privileges::Admin;
 use super::report::Balance;
-use crate::failure::{Failure, WRONG};
+use crate::failure::{FAILED, Failure};
 use crate::out;
 use crate::run::Args;
 
@@ -59,7 +59,7 @@ pub fn failure(error: DpdkError) -> Failure {
     match error {
         DpdkError::Argument { .. } => usage("--eal", &error),
         DpdkError::SameFile { .. } => Failure::Usage(error.to_string()),
-        error => Failure::Wrong(error.to_string()),
+        error => Failure::Error(error.to_string()),
     }
 }
 
@@ -67,7 +67,7 @@ pub fn failure(error: DpdkError) -> Failure {
 fn check(written: &[WrittenCaptures]) -> Result<(), Failure> {
     let wrong: Vec<String> = written.iter().filter_map(|written| written.check().err()).collect();
     wrong.iter().for_each(|what| out::error(what));
-    if wrong.is_empty() { Ok(()) } else { Err(Failure::Silent(WRONG)) }
+    if wrong.is_empty() { Ok(()) } else { Err(Failure::Silent(FAILED)) }
 }
 
 /// Parses the ports of an option, which must differ.

@@ -30,12 +30,13 @@ use super::privileges::{self, Admin};
 use super::report::{Balance, ExtraReport};
 use super::stats::{Form, Source, Stats};
 use super::{log, report};
-use crate::chosen::Chosen;
-use crate::failure::{Failure, INTERRUPTED, WRONG};
+use crate::device_choice::DeviceChoice;
+use crate::failure::{FAILED, Failure, INTERRUPTED};
 use crate::run::interrupt::Interrupt;
-use crate::run::maps::{MapNotice, Maps};
-use crate::run::places;
-use crate::run::traps::{Board, Place, TrapRecorder, Trapped};
+use crate::run::map_args::MapNotice;
+use crate::run::maps::Maps;
+use crate::run::output_conflicts;
+use crate::run::traps::{Place, SharedAborts, TrapCount, TrapRecorder};
 use crate::run::{Args, BatchSize};
 use crate::{explain, out};
 
@@ -92,16 +93,16 @@ impl Prepared {
         let inline = (args.live.nfqueue.is_empty() || is_alone).then_some(Dispatch::Inline);
         // If packets are in a GPU's memory, or the CPU is the fallback of a GPU, only that GPU runs
         // the filter.
-        let chosen = match args.live.mempool.mempool == "gpu" || args.live.overload == "cpu" {
-            true if args.device == Selector::Auto => Chosen::first()?,
+        let choice = match args.live.mempool.mempool == "gpu" || args.live.overload == "cpu" {
+            true if args.device == Selector::Auto => DeviceChoice::first()?,
             _ => {
                 let expected = args.expected(EXPECTED_LIVE);
                 let settings = Settings { expected_packets: expected, cpu_dispatch: inline, ..Settings::default() };
-                Chosen::open(&args.device, settings)?
+                DeviceChoice::open(&args.device, settings)?
             }
         };
-        let mut device = WithFallback::from(chosen.device.clone());
-        args.maps.check(&program, device.info())?;
+        let mut device = WithFallback::from(choice.device.clone());
+        Maps::check(&args.maps, &program, device.info())?;
         let is_cpu = device.info().kind == DeviceKind::Cpu || device.info().kind == DeviceKind::Reference;
         let load = LoadOptions::default()
             // Batches are small, and each queue has a thread of its own.
@@ -111,32 +112,32 @@ impl Prepared {
         // Load now: whether the device accepts the filter has to be known before the network is
         // changed, and its cost may have to be measured.
         let loaded = device.load(&program, &load);
-        chosen.warn();
+        choice.warn();
         let mut session = loaded?;
         if args.explain {
-            out::note(chosen.explain().trim_end());
+            out::note(choice.explain().trim_end());
             explain::note(&[explain::transfer_of_filter(&program)]);
         }
         // An impossible fallback is an error, because the user asked for it and not for the CPU
         // alone.
         if args.live.overload == "cpu" {
-            device = with_cpu_fallback(chosen.device.clone(), &load)?;
+            device = with_cpu_fallback(choice.device.clone(), &load)?;
             session = device.load(&program, &load)?;
         }
         // Also before the network is changed: map files, and addresses that may be in use. This
         // session is dropped again, since its threads have all the capabilities that this thread
         // still has.
         let mut maps = Maps::load(&args.maps, &program, &mut session)?;
-        places::check(args)?;
+        output_conflicts::check(args)?;
         maps.open_outputs(&interrupt.stop)?;
         let numbers = if args.maps.has_initial_entries() { 0..program.maps().len() } else { 0..0 };
         let words = numbers.map(|number| Ok((number, session.map_words(number)?)));
         let words = words.collect::<Result<_, DeviceError>>()?;
         drop(session);
         let metrics = metrics.map(|address| MetricsListener::open(&address)).transpose();
-        let metrics = metrics.map_err(|error| Failure::Wrong(format!("--metrics: {error}")))?;
+        let metrics = metrics.map_err(|error| Failure::Error(format!("--metrics: {error}")))?;
         let control = args.live.control.as_deref().map(LocalSocket::listen).transpose();
-        let control = control.map_err(|error| Failure::Wrong(format!("--control: {error}")))?;
+        let control = control.map_err(|error| Failure::Error(format!("--control: {error}")))?;
         // From here on there are resources to release in order.
         interrupt.listen_always();
         interrupt.begin();
@@ -218,7 +219,7 @@ pub fn drive<T>(
             drop(companion);
             ended
         });
-        let run = run.map_err(|error| Failure::Wrong(format!("a thread cannot be started: {}", reason(&error))))?;
+        let run = run.map_err(|error| Failure::Error(format!("a thread cannot be started: {}", reason(&error))))?;
         run.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
 }
@@ -272,10 +273,10 @@ fn run_lanes(
         let (run, stop) = (run.clone(), interrupt.stop.clone());
         std::thread::spawn(move || end_when_idle(idle, &run, &stop));
     }
-    let board = Board::default();
+    let aborts = SharedAborts::default();
     // Trap counters are read during the run only if something shows them.
     let is_shown = args.live.stats.is_some() || metrics.is_some();
-    let metrics = metrics.map(|listener| serve(listener, &run, &board)).transpose()?;
+    let metrics = metrics.map(|listener| serve(listener, &run, &aborts)).transpose()?;
     let form = if args.json {
         Form::Json { stdout_taken: args.takes_stdout() }
     } else if stderr().is_terminal() {
@@ -283,7 +284,7 @@ fn run_lanes(
     } else {
         Form::Line
     };
-    let source = Source { run: run.clone(), aborted: board.clone() };
+    let source = Source { run: run.clone(), aborted: aborts.clone() };
     let shown = args.live.stats.map(|every| Stats::start(every, source, form, interrupt.stop.clone())).transpose()?;
     let lane_statuses =
         lanes.iter().map(|lane| LaneStatus { commands: lane.commands.clone(), memory: lane.lane.memory.clone() });
@@ -299,7 +300,7 @@ fn run_lanes(
     let server = control.map(|socket| control::Server::start(socket, live_run)).transpose()?;
     // A filter loaded by a reload may have events even if this one has none.
     let follows = args.maps.follows() || args.live.control.is_some() || lock(&maps).events().is_some();
-    let trap_recorder = is_shown.then(|| (TrapRecorder::new(board), run.clone()));
+    let trap_recorder = is_shown.then(|| (TrapRecorder::new(aborts), run.clone()));
     let follows = follows || trap_recorder.is_some() && lock(&maps).traps.may_abort();
     let mut observer = MapWatchObserver { maps: maps.clone(), follows, trap_recorder };
     let (lanes, error) = run_live(lanes, &stats, &live, &interrupt.stop, at_stop, &mut observer);
@@ -359,11 +360,11 @@ pub fn end_when_idle(idle: Duration, run: &RunStats, stop: &CancelToken) -> bool
 }
 
 /// Starts the metrics server.
-fn serve(listener: MetricsListener, run: &Arc<RunStats>, board: &Board) -> Result<Server, Failure> {
-    let (run, board) = (run.clone(), board.clone());
+fn serve(listener: MetricsListener, run: &Arc<RunStats>, aborts: &SharedAborts) -> Result<Server, Failure> {
+    let (run, aborts) = (run.clone(), aborts.clone());
     let traps = move || {
-        let all = board.read().traps.into_iter();
-        let trap = |Trapped { count, place: Place { instruction, file, line, reason, .. } }| {
+        let all = aborts.read().traps.into_iter();
+        let trap = |TrapCount { count, place: Place { instruction, file, line, reason, .. } }| {
             let line = line.map_or_else(String::new, |line| line.to_string());
             Trap { count, instruction, file: file.unwrap_or_default(), line, reason }
         };
@@ -372,11 +373,11 @@ fn serve(listener: MetricsListener, run: &Arc<RunStats>, board: &Board) -> Resul
     let start = || {
         privileges::drop_net_admin()?;
         let server = Server::start(listener, move || metrics::render(&run, traps()));
-        server.map_err(|error| Failure::Wrong(format!("--metrics: {error}")))
+        server.map_err(|error| Failure::Error(format!("--metrics: {error}")))
     };
     // Start it from a thread without capabilities, since threads inherit those of their creator.
     let server = std::thread::scope(|scope| scope.spawn(start).join());
-    let server = server.unwrap_or_else(|_| Err(Failure::Wrong("--metrics: its thread died".into())))?;
+    let server = server.unwrap_or_else(|_| Err(Failure::Error("--metrics: its thread died".into())))?;
     out::note(&format!("metrics: {}", server.address()));
     Ok(server)
 }
@@ -397,7 +398,7 @@ impl Observer for MapWatchObserver {
         if self.follows {
             let mut maps = lock(&self.maps);
             if let Some((trap_recorder, run)) = &mut self.trap_recorder {
-                trap_recorder.boundary(&maps.traps, || aborted(run), session)?;
+                trap_recorder.on_batch_boundary(&maps.traps, || aborted(run), session)?;
             }
             for notice in maps.follow(session, packets)? {
                 match &notice {
@@ -483,7 +484,7 @@ impl FinishedRun {
         };
         let fault = frames.and_then(|frames| frames.fault());
         fault.iter().for_each(|what| out::error(what));
-        let accounted = if fault.is_some() { Err(Failure::Silent(WRONG)) } else { Ok(()) };
+        let accounted = if fault.is_some() { Err(Failure::Silent(FAILED)) } else { Ok(()) };
         let Some(error) = error else { return saved.and(accounted).and(printed) };
         let code = match error {
             // The user asked for the end, which took too long.
@@ -493,7 +494,7 @@ impl FinishedRun {
             }
             error => {
                 out::error(&error.to_string());
-                WRONG
+                FAILED
             }
         };
         if maps_are_gone {

@@ -58,7 +58,7 @@ impl MempoolArgs {
             gpu => gpu,
         };
         if let Some(gpu) = gpu {
-            options.mempool = gpu.mempool(in_gpu).map_err(|error| Failure::Wrong(error.to_string()))?;
+            options.mempool = gpu.mempool(in_gpu).map_err(|error| Failure::Error(error.to_string()))?;
         }
         if let Some(bytes) = self.header_split {
             if any {
@@ -67,7 +67,7 @@ impl MempoolArgs {
                     "a filter loaded by a reload (--control) may read more; leave out one of the two",
                 ));
             }
-            dpdk::check_split(bytes, program.facts()).map_err(|error| Failure::Wrong(error.to_string()))?;
+            dpdk::check_split(bytes, program.facts()).map_err(|error| Failure::Error(error.to_string()))?;
             options.split = Some(bytes);
         }
         Ok(())

@@ -41,7 +41,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         if let Some(BatchSize::Packets(batch)) = args.batch {
             options.batch = batch as usize;
         }
-        let (receiver, executor) = nfqueue::open(&options).map_err(|error| Failure::Wrong(error.to_string()))?;
+        let (receiver, executor) = nfqueue::open(&options).map_err(|error| Failure::Error(error.to_string()))?;
         out::note(&format!("queue {queue}: taking packets"));
         lanes.push(Lane {
             name: format!("queue {queue}"),

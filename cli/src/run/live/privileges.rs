@@ -36,7 +36,7 @@ const FILES: CapabilitySet =
 /// need.
 pub fn drop_capabilities(args: &Args, admin: Admin) -> Result<(), Failure> {
     let failed =
-        |error: rustix::io::Errno| Failure::Wrong(format!("giving up capabilities: {}", reason(&error.into())));
+        |error: rustix::io::Errno| Failure::Error(format!("giving up capabilities: {}", reason(&error.into())));
     // Also for programs that are executed from here on.
     set_no_new_privs(true).map_err(failed)?;
     let all = capabilities(None).map_err(failed)?.permitted;
@@ -56,7 +56,7 @@ pub fn drop_capabilities(args: &Args, admin: Admin) -> Result<(), Failure> {
 /// Drops CAP_NET_ADMIN on a thread that does not do the clean-up at the end.
 pub fn drop_net_admin() -> Result<(), Failure> {
     let kept = capabilities(None).map(|it| it.permitted - CapabilitySet::NET_ADMIN).and_then(keep);
-    kept.map_err(|error| Failure::Wrong(format!("giving up capabilities: {}", reason(&error.into()))))
+    kept.map_err(|error| Failure::Error(format!("giving up capabilities: {}", reason(&error.into()))))
 }
 
 fn keep(kept: CapabilitySet) -> rustix::io::Result<()> {

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::out;
 use crate::run::report::{EventTotals, events_row};
-use crate::run::traps::{self, OutOfFuel, Trapped, Traps};
+use crate::run::traps::{self, OutOfFuel, TrapCount, Traps};
 
 /// Maximum number of lanes whose batch sizes are in the table; the JSON line has all.
 const SHOWN_LANES: usize = 16;
@@ -70,7 +70,7 @@ pub struct ExtraReport {
     pub events: Option<EventTotals>,
     /// Where an XDP program aborted packets.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub traps: Vec<Trapped>,
+    pub traps: Vec<TrapCount>,
     /// How many packets ran out of fuel, if any may have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub out_of_fuel: Option<OutOfFuel>,
@@ -78,7 +78,7 @@ pub struct ExtraReport {
 
 impl ExtraReport {
     /// Collects the results of a run: its events, and the trap counters that were read.
-    pub fn of(run: &RunSummary, events: Option<EventCounts>, (traps, read): (&Traps, Vec<Trapped>)) -> ExtraReport {
+    pub fn of(run: &RunSummary, events: Option<EventCounts>, (traps, read): (&Traps, Vec<TrapCount>)) -> ExtraReport {
         let out_of_fuel = traps.out_of_fuel(run.numbers.sum.verdicts(Action::Aborted), &read);
         ExtraReport { events: events.map(EventTotals::from), traps: read, out_of_fuel }
     }

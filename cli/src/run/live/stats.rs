@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use crate::failure::Failure;
 use crate::out;
-use crate::run::traps::{self, Aborted, Board};
+use crate::run::traps::{self, AbortCounts, SharedAborts};
 
 /// Output format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,7 +36,7 @@ const SHOWN_TRAPS: usize = 4;
 /// Where the statistics come from.
 pub struct Source {
     pub run: Arc<RunStats>,
-    pub aborted: Board,
+    pub aborted: SharedAborts,
 }
 
 /// The thread that prints statistics; it ends when this is dropped.
@@ -83,7 +83,7 @@ impl Stats {
             }
         };
         let thread = thread::Builder::new().name("stats".into()).spawn(show);
-        let thread = thread.map_err(|e| Failure::Wrong(format!("--stats: {}", portcullis::reason(&e))))?;
+        let thread = thread.map_err(|e| Failure::Error(format!("--stats: {}", portcullis::reason(&e))))?;
         Ok(Stats { wake: Some(wake), thread: Some(thread), bar })
     }
 }
@@ -112,7 +112,7 @@ fn bar() -> ProgressBar {
 }
 
 /// Formats a line of JSON, with its line end.
-fn json(interval: &LanesSummary, total: &RunSummary, aborted: &Aborted) -> String {
+fn json(interval: &LanesSummary, total: &RunSummary, aborted: &AbortCounts) -> String {
     #[derive(Serialize)]
     struct Line<'a> {
         /// Seconds since 1970.
@@ -125,7 +125,7 @@ fn json(interval: &LanesSummary, total: &RunSummary, aborted: &Aborted) -> Strin
         #[serde(flatten)]
         run: &'a RunSummary,
         #[serde(flatten)]
-        aborted: &'a Aborted,
+        aborted: &'a AbortCounts,
     }
     let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
     let line = Line { time, interval, total: Total { run: total, aborted } };
@@ -163,7 +163,12 @@ const DISPENSABLE: [&str; 7] = ["batch", "p50 µs", "p99.9", "bits out", "bits i
 
 /// Formats a table that fits a terminal of `height` lines and `width` columns, with the rates of
 /// the last interval and the counts of the whole run.
-fn table(interval: &LanesSummary, total: &RunSummary, aborted: &Aborted, (height, width): (usize, usize)) -> String {
+fn table(
+    interval: &LanesSummary,
+    total: &RunSummary,
+    aborted: &AbortCounts,
+    (height, width): (usize, usize),
+) -> String {
     let all = &total.numbers.sum;
     let row = |name: &str, count: u64, all: u64| {
         vec![name.to_owned(), out::grouped(a_second(count, &interval.sum)), out::grouped(all)]
@@ -278,7 +283,7 @@ mod tests {
 
     #[test]
     fn a_table_has_the_rates_of_each_lane_and_the_counts_of_the_run() {
-        let text = table(&lanes(2), &total(2), &Aborted::default(), (40, 100));
+        let text = table(&lanes(2), &total(2), &AbortCounts::default(), (40, 100));
         assert_eq!(
             text,
             "f.wgsl, on cpu, 1:02:05
@@ -298,7 +303,7 @@ no room to send them in time         3              6"
         );
     }
 
-    fn trapped(line: u32) -> traps::Trapped {
+    fn trapped(line: u32) -> traps::TrapCount {
         let place = traps::Place {
             function: "parse".into(),
             instruction: format!("instruction {line} of `parse`: exit"),
@@ -306,13 +311,13 @@ no room to send them in time         3              6"
             line: Some(line),
             reason: "the packet is not so long".into(),
         };
-        traps::Trapped { count: line.into(), place }
+        traps::TrapCount { count: line.into(), place }
     }
 
     #[test]
     fn aborted_packets_are_listed_below_the_verdicts() {
         let out_of_fuel = Some(traps::OutOfFuel { at_least: 0, at_most: 12 });
-        let aborted = Aborted { traps: (1..=7).map(trapped).collect(), out_of_fuel };
+        let aborted = AbortCounts { traps: (1..=7).map(trapped).collect(), out_of_fuel };
         let text = table(&lanes(64), &total(64), &aborted, (40, 200));
         assert!(text.lines().count() < 40, "{text}");
         let last: Vec<&str> = text.lines().rev().take(SHOWN_TRAPS + 1).collect();
@@ -327,7 +332,7 @@ no room to send them in time         3              6"
     #[test]
     fn a_table_of_many_lanes_fits_the_terminal() {
         for (count, height) in [(1, 24), (2, 24), (64, 24), (64, 80), (64, 5)] {
-            let text = table(&lanes(count), &total(count), &Aborted::default(), (height, 100));
+            let text = table(&lanes(count), &total(count), &AbortCounts::default(), (height, 100));
             assert!(text.lines().count() < height.max(15), "{count} lanes, {height} lines:\n{text}");
             assert_eq!(text.contains("\nall "), count > 1, "{text}");
             let shown = text.lines().filter(|line| line.starts_with("eth0:")).count();
@@ -346,7 +351,7 @@ no room to send them in time         3              6"
             lane.sum.batch_mean = 16_384.0;
             lane.sum.latency_us = Latency { p50: 99_999.9, p99: 99_999.9, p99_9: 999_999.9, ..Latency::default() };
         }
-        let aborted = Aborted { traps: (1..=7).map(trapped).collect(), out_of_fuel: None };
+        let aborted = AbortCounts { traps: (1..=7).map(trapped).collect(), out_of_fuel: None };
         let mut run = total(3);
         run.filter = "filters/名前.wgsl".repeat(9);
         for width in (0..=140).step_by(4) {
@@ -379,7 +384,7 @@ no room to send them in time         3              6"
 
     #[test]
     fn a_line_of_json_has_the_interval_and_the_run() {
-        let text = json(&lanes(2), &total(2), &Aborted::default());
+        let text = json(&lanes(2), &total(2), &AbortCounts::default());
         assert_eq!(text.matches('\n').count(), 1);
         let json: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert_eq!(json["interval"]["packets"], 2_000_000);

@@ -12,6 +12,7 @@ use portcullis::reason;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::failure::Failure;
+use crate::out;
 use crate::run::live::privileges::drop_net_admin;
 
 /// Time that a client has to send its request.
@@ -34,7 +35,7 @@ pub struct Server {
 impl Server {
     /// Starts the server.
     pub fn start(socket: LocalSocket, mut service: impl Service + Send + 'static) -> Result<Server, Failure> {
-        let cannot = |error: io::Error| Failure::Wrong(format!("--control: {}", reason(&error)));
+        let cannot = |error: io::Error| Failure::Error(format!("--control: {}", reason(&error)));
         let (wake, ended) = UnixStream::pair().map_err(cannot)?;
         let listener = socket.listener().try_clone().map_err(cannot)?;
         let span = tracing::Span::current();
@@ -42,7 +43,7 @@ impl Server {
             let _run = span.entered();
             // This thread gives no verdicts and needs no capabilities.
             if let Err(failure) = drop_net_admin() {
-                failure.report();
+                out::report_failure(failure);
                 return;
             }
             loop {

@@ -17,7 +17,8 @@ use super::super::report::{self, ExtraReport};
 use crate::failure::{self, Failure};
 use crate::filter::FilterArgs;
 use crate::out;
-use crate::run::maps::{MapArgs, Maps};
+use crate::run::map_args::MapArgs;
+use crate::run::maps::Maps;
 use crate::run::takeover::PreparedReload;
 
 /// A live run, as the control socket sees it.
@@ -116,7 +117,7 @@ impl Live {
         let is_file = args.file().map(|file| file.metadata().map(|it| it.is_file()));
         match is_file {
             Some(Ok(true)) | None => {}
-            Some(Ok(false)) => return Err(Refusal::failed(format!("{}: this is no file", filter.name()))),
+            Some(Ok(false)) => return Err(Refusal::failed(format!("{}: not a regular file", filter.name()))),
             Some(Err(error)) => return Err(Refusal::failed(format!("{}: {}", filter.name(), reason(&error)))),
         }
         let program = Arc::new(args.load().map_err(refused)?);
@@ -217,7 +218,7 @@ fn device_failed(error: DeviceError) -> Refusal {
 /// Converts a failure to what a command line would have printed.
 fn refused(failure: Failure) -> Refusal {
     match failure {
-        Failure::Wrong(text) => Refusal::failed(text),
+        Failure::Error(text) => Refusal::failed(text),
         Failure::Usage(text) => Refusal::usage(text),
         Failure::Filter(diagnostics) => Refusal {
             error: diagnostics.render(),

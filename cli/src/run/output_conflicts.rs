@@ -16,33 +16,27 @@ pub fn check(args: &Args) -> Result<(), Failure> {
     let mut inputs: Vec<_> =
         args.filter.file().map(|file| (named(file, "/dev/stdin"), "the filter")).into_iter().collect();
     if let Some(read) = args.read.as_deref().filter(|read| !is_synthetic(read)) {
-        inputs.push((named(read, "/dev/stdin"), "the capture that is read"));
+        inputs.push((named(read, "/dev/stdin"), "the input capture"));
     }
-    inputs.extend(args.maps.map.iter().map(|it| (it.file.clone(), "what --map reads")));
-    inputs.extend(args.maps.watch_map.iter().map(|it| (it.file.clone(), "what --watch-map reads")));
+    inputs.extend(args.maps.map.iter().map(|it| (it.file.clone(), "the input of --map")));
+    inputs.extend(args.maps.watch_map.iter().map(|it| (it.file.clone(), "the input of --watch-map")));
     let mut outputs = Vec::new();
     if !args.takes_stdout() {
-        outputs.push((PathBuf::from("/dev/stdout"), "where standard output goes"));
+        outputs.push((PathBuf::from("/dev/stdout"), "the destination of standard output"));
     }
-    let captures = [
-        (&args.write, "--write", "what --write writes to"),
-        (&args.write_tx, "--write-tx", "what --write-tx writes to"),
-    ];
+    let captures =
+        [(&args.write, "--write", "the output of --write"), (&args.write_tx, "--write-tx", "the output of --write-tx")];
     let captures = captures.into_iter().filter_map(|(given, option, meaning)| {
         let given = given.as_ref()?;
         Some((given.display().to_string(), given, option, meaning))
     });
-    let state = args
-        .maps
-        .state
-        .iter()
-        .map(|file| (file.display().to_string(), file, "--state", "what --state carries maps in"));
+    let state = args.maps.state.iter().map(|file| (file.display().to_string(), file, "--state", "the file of --state"));
     let dumps = args.maps.dump_map.iter().map(|dump| {
         let given = dump.to_string();
-        (given, &dump.file, "--dump-map", "what --dump-map writes to")
+        (given, &dump.file, "--dump-map", "the output of --dump-map")
     });
     let events =
-        args.maps.events.iter().map(|file| (file.display().to_string(), file, "--events", "what --events writes to"));
+        args.maps.events.iter().map(|file| (file.display().to_string(), file, "--events", "the output of --events"));
     for (given, file, option, meaning) in captures.chain(state).chain(dumps).chain(events) {
         let path = named(file, "/dev/stdout");
         let input = inputs.iter().find(|(input, _)| same_file(input, &path));

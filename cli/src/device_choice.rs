@@ -10,36 +10,36 @@ use portcullis::program::Program;
 use super::out;
 
 /// The device of a command, and how it was chosen.
-pub struct Chosen {
+pub struct DeviceChoice {
     /// The chosen device.
     pub device: Arc<dyn Device>,
     /// The chosen device as `auto`, if it is one that picks a device per batch.
     auto: Option<Arc<AutoDevice>>,
 }
 
-impl Chosen {
+impl DeviceChoice {
     /// Opens the device that `--device` names; for `auto`, every device that it may choose.
-    pub fn open(selector: &Selector, settings: Settings) -> Result<Chosen, DeviceError> {
+    pub fn open(selector: &Selector, settings: Settings) -> Result<DeviceChoice, DeviceError> {
         if *selector != Selector::Auto {
-            return Ok(Chosen { device: selector.open()?, auto: None });
+            return Ok(DeviceChoice { device: selector.open()?, auto: None });
         }
         let mut candidates = devices::candidates()?;
         if candidates.len() == 1 {
-            return Ok(Chosen { device: candidates.swap_remove(0), auto: None });
+            return Ok(DeviceChoice { device: candidates.swap_remove(0), auto: None });
         }
-        Ok(Chosen::among(candidates, settings))
+        Ok(DeviceChoice::among(candidates, settings))
     }
 
     /// Opens the device that `auto` takes without calibration: a hardware GPU, else the CPU.
     #[cfg(all(target_os = "linux", feature = "live"))]
-    pub fn first() -> Result<Chosen, DeviceError> {
-        Ok(Chosen { device: devices::open_auto()?, auto: None })
+    pub fn first() -> Result<DeviceChoice, DeviceError> {
+        Ok(DeviceChoice { device: devices::open_auto()?, auto: None })
     }
 
     /// A device that picks one of `candidates` for each batch, by estimated cost.
-    pub fn among(candidates: Vec<Arc<dyn Device>>, settings: Settings) -> Chosen {
+    pub fn among(candidates: Vec<Arc<dyn Device>>, settings: Settings) -> DeviceChoice {
         let auto = Arc::new(AutoDevice::new(candidates, settings));
-        Chosen { device: auto.clone(), auto: Some(auto) }
+        DeviceChoice { device: auto.clone(), auto: Some(auto) }
     }
 
     /// The device for batches dominated by one flow (an elephant flow), which a GPU handles badly;
