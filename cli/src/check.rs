@@ -176,7 +176,7 @@ fn spirv(program: &Program) -> Result<Vec<u8>, Failure> {
 
 #[cfg(not(feature = "wgpu"))]
 fn spirv(_: &Program) -> Result<Vec<u8>, Failure> {
-    Err(Failure::Error("this build has no wgpu backend, which makes SPIR-V".into()))
+    Err(Failure::Error("this build has no wgpu backend, which generates SPIR-V".into()))
 }
 
 #[cfg(feature = "cpu")]
@@ -186,7 +186,7 @@ fn render_clif(program: &Program) -> Result<String, Failure> {
 
 #[cfg(not(feature = "cpu"))]
 fn render_clif(_: &Program) -> Result<String, Failure> {
-    Err(Failure::Error("this build has no cpu backend, which makes Cranelift code".into()))
+    Err(Failure::Error("this build has no cpu backend, which generates Cranelift IR".into()))
 }
 
 #[cfg(feature = "cpu")]
