@@ -67,7 +67,11 @@ fn bytes(batch: &Batch) -> Vec<Vec<u8>> {
 /// Reports why there is no device, or the first device's description.
 fn report_devices() {
     match portcullis_cuda::probe() {
-        Ok(devices) => report(format_args!("{:?}", devices[0].info())),
+        Ok(devices) => {
+            let info = devices[0].info();
+            let limits: Vec<_> = info.limits.iter().map(|it| format!("{}: {}", it.name(), it.value())).collect();
+            report(format_args!("{info:?}, {}", limits.join(", ")));
+        }
         Err(DeviceError::Missing(reason)) => report(reason),
         Err(other) => panic!("{other:?}"),
     }
@@ -464,7 +468,7 @@ fn prebuilt_filters_need_no_compiler() {
     }
     let child = run_child_without(TEST, "", &[], &variables).unwrap();
     let text = String::from_utf8_lossy(&child.stderr).into_owned();
-    assert_eq!(text.matches("<<[0, 0, 0, 700, 0]>>").count(), 5, "{text}");
+    assert_eq!(text.matches("drop: 0, pass: 0, tx: 700, redirect: 0 }>>").count(), 5, "{text}");
 }
 
 #[test]
