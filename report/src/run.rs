@@ -318,16 +318,18 @@ pub fn expected_time(plan: &RunPlan) -> (usize, Duration) {
 
 /// Estimates the time that a run takes at least, however short its budget: copies for the
 /// bandwidth limits, the interpreter's answer for each filter and packet size, and for each cell
-/// loading, comparison and the minimum of repetitions. Unoptimised builds take about ten times as
-/// long.
+/// loading, comparison and the minimum of repetitions, with slack for slow machines. Unoptimised
+/// builds take about ten times as long.
 fn minimum_time(plan: &RunPlan, groups: &[Group]) -> Duration {
     const CEILINGS: Duration = Duration::from_secs(1);
     const EXPECTED: Duration = Duration::from_millis(200);
     const CELL: Duration = Duration::from_millis(250);
+    const MAX_SLACK: Duration = Duration::from_secs(15);
     let answers = (plan.filters.len() * plan.packets.len()) as u32;
     let cells = groups.iter().map(|group| group.contenders.len() as u32).sum::<u32>();
-    let optimised = CEILINGS + EXPECTED * answers + CELL * cells;
-    optimised * SLOWDOWN
+    let estimate = (CEILINGS + EXPECTED * answers + CELL * cells) * SLOWDOWN;
+    // A slow or busy machine takes a multiple of that.
+    estimate + (estimate * 3).min(MAX_SLACK)
 }
 
 /// Time that a column of XDP-on-GPU's workloads takes at least.
