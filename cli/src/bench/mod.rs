@@ -87,7 +87,7 @@ pub struct Args {
     dispatch: Vec<Dispatch>,
     /// Also measure XDP-on-GPU's workloads, by its method and by Portcullis
     ///
-    /// Its published figures are shown beside them. --full includes this.
+    /// Shows the project's published figures beside them. --full includes this.
     #[arg(long = "seeds", visible_alias = "xdp-on-gpu", help_heading = "Matrix", hide_short_help = true)]
     xdp_on_gpu: bool,
     /// Write the report with plots to this file, as one HTML page; `-` is standard output

@@ -101,7 +101,7 @@ impl State {
     /// Saves if `--state-every` has elapsed. To be called between two batches.
     ///
     /// # Errors
-    /// Those of [`State::save`], but only the first of consecutive failures.
+    /// Errors of [`State::save`], but only the first of consecutive failures.
     pub fn save_if_due(&mut self, program: &Program, session: &mut dyn Session) -> Result<(), SinkError> {
         if self.timer.as_ref().is_none_or(|timer| timer.last.elapsed() < timer.every) {
             return Ok(());

@@ -1,20 +1,11 @@
 //! tcpdump expressions, and classic BPF programs.
 
-use crate::support::{PASS, Place, has_device, packets, pcap};
+use crate::support::{PASS, Place, has_device, packets, pcap, udp};
 
 /// Output of `tcpdump -y EN10MB -ddd 'udp port 53'`.
 const DNS: &str = "20\n40 0 0 12\n21 0 6 34525\n48 0 0 20\n21 0 15 17\n40 0 0 54\n21 12 0 53\n40 0 0 56\n21 10 11 53\n\
                    21 0 10 2048\n48 0 0 23\n21 0 8 17\n40 0 0 20\n69 6 0 8191\n177 0 0 14\n72 0 0 14\n21 2 0 53\n72 0 0 16\n\
                    21 0 1 53\n6 0 0 262144\n6 0 0 0\n";
-
-/// Builds an IPv4 UDP packet to this port.
-fn udp(port: u16) -> Vec<u8> {
-    let mut packet = vec![0; 60];
-    packet[12..15].copy_from_slice(&[8, 0, 0x45]);
-    packet[23] = 17;
-    packet[36..38].copy_from_slice(&port.to_be_bytes());
-    packet
-}
 
 fn capture(place: &Place) -> &'static str {
     place.file("c.pcap", pcap(&[&udp(53), &udp(54), &udp(53)[..37], &[0; 60]]))

@@ -175,6 +175,15 @@ pub fn pcap(packets: &[&[u8]]) -> Vec<u8> {
     file
 }
 
+/// Returns a UDP packet over IPv4 to this port.
+pub fn udp(port: u16) -> Vec<u8> {
+    let mut packet = vec![0; 60];
+    packet[12..15].copy_from_slice(&[8, 0, 0x45]);
+    packet[23] = 17;
+    packet[36..38].copy_from_slice(&port.to_be_bytes());
+    packet
+}
+
 /// Returns the packets of a little-endian classic capture.
 pub fn packets(file: &[u8]) -> Vec<Vec<u8>> {
     assert!(matches!(file[..4], [0xd4, 0xc3, 0xb2, 0xa1] | [0x4d, 0x3c, 0xb2, 0xa1]), "{:x?}", &file[..4]);

@@ -1,15 +1,6 @@
 //! Options and expressions as tcpdump takes them.
 
-use crate::support::{PASS, Place, packets, pcap};
-
-/// UDP over IPv4 to this port.
-fn udp(port: u16) -> Vec<u8> {
-    let mut packet = vec![0; 60];
-    packet[12..15].copy_from_slice(&[8, 0, 0x45]);
-    packet[23] = 17;
-    packet[36..38].copy_from_slice(&port.to_be_bytes());
-    packet
-}
+use crate::support::{PASS, Place, packets, pcap, udp};
 
 #[test]
 fn short_options_are_those_of_tcpdump() {
