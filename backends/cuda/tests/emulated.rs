@@ -565,40 +565,51 @@ fn cancel_after_a_second() -> CancelToken {
 fn a_hanging_session_blocks_no_other() {
     const TEST: &str = "a_hanging_session_blocks_no_other";
     let Some(dispatch) = std::env::var(CHILD).ok() else {
-        // After two launches at load time, the launch of the first batch.
-        for dispatch in [Dispatch::Persistent, Dispatch::WaitValue] {
-            let Some(child) = run_child_without(TEST, "hang=3,linger=200", &[], &[(CHILD, dispatch.name())]) else {
-                return;
-            };
-            let error = String::from_utf8_lossy(&child.stderr);
-            assert!(child.status.success(), "{}\n{error}", String::from_utf8_lossy(&child.stdout));
-        }
+        // The last check waits ten seconds, so the children run concurrently.
+        std::thread::scope(|scope| {
+            for dispatch in Dispatch::ALL {
+                scope.spawn(move || {
+                    // After three launches at load time, the launch of the first batch.
+                    let variables = [(CHILD, dispatch.name())];
+                    let Some(child) = run_child_without(TEST, "hang=4,linger=200", &[], &variables) else { return };
+                    let error = String::from_utf8_lossy(&child.stderr);
+                    let output = String::from_utf8_lossy(&child.stdout);
+                    assert!(child.status.success(), "{dispatch}: {output}\n{error}");
+                });
+            }
+        });
         return;
     };
     with_timeout(move || {
         let program = program(FILTERS[3]);
-        let mut other = device().load(&program, &LoadOptions::default()).unwrap();
-        other.import(batch(3000, 128, 1).span()).unwrap();
+        let others = [1, 2].map(|seed| {
+            let mut other = device().load(&program, &LoadOptions::default()).unwrap();
+            other.import(batch(3000, 128, seed).span()).unwrap();
+            other
+        });
         let cancel = CancelToken::new();
         let options = options(dispatch.parse().unwrap()).with_cancel(cancel.clone());
         let mut hangs = device().load(&program, &options).unwrap();
-        hangs.submit(batch(300, 0, 1)).unwrap();
+        let hanging = std::thread::spawn(move || hangs.run(batch(300, 0, 1)).err());
+        std::thread::sleep(Duration::from_millis(100));
         let quickly = |began: Instant| assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+        // Releases are deferred and block nobody, now and while the session is being abandoned.
+        let [first, second] = others;
+        let began = Instant::now();
+        drop(first);
+        quickly(began);
         // Work that needs a quiescent device is refused, or ends by its token.
         let began = Instant::now();
         let token = LoadOptions::default().with_cancel(cancel_after_a_second());
         assert_eq!(device().load(&program, &token).err(), Some(DeviceError::Cancelled));
         quickly(began);
-        // Releases are deferred and block nobody.
         let began = Instant::now();
-        let dropping = std::thread::spawn(move || drop(other));
+        let dropping = std::thread::spawn(move || drop(second));
         std::thread::sleep(Duration::from_millis(100));
         cancel.cancel();
-        assert_eq!(hangs.complete().err(), Some(DeviceError::Cancelled));
+        assert_eq!(hanging.join().unwrap(), Some(DeviceError::Cancelled));
         quickly(began);
         dropping.join().unwrap();
-        quickly(began);
-        drop(hangs);
         quickly(began);
         let text = device().load(&program, &LoadOptions::default()).err().unwrap().to_string();
         assert!(text.contains("cannot be used") && text.contains("busy with a batch that was given up"), "{text}");

@@ -194,8 +194,9 @@ impl ErrorCode {
 
     /// The caller's cancel token was used.
     pub const CANCELLED: ErrorCode = ErrorCode(-1);
-    /// Resident kernels did not leave the device in time for work that needs it to be quiescent.
-    pub const RESIDENTS_RUNNING: ErrorCode = ErrorCode(-2);
+    /// Resident kernels did not leave, or queued work did not end, in time for work that needs the
+    /// device to be quiescent.
+    pub const DEVICE_BUSY: ErrorCode = ErrorCode(-2);
     /// Work of an abandoned session did not end in time for work that needs the device to be
     /// quiescent.
     pub const ABANDONED_WORK: ErrorCode = ErrorCode(-3);
@@ -213,7 +214,7 @@ impl fmt::Display for ErrorCode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             ErrorCode::CANCELLED => return f.write_str("cancelled"),
-            ErrorCode::RESIDENTS_RUNNING => return f.write_str("resident kernels do not leave the device"),
+            ErrorCode::DEVICE_BUSY => return f.write_str("the device is still busy with batches of other sessions"),
             ErrorCode::ABANDONED_WORK => return f.write_str("the device is still busy with a batch that was given up"),
             _ => {}
         }

@@ -4,10 +4,11 @@
 //! kernels run concurrently, and each can use memory that another has allocated.
 //!
 //! While memory is allocated or freed, or code is loaded, the driver may wait for all kernels of
-//! the context. Resident kernels, which wait for batches, would block it for long or forever. Such
-//! work is therefore done in a quiescent period ([`QuiescentGuard`]): every owner of resident
-//! kernels makes them leave, and launches none until the period is over. Waiting for one ends after
-//! a timeout or by cancellation.
+//! the context, and its wait cannot be interrupted. Resident kernels, which wait for batches, would
+//! block it for long or forever, as would a filter that hangs. Such work is therefore done in a
+//! quiescent period ([`QuiescentGuard`]): every owner of resident kernels makes them leave, and
+//! launches none until the period is over; and whatever else was queued before has completed.
+//! Waiting for a period ends after a timeout or by cancellation.
 //!
 //! An abandoned session ([`AbandonedSession`]) has work on the device that may never end. While
 //! there is one, no quiescent period begins, and whatever would be released is kept in a list for
@@ -29,6 +30,7 @@ use portcullis_core::device::offload::{DRAIN_TIMEOUT, LAUNCH_TIMEOUT};
 
 use super::api::{Driver, ErrorCode, check};
 use super::poll;
+use super::stream::{Event, Stream};
 
 /// Kernels that stay on the device for longer than a launch.
 pub(crate) trait ResidentKernels: Send + Sync {
@@ -49,6 +51,7 @@ struct PrimaryContext {
     /// launched.
     launch_gate: RwLock<()>,
     residents: Mutex<Vec<Weak<dyn ResidentKernels>>>,
+    streams: Mutex<Vec<Weak<Stream>>>,
     /// Number of sessions whose work on the device may never end.
     abandoned_sessions: AtomicUsize,
     /// Releases to be run in the next quiescent period.
@@ -83,6 +86,18 @@ fn acquired<T>(attempt: TryLockResult<T>) -> Option<T> {
 /// Locks a mutex whose data a panic elsewhere cannot leave inconsistent.
 fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Adds a reference to a list, and removes those whose values are gone.
+fn register<T: ?Sized>(list: &Mutex<Vec<Weak<T>>>, new: Weak<T>) {
+    let mut list = lock(list);
+    list.retain(|known| known.strong_count() > 0);
+    list.push(new);
+}
+
+/// Returns the values in a list that still exist.
+fn registered<T: ?Sized>(list: &Mutex<Vec<Weak<T>>>) -> Vec<Arc<T>> {
+    lock(list).iter().filter_map(Weak::upgrade).collect()
 }
 
 /// Keeps the context current on this thread.
@@ -121,6 +136,7 @@ impl PrimaryContext {
             handle: Handle(handle),
             launch_gate: RwLock::default(),
             residents: Mutex::default(),
+            streams: Mutex::default(),
             abandoned_sessions: AtomicUsize::new(0),
             deferred_releases: Mutex::default(),
             quiescence_timed_out: AtomicBool::new(false),
@@ -138,6 +154,13 @@ impl PrimaryContext {
             CURRENT_CONTEXT.set(self.handle.get());
         }
         Ok(ContextGuard { primary: self, previous, _not_send: PhantomData })
+    }
+
+    /// Returns events that complete when everything queued in the context's streams so far has.
+    fn queued_work(&self) -> Vec<Event> {
+        // In a context that has failed, no command runs: queries fail, and nothing is waited for.
+        let streams = registered(&self.streams).into_iter().filter(|stream| !stream.is_idle().unwrap_or(true));
+        streams.filter_map(|stream| stream.record_event().ok()).collect()
     }
 
     /// Runs the deferred releases; the context is current and quiescent.
@@ -174,8 +197,8 @@ impl Drop for PrimaryContext {
     }
 }
 
-/// Holds a quiescent period: no resident kernel is on the device and none is launched, and the
-/// context is current.
+/// Holds a quiescent period: no resident kernel is on the device and none is launched, whatever was
+/// queued before the period has completed, and the context is current.
 #[must_use]
 pub(crate) struct QuiescentGuard<'a> {
     // In this order: the context is left before others may launch.
@@ -227,9 +250,12 @@ impl Context {
 
     /// Registers resident kernels, which quiescent periods ask to leave.
     pub fn register_resident(&self, kernels: Weak<dyn ResidentKernels>) {
-        let mut residents = lock(&self.primary.residents);
-        residents.retain(|known| known.strong_count() > 0);
-        residents.push(kernels);
+        register(&self.primary.residents, kernels);
+    }
+
+    /// Registers a stream, whose commands quiescent periods wait for.
+    pub fn register_stream(&self, stream: Weak<Stream>) {
+        register(&self.primary.streams, stream);
     }
 
     /// Permits launches of resident kernels: no quiescent period begins while the guard is held.
@@ -239,11 +265,12 @@ impl Context {
     }
 
     /// Begins a quiescent period, or joins the one that this thread holds. Resident kernels first
-    /// complete the requests posted to them, so this may wait as long as their batches take.
+    /// complete the requests posted to them, and streams what was queued in them, so this may wait
+    /// as long as their batches take.
     ///
     /// # Errors
-    /// [`ErrorCode::CANCELLED`], [`ErrorCode::RESIDENTS_RUNNING`] or [`ErrorCode::ABANDONED_WORK`]
-    /// if the period cannot begin.
+    /// [`ErrorCode::CANCELLED`], [`ErrorCode::DEVICE_BUSY`] or [`ErrorCode::ABANDONED_WORK`] if the
+    /// period cannot begin.
     pub fn quiesce(&self) -> Result<QuiescentGuard<'_>, ErrorCode> {
         self.quiesce_within(LAUNCH_TIMEOUT, Some(&self.cancel))
     }
@@ -254,7 +281,7 @@ impl Context {
         let refusal = || match cancel.is_some_and(CancelToken::is_cancelled) {
             true => Err(ErrorCode::CANCELLED),
             false if has_abandoned_work() => Err(ErrorCode::ABANDONED_WORK),
-            false => Err(ErrorCode::RESIDENTS_RUNNING),
+            false => Err(ErrorCode::DEVICE_BUSY),
         };
         let held = QUIESCENT_CONTEXT.get();
         let joins = held == primary.handle.get();
@@ -286,11 +313,17 @@ impl Context {
             return Err(ErrorCode::ABANDONED_WORK);
         }
         if !joins {
-            let residents: Vec<_> = lock(&primary.residents).iter().filter_map(Weak::upgrade).collect();
+            let residents = registered(&primary.residents);
             // Ask each of them every time, not just up to the first refusal: they leave
             // concurrently.
             let mut leave = || residents.iter().filter(|kernels| !kernels.try_leave()).count() == 0;
-            if !wait_for(&mut leave) {
+            let mut is_quiescent = wait_for(&mut leave);
+            if is_quiescent {
+                // Streams that hold resident kernels are empty now.
+                let queued = primary.queued_work();
+                is_quiescent = wait_for(&mut || queued.iter().all(|event| event.is_complete().unwrap_or(true)));
+            }
+            if !is_quiescent {
                 // If one of these references is the session's last, what it releases must find
                 // neither this period, in which others' kernels run, nor the gate closed.
                 drop(guard);
@@ -311,10 +344,7 @@ impl Context {
         lock(&primary.deferred_releases).push(Box::new(release));
         let timeout = if primary.quiescence_timed_out.load(Ordering::Relaxed) { Duration::ZERO } else { DRAIN_TIMEOUT };
         if !self.is_abandoned()
-            && matches!(
-                self.quiesce_within(timeout, None),
-                Err(ErrorCode::RESIDENTS_RUNNING | ErrorCode::ABANDONED_WORK)
-            )
+            && matches!(self.quiesce_within(timeout, None), Err(ErrorCode::DEVICE_BUSY | ErrorCode::ABANDONED_WORK))
         {
             primary.quiescence_timed_out.store(true, Ordering::Relaxed);
         }

@@ -133,7 +133,7 @@ impl Gpu {
     }
 
     fn open_in(properties: &GpuProperties, context: &Arc<Context>, dispatch: Dispatch) -> Result<Gpu, ErrorCode> {
-        let stream = || Stream::new(context).map(Arc::new);
+        let stream = || Stream::new(context);
         let kernels = stream()?;
         let other = || if dispatch == Dispatch::Inline { Ok(kernels.clone()) } else { stream() };
         Ok(Gpu {

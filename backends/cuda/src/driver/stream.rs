@@ -22,12 +22,14 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    pub fn new(context: &Arc<Context>) -> Result<Stream, ErrorCode> {
+    pub fn new(context: &Arc<Context>) -> Result<Arc<Stream>, ErrorCode> {
         let _current = context.enter()?;
         let mut handle = ptr::null_mut();
         // SAFETY: the pointer outlives the call; a context is current.
         check(unsafe { (context.driver.cuStreamCreate)(&mut handle, STREAM_FLAGS) })?;
-        Ok(Stream { handle: Handle(handle), context: context.clone() })
+        let stream = Arc::new(Stream { handle: Handle(handle), context: context.clone() });
+        context.register_stream(Arc::downgrade(&stream));
+        Ok(stream)
     }
 
     pub fn context(&self) -> &Arc<Context> {

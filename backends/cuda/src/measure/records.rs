@@ -32,7 +32,7 @@ const DEFINITIONS: &str = "#define GLOBAL\n#define FUNCTION static __device__\n\
 /// that it is given cannot be checked here: only for this project's own kernels.
 pub struct CudaRecords {
     kernel: Kernel,
-    streams: Vec<Stream>,
+    streams: Vec<Arc<Stream>>,
     /// Device buffer of a chunk, for each stream; empty if kernels access host memory.
     slots: Vec<DeviceMemory>,
     host: HostRecords,

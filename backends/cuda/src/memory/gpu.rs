@@ -416,7 +416,7 @@ impl HostRegistration {
     /// the device: call this if the memory is about to be freed.
     ///
     /// # Errors
-    /// [`DeviceError::Failed`] if resident kernels do not leave the device within
+    /// [`DeviceError::Failed`] if the device does not become quiescent within
     /// [`LAUNCH_TIMEOUT`](portcullis_core::device::offload::LAUNCH_TIMEOUT), or the driver fails:
     /// then the memory must stay allocated.
     pub fn unregister(mut self) -> Result<(), DeviceError> {
