@@ -30,13 +30,19 @@ use portcullis_core::device::offload::{DRAIN_TIMEOUT, LAUNCH_TIMEOUT};
 
 use super::api::{Driver, ErrorCode, check};
 use super::poll;
-use super::stream::{Event, Stream};
 
 /// Kernels that stay on the device for longer than a launch.
 pub(crate) trait ResidentKernels: Send + Sync {
     /// Tells the kernels to leave, between two launch requests, until there is work again; returns
     /// whether they have left. Never blocks: the caller polls.
     fn try_leave(&self) -> bool;
+}
+
+/// A queue of commands on the device, which quiescent periods wait for.
+pub(crate) trait CommandQueue: Send + Sync {
+    /// Returns a test for the completion of everything queued so far, or `None` if it has
+    /// completed. In a context that has failed no command runs, and everything counts as completed.
+    fn queued_work(&self) -> Option<Box<dyn Fn() -> bool>>;
 }
 
 /// Releases a resource of the driver's.
@@ -51,7 +57,7 @@ struct PrimaryContext {
     /// launched.
     launch_gate: RwLock<()>,
     residents: Mutex<Vec<Weak<dyn ResidentKernels>>>,
-    streams: Mutex<Vec<Weak<Stream>>>,
+    queues: Mutex<Vec<Weak<dyn CommandQueue>>>,
     /// Number of sessions whose work on the device may never end.
     abandoned_sessions: AtomicUsize,
     /// Releases to be run in the next quiescent period.
@@ -136,7 +142,7 @@ impl PrimaryContext {
             handle: Handle(handle),
             launch_gate: RwLock::default(),
             residents: Mutex::default(),
-            streams: Mutex::default(),
+            queues: Mutex::default(),
             abandoned_sessions: AtomicUsize::new(0),
             deferred_releases: Mutex::default(),
             quiescence_timed_out: AtomicBool::new(false),
@@ -154,13 +160,6 @@ impl PrimaryContext {
             CURRENT_CONTEXT.set(self.handle.get());
         }
         Ok(ContextGuard { primary: self, previous, _not_send: PhantomData })
-    }
-
-    /// Returns events that complete when everything queued in the context's streams so far has.
-    fn queued_work(&self) -> Vec<Event> {
-        // In a context that has failed, no command runs: queries fail, and nothing is waited for.
-        let streams = registered(&self.streams).into_iter().filter(|stream| !stream.is_idle().unwrap_or(true));
-        streams.filter_map(|stream| stream.record_event().ok()).collect()
     }
 
     /// Runs the deferred releases; the context is current and quiescent.
@@ -253,9 +252,9 @@ impl Context {
         register(&self.primary.residents, kernels);
     }
 
-    /// Registers a stream, whose commands quiescent periods wait for.
-    pub fn register_stream(&self, stream: Weak<Stream>) {
-        register(&self.primary.streams, stream);
+    /// Registers a command queue, which quiescent periods wait for.
+    pub fn register_queue(&self, queue: Weak<dyn CommandQueue>) {
+        register(&self.primary.queues, queue);
     }
 
     /// Permits launches of resident kernels: no quiescent period begins while the guard is held.
@@ -319,9 +318,10 @@ impl Context {
             let mut leave = || residents.iter().filter(|kernels| !kernels.try_leave()).count() == 0;
             let mut is_quiescent = wait_for(&mut leave);
             if is_quiescent {
-                // Streams that hold resident kernels are empty now.
-                let queued = primary.queued_work();
-                is_quiescent = wait_for(&mut || queued.iter().all(|event| event.is_complete().unwrap_or(true)));
+                // Queues of resident kernels are empty now.
+                let queues = registered(&primary.queues);
+                let queued: Vec<_> = queues.iter().filter_map(|queue| queue.queued_work()).collect();
+                is_quiescent = wait_for(&mut || queued.iter().all(|is_complete| is_complete()));
             }
             if !is_quiescent {
                 // If one of these references is the session's last, what it releases must find

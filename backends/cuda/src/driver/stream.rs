@@ -1,12 +1,12 @@
 //! Streams, the events recorded in them, and a pool that recycles events.
 
 use std::ptr;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use cudarc::driver::sys::{CUevent, CUevent_st, CUstream, CUstream_st};
 
 use super::api::{ErrorCode, check};
-use super::context::{Context, Handle};
+use super::context::{CommandQueue, Context, Handle};
 
 /// `CU_STREAM_NON_BLOCKING`: no implicit synchronisation with the default stream.
 const STREAM_FLAGS: u32 = 1;
@@ -28,7 +28,8 @@ impl Stream {
         // SAFETY: the pointer outlives the call; a context is current.
         check(unsafe { (context.driver.cuStreamCreate)(&mut handle, STREAM_FLAGS) })?;
         let stream = Arc::new(Stream { handle: Handle(handle), context: context.clone() });
-        context.register_stream(Arc::downgrade(&stream));
+        let queue: Weak<Stream> = Arc::downgrade(&stream);
+        context.register_queue(queue);
         Ok(stream)
     }
 
@@ -77,6 +78,16 @@ impl Stream {
         let _current = self.context.enter()?;
         // SAFETY: the stream is alive, and belongs to the current context.
         completion(unsafe { (self.context.driver.cuStreamQuery)(self.handle()) })
+    }
+}
+
+impl CommandQueue for Stream {
+    fn queued_work(&self) -> Option<Box<dyn Fn() -> bool>> {
+        if self.is_idle().unwrap_or(true) {
+            return None;
+        }
+        let event = self.record_event().ok()?;
+        Some(Box::new(move || event.is_complete().unwrap_or(true)))
     }
 }
 
