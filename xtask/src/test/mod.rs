@@ -276,7 +276,7 @@ impl Suite<'_> {
         if let Some(what) = documentation {
             let mut command = self.cargo();
             command.args(["test", "--doc", "--no-fail-fast"]).args(what);
-            suites.push(suites::Suite { name: "documentation".into(), command, uses_network: false });
+            suites.push(suites::Suite { name: "documentation".into(), command, uses_network: false, is_slow: false });
         }
         self.end(name, suites::run(suites, std::io::stdout()), started);
     }
