@@ -38,9 +38,9 @@ pub struct Suite {
     pub name: String,
     /// What runs it.
     pub command: Command,
-    /// Whether it needs the network to itself.
+    /// Whether no other suite with links or ports may run beside this one.
     pub uses_network: bool,
-    /// Whether it starts before others.
+    /// Whether the suite starts before others.
     pub is_slow: bool,
 }
 
