@@ -109,7 +109,7 @@ pub struct Args {
     /// Threads that run the filter on CPU devices; defaults to all cores
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024), help_heading = "Device")]
     threads: Option<u16>,
-    /// Stop after this many packets
+    /// Stop after this many packets of a capture (live runs: `--duration`)
     #[arg(short = 'c', long, value_name = "N", conflicts_with_all = live::SOURCES, help_heading = "Input")]
     limit: Option<u64>,
     /// Accepted as tcpdump has it, and ignored: addresses are never resolved
