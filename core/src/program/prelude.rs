@@ -93,11 +93,6 @@ impl Intrinsic {
     pub fn is_map_function(self) -> bool {
         matches!(self, Intrinsic::MapIsNew | Intrinsic::Map { .. })
     }
-
-    /// Whether the function reads the batch's metadata.
-    pub fn reads_metadata(self) -> bool {
-        matches!(self, Intrinsic::PktWireLen | Intrinsic::PktPort | Intrinsic::PktTime | Intrinsic::PktTimeMs)
-    }
 }
 
 /// Names of all functions that a filter may call, except those of its maps

@@ -198,12 +198,6 @@ impl CType {
     pub fn is_address(&self) -> bool {
         self.size == 16 && self.name == "struct in6_addr" && matches!(self.kind, CKind::Members(_))
     }
-
-    /// Whether parts of a value are set individually.
-    pub fn has_parts(&self) -> bool {
-        matches!(self.kind, CKind::Members(_) | CKind::Section(_))
-            || matches!(self.kind, CKind::Array { .. }) && !self.is_bytes()
-    }
 }
 
 impl CMember {
