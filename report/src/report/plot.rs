@@ -389,7 +389,7 @@ impl Plot<'_> {
         let colour = series.slot.colour().rgb();
         let inside = |value: f64| value.clamp(self.y.range.start, self.y.range.end);
         let ends: Vec<_> = self
-            .placed(series)
+            .points_inside(series)
             .filter(|p| placeable(p.low) && placeable(p.high))
             .map(|p| (p, inside(p.low), inside(p.high)))
             .collect();
