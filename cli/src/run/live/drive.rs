@@ -1,4 +1,5 @@
-//! The parts that all live runs share.
+//! Driver of live runs, shared by AF_XDP, NFQUEUE and DPDK: prepares filter and device, drops
+//! privileges, runs the lanes, and reports how they ended.
 
 use std::io::{IsTerminal, stderr};
 use std::num::NonZeroUsize;
@@ -28,7 +29,7 @@ use tracing::Span;
 use super::control::{self, LaneStatus, Live};
 use super::privileges::{self, Admin};
 use super::report::{Balance, ExtraReport};
-use super::stats::{Form, Source, Stats};
+use super::stats::{OutputFormat, Source, Stats};
 use super::{log, report};
 use crate::device_choice::DeviceChoice;
 use crate::failure::{FAILED, Failure, INTERRUPTED};
@@ -44,7 +45,8 @@ use crate::{explain, out};
 /// are not to wait.
 const EXPECTED_LIVE: usize = 1024;
 
-/// A compiled filter and its device, before packets arrive.
+/// Everything that a live run opens before it changes the network: filter, device, maps, metrics
+/// and control sockets.
 pub struct Prepared {
     /// The filter.
     pub program: Arc<Program>,
@@ -97,7 +99,7 @@ impl Prepared {
             true if args.device == Selector::Auto => DeviceChoice::first()?,
             _ => {
                 let expected = args.expected(EXPECTED_LIVE);
-                let settings = Settings { expected_packets: expected, cpu_dispatch: inline, ..Settings::default() };
+                let settings = Settings::default().with_expected_packets(expected).with_cpu_dispatch(inline);
                 DeviceChoice::open(&args.device, settings)?
             }
         };
@@ -253,10 +255,8 @@ fn run_lanes(
     let names: Vec<String> = lanes.iter().map(|lane| lane.lane.name.clone()).collect();
     let maps = Arc::new(Mutex::new(maps));
     let batching = batch_policy(args);
-    let live = LiveOptions {
-        processors: args.live.pin.iter().map(|cpu| (*cpu).into()).collect(),
-        ..LiveOptions::new(batching, dispatch)
-    };
+    let live =
+        LiveOptions::new(batching, dispatch).with_processors(args.live.pin.iter().map(|cpu| (*cpu).into()).collect());
     let stats: Vec<Arc<LaneStats>> = lanes.iter().map(|_| Arc::default()).collect();
     if let Some(duration) = args.live.duration {
         let stop = interrupt.stop.clone();
@@ -277,15 +277,15 @@ fn run_lanes(
     // Trap counters are read during the run only if something shows them.
     let is_shown = args.live.stats.is_some() || metrics.is_some();
     let metrics = metrics.map(|listener| serve(listener, &run, &aborts)).transpose()?;
-    let form = if args.json {
-        Form::Json { stdout_taken: args.takes_stdout() }
+    let format = if args.json {
+        OutputFormat::Json { stdout_taken: args.takes_stdout() }
     } else if stderr().is_terminal() {
-        Form::Table
+        OutputFormat::Table
     } else {
-        Form::Line
+        OutputFormat::Line
     };
     let source = Source { run: run.clone(), aborted: aborts.clone() };
-    let shown = args.live.stats.map(|every| Stats::start(every, source, form, interrupt.stop.clone())).transpose()?;
+    let shown = args.live.stats.map(|every| Stats::start(every, source, format, interrupt.stop.clone())).transpose()?;
     let lane_statuses =
         lanes.iter().map(|lane| LaneStatus { commands: lane.commands.clone(), memory: lane.lane.memory.clone() });
     let live_run = Live {
@@ -416,6 +416,7 @@ fn aborted(run: &RunStats) -> u64 {
     run.read().lanes.iter().map(|(_, lane)| lane.verdicts.aborted).sum()
 }
 
+/// Locks the maps, also after a thread panicked while it held the lock.
 pub fn lock(maps: &Mutex<Maps>) -> MutexGuard<'_, Maps> {
     maps.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -429,7 +430,7 @@ fn batch_policy(args: &Args) -> BatchPolicy {
             let auto = BatchPolicy::adaptive();
             // Frames of packets in flight are not available for reception.
             let most = args.live.frames.map_or(auto.max_packets, |frames| (frames as usize / 8).max(1));
-            BatchPolicy { max_packets: most, delay: delay.unwrap_or(auto.delay), ..auto }
+            auto.with_max_packets(most).with_delay(delay.unwrap_or(auto.delay))
         }
     }
 }
