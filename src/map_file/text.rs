@@ -6,7 +6,8 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-use portcullis_core::map::fields::{Columns, Field, FieldType};
+use portcullis_core::map::Columns;
+use portcullis_core::map::fields::{Field, FieldType};
 use portcullis_core::map::{Declaration, Format, MapKind, lpm};
 
 use super::entries::Entries;
