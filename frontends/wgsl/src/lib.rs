@@ -1,6 +1,7 @@
 //! Front end for WGSL: parses the filter's text, followed by the prelude, into one naga module.
 
 mod const_integers;
+mod declaration;
 mod expanded_size;
 mod lexer;
 mod scan;
@@ -34,7 +35,7 @@ fn compile_here(source: &Source, options: &ProgramOptions) -> Result<Program, Di
     let rejected = |errors| Diagnostics { source: source.clone(), errors };
     let maps = map::parser::declarations(&source.text, CommentSyntax::Wgsl).map_err(rejected)?;
     let declared = scan::scan(&source.text, !maps.is_empty()).map_err(rejected)?;
-    let is_filter = |d: &&scan::Declaration| source.text[d.name.clone()] == *FILTER_FUNCTION;
+    let is_filter = |d: &&declaration::Declaration| source.text[d.name.clone()] == *FILTER_FUNCTION;
     match declared.iter().find(is_filter) {
         Some(filter) if filter.keyword == "fn" => {}
         other => return Err(Diagnostics::one(source, no_filter(other.map(|d| d.name.clone())))),

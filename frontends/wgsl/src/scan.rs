@@ -9,6 +9,7 @@ use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::LazyLock;
 
+use super::declaration::{DECLARATION_KEYWORDS, Declaration};
 use super::expanded_size::check_expanded_sizes;
 use super::lexer::{Token, TokenKind, tokenize};
 use portcullis_core::diagnostics::Diagnostic;
@@ -24,20 +25,6 @@ pub const MAX_BRACKETS: usize = 192;
 
 /// Maximum number of declarations at module scope; some of naga's passes take time quadratic in it.
 pub const MAX_DECLARATIONS: usize = 8_192;
-
-/// A declaration at module scope.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Declaration {
-    /// `fn`, `const`, ….
-    pub keyword: &'static str,
-    /// Byte range of the name.
-    pub name: Range<usize>,
-    /// Index of the name's token.
-    pub token: usize,
-}
-
-/// Keywords that declare something at module scope.
-pub(super) const DECLARATION_KEYWORDS: [&str; 6] = ["fn", "struct", "alias", "const", "override", "var"];
 
 /// Checks a filter's text and returns its module-scope declarations. `has_maps` adds the names of
 /// the map functions to the prelude's.

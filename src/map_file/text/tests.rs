@@ -1,3 +1,4 @@
+use portcullis_core::map::MapKind;
 use portcullis_core::map::parser::{CommentSyntax, declarations};
 use portcullis_core::map::{Table, dump};
 
