@@ -46,7 +46,7 @@ fn numbered<'a>(file: &MapFile, program: &'a Program) -> Option<Numbered<'a>> {
     file.number(program).map(|number| (number, &program.maps()[number]))
 }
 
-/// Locks the maps that the lanes of a live run share.
+/// Locks the maps, also after a thread panicked while it held the lock.
 #[cfg(all(target_os = "linux", feature = "live"))]
 pub fn lock(maps: &Mutex<Maps>) -> MutexGuard<'_, Maps> {
     maps.lock().unwrap_or_else(PoisonError::into_inner)

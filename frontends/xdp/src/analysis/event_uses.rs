@@ -16,6 +16,7 @@ pub(crate) struct ReservedRecord {
 pub(crate) struct EventUses {
     /// Reserved records with the section and index of the reserving instruction.
     pub reserved: Vec<(ReservedRecord, (u32, u32))>,
+    /// Reserved records, by number.
     pub records: Vec<ReservedRecord>,
     /// Sizes of the records of each map, and of prints (`None`).
     pub rings: BTreeMap<Option<u16>, RecordSizes>,
@@ -24,11 +25,6 @@ pub(crate) struct EventUses {
 }
 
 impl EventUses {
-    /// Reserved records, by number.
-    pub fn records(&self) -> &[ReservedRecord] {
-        &self.records
-    }
-
     /// Forgets rings and prints before the final pass. The numbers of reserved records stay valid.
     pub fn reset_uses(&mut self) {
         self.rings.clear();
