@@ -53,7 +53,7 @@ pub(crate) fn emit_filter(
         packet_function(if counts.is_some() { PROGRAM_FUNCTION } else { FILTER_FUNCTION }, types);
     let b = &mut builder;
     let frame = array_type(module, types, STACK_WORDS as u32);
-    let records = flow.facts.events.records().iter();
+    let records = flow.facts.events.records.iter();
     let records: Vec<_> = records.map(|record| array_type(module, types, record.bytes.div_ceil(4).max(1))).collect();
     let copies = flow.facts.privatization.memory_copies();
     let copies =
