@@ -4,9 +4,9 @@
 //! Half of the routes are more specific routes of one created before. The same seed always produces
 //! the same table.
 
-#![allow(dead_code, reason = "benches and tests each use their part")]
-
 use std::collections::HashSet;
+
+use super::Random;
 
 /// Number of routes of each length among 10,000 IPv4 routes.
 const IPV4_LENGTHS: [(u32, u32); 24] = [
@@ -86,19 +86,7 @@ impl Route {
     }
 }
 
-/// SplitMix64 (Steele, Lea and Flood, 2014).
-#[derive(Debug)]
-pub struct Random(pub u64);
-
 impl Random {
-    /// Returns the next 32 bits.
-    pub fn next(&mut self) -> u32 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ mixed >> 31) as u32
-    }
-
     /// Returns an arbitrary address.
     pub fn address(&mut self) -> u128 {
         (0..4).fold(0, |all, _| all << 32 | u128::from(self.next()))

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use support::{Random, Table, is_test_run, record_bar, time_in_turn_prepared};
+use support::{Random, Table, is_test_run, record_bar, sample_in_turn, time};
 
 /// The expression that is equivalent to `http_only`.
 const HTTP: &str = "tcp and (dst port 80 or dst port 443)";
@@ -172,11 +172,14 @@ fn main() {
                     let _ = fs::remove_file(output);
                 }
             };
-            let mut pair = time_in_turn_prepared(
+            let timed = |mut command: Command| {
+                fresh();
+                time(|| must_succeed(&mut command))
+            };
+            let mut pair = sample_in_turn(
                 rounds,
-                fresh,
-                || must_succeed(&mut ours(filter, name, &our_output)),
-                || must_succeed(&mut tcpdump(expression, name, &their_output)),
+                || timed(ours(filter, name, &our_output)),
+                || timed(tcpdump(expression, name, &their_output)),
             );
             // The CPU time of child processes does not count as this process's.
             pair.ours.processor = Duration::ZERO;
