@@ -10,12 +10,13 @@ mod support;
 
 use std::sync::Arc;
 
+use portcullis::packet_io::synth::Random;
 use portcullis_core::device::{Device, Session};
 use portcullis_core::packet::Batch;
 use portcullis_core::program::Program;
 use portcullis_cpu::Cpu;
 
-use support::{Random, ReusedBatch, Table, compile, is_test_run, threads, time_in_turn, written_batch};
+use support::{ReusedBatch, Table, compile, is_test_run, threads, time_in_turn, written_batch};
 
 const SYN: u8 = 2;
 const ACK: u8 = 16;
@@ -54,10 +55,10 @@ fn write(packet: &mut [u8], connection: u32, from_client: bool, flags: u8) {
 
 /// Segments of open connections in random order, of which `skew` percent belong to a single one.
 fn open(packets: usize, connections: u32, skew: u32) -> Batch {
-    let mut random = Random::new();
+    let mut random = Random::new(0, 0);
     written_batch(packets, |_, slot| {
-        let connection = if random.next() % 100 < skew { 0 } else { random.next() % connections };
-        write(slot, connection, random.next().is_multiple_of(2), ACK);
+        let connection = if random.below(100) < skew { 0 } else { random.below(connections) };
+        write(slot, connection, random.one_in(2), ACK);
     })
 }
 

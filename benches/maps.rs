@@ -14,12 +14,13 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::hint::black_box;
 use std::sync::Arc;
 
+use portcullis::packet_io::synth::Random;
 use portcullis_core::device::{Device, Session};
 use portcullis_core::packet::Batch;
 use portcullis_core::program::Program;
 use portcullis_cpu::Cpu;
 
-use support::{Random, ReusedBatch, Table, compile, fill_map, is_test_run, time_in_turn, written_batch};
+use support::{ReusedBatch, Table, compile, fill_map, is_test_run, time_in_turn, written_batch};
 
 /// What the filter does with the keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,11 +91,11 @@ fn key(number: u32) -> [u32; 2] {
 }
 
 fn batch(work: Work, packets: usize, keys: u32) -> Batch {
-    let mut random = Random::new();
+    let mut random = Random::new(0, 0);
     written_batch(packets, |_, slot| {
         // Strangers are keys that are not in the table.
         let first = if work == Work::FindStrangers { keys } else { 0 };
-        let key = key(first + random.next() % keys);
+        let key = key(first + random.below(keys));
         slot[26..30].copy_from_slice(&key[0].to_le_bytes());
         slot[30..34].copy_from_slice(&key[1].to_le_bytes());
     })

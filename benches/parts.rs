@@ -12,6 +12,7 @@ use std::io::Cursor;
 use std::sync::Arc;
 
 use criterion::{BenchmarkId, Criterion, Throughput};
+use portcullis::packet_io::synth::Random;
 use portcullis::pipeline::Outputs;
 use portcullis::stock::STATELESS_WGSL;
 use portcullis_core::device::{Completion, Device, StageTimes};
@@ -161,8 +162,8 @@ fn verdicts(criterion: &mut Criterion, allocations: &mut AllocationTable, count:
     let mut group = criterion.benchmark_group("verdicts");
     group.throughput(Throughput::Elements(count as u64)).sample_size(20);
     // In unpredictable order: half of the packets pass, a quarter is sent back, a quarter dropped.
-    let mut random = support::Random::new();
-    let returns: Vec<u32> = (0..count).map(|_| [1, 2, 2, 3][random.next() as usize % 4]).collect();
+    let mut random = Random::new(0, 0);
+    let returns: Vec<u32> = (0..count).map(|_| random.pick(&[1, 2, 2, 3])).collect();
     let batch = support::batch(Traffic::Mixed, count, support::LENGTH);
     let done = Completion { batch, verdicts: Verdicts::from_returns(&returns, false), times: StageTimes::default() };
     let mut outputs = Outputs::new(Some(Box::new(NullSink)), Some(Box::new(NullSink)), None);

@@ -16,6 +16,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Instant;
 
+use portcullis::packet_io::synth::Random;
 use portcullis_core::device::{Device, Session};
 use portcullis_core::packet::Batch;
 use portcullis_core::program::Program;
@@ -27,8 +28,8 @@ use hand_written::router::{self, DROP, NextHop, PASS, redirect};
 use support::kernel::{Kernel, folded};
 use support::routes::{self, Route, mask};
 use support::{
-    LENGTH, Random, ReusedBatch, Sample, Table, compile, fill_map, is_test_run, sample_in_turn, threads, time,
-    time_in_turn, written_batch,
+    LENGTH, ReusedBatch, Sample, Table, compile, fill_map, is_test_run, sample_in_turn, threads, time, time_in_turn,
+    written_batch,
 };
 
 /// A filter that returns `redirect(next_hop)`, or drops packets without a route.
@@ -92,10 +93,10 @@ impl AddressFamily {
 
     /// Reproducible addresses: any, or each within one of the routes.
     fn addresses(&self, in_routes: bool) -> impl FnMut() -> u128 {
-        let mut random = Random(7);
+        let mut random = Random::new(7, 0);
         move || {
-            let route = self.routes[random.next() as usize % self.routes.len()];
-            let address = random.address();
+            let route = random.pick(&self.routes);
+            let address = routes::address(&mut random);
             match in_routes {
                 true => route.address | address & !mask(route.length),
                 // Only an eighth of the IPv6 space is allocated.
@@ -112,9 +113,9 @@ impl AddressFamily {
 
     /// Packets to these addresses, from arbitrary sources that routers forward.
     fn batch(&self, count: usize, mut address: impl FnMut() -> u128) -> Batch {
-        let mut random = Random(8);
+        let mut random = Random::new(8, 0);
         written_batch(count, |_, packet| {
-            let (address, mut source) = (address().to_be_bytes(), random.address().to_be_bytes());
+            let (address, mut source) = (address().to_be_bytes(), routes::address(&mut random).to_be_bytes());
             source[0] = 0x20 | source[0] & 0x0f;
             if self.is_v6 {
                 packet[12..15].copy_from_slice(&[0x86, 0xdd, 0x60]);

@@ -160,7 +160,7 @@ fn two_threads_against_one(cpu: &Cpu, count: usize, rounds: usize) {
         table.rates(name, count, pair);
     }
     // Scaling to two threads with a filter that does almost nothing.
-    let (batch, mut actions) = (batch.get(), vec![0; count]);
+    let (batch, mut actions) = (&*batch.get(), vec![0; count]);
     let by_hand = |actions: &mut [u8], packets: std::ops::Range<usize>| {
         for (action, index) in actions.iter_mut().zip(packets) {
             *action = hand_written::simple_filter(batch.packet(index));

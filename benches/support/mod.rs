@@ -15,6 +15,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use portcullis::packet_io::synth::Random;
 use portcullis::stock::STATELESS_WGSL;
 use portcullis_core::device::{LoadOptions, Session};
 use portcullis_core::diagnostics::Source;
@@ -56,7 +57,7 @@ pub fn batch(traffic: Traffic, count: usize, stride: usize) -> Batch {
 
 /// Variant of [`batch`] with headroom and tailroom for each packet, which requires longer slots.
 pub fn batch_with(traffic: Traffic, count: usize, stride: usize, room: ResizeRoom) -> Batch {
-    let mut random = Random::new();
+    let mut random = Random::new(0, 0);
     written_in_slots(count, stride, room, |_, packet| write_packet(packet, traffic, &mut random))
 }
 
@@ -139,45 +140,21 @@ pub fn fill_map<K: AsRef<[u32]>, V: AsRef<[u32]>>(
     session.set_map_words(map, at, words).expect("the entries fit the map");
 }
 
-/// SplitMix64 pseudorandom numbers (Steele, Lea and Flood, 2014): the same in every run.
-#[derive(Debug)]
-pub struct Random(pub u64);
-
-impl Random {
-    /// Starts from the seed of all traffic.
-    pub fn new() -> Random {
-        Random(0)
-    }
-
-    /// Returns the next 32 bits.
-    pub fn next(&mut self) -> u32 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ mixed >> 31) as u32
-    }
-
-    /// Returns a number from 0 to 99.
-    pub fn percent(&mut self) -> u32 {
-        self.next() % 100
-    }
-}
-
 fn write_packet(packet: &mut [u8], traffic: Traffic, random: &mut Random) {
     packet[..12].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2]);
     let mixed = traffic == Traffic::Mixed;
-    let kind = if mixed { random.percent() } else { 0 };
-    let protocol = match if mixed { random.percent() } else { 0 } {
+    let kind = if mixed { random.below(100) } else { 0 };
+    let protocol = match if mixed { random.below(100) } else { 0 } {
         0..70 => 6,
         70..96 => 17,
         _ => 1,
     };
-    let port: u16 = match if mixed { random.percent() } else { 0 } {
+    let port: u16 = match if mixed { random.below(100) } else { 0 } {
         0..20 => 80,
         20..50 => 443,
         50..55 => 22,
         55..65 => 53,
-        _ => 1024 + (random.next() % 60_000) as u16,
+        _ => 1024 + random.below(60_000) as u16,
     };
     let ip = match kind {
         0..85 => 14,
@@ -194,17 +171,17 @@ fn write_packet(packet: &mut [u8], traffic: Traffic, random: &mut Random) {
     packet[ip - 2..ip].copy_from_slice(&[0x08, 0x00]);
     let options = match traffic {
         Traffic::Uniform => 0,
-        Traffic::Mixed => 2 * usize::from(random.percent() < 2),
-        Traffic::Options => 2 * usize::from(random.percent() < 10),
+        Traffic::Mixed => 2 * usize::from(random.below(100) < 2),
+        Traffic::Options => 2 * usize::from(random.below(100) < 10),
     };
     packet[ip] = 0x45 + options as u8;
-    if mixed && random.percent() < 1 {
+    if mixed && random.below(100) < 1 {
         packet[ip + 7] = 185;
     }
     packet[ip + 8] = 64;
     packet[ip + 9] = protocol;
     packet[ip + 12..ip + 14].copy_from_slice(&[192, 168]);
-    packet[ip + 14..ip + 16].copy_from_slice(&(random.next() as u16).to_be_bytes());
+    packet[ip + 14..ip + 16].copy_from_slice(&(random.u32() as u16).to_be_bytes());
     packet[ip + 16..ip + 20].copy_from_slice(&[8, 8, 8, 8]);
     write_ports(&mut packet[ip + 20 + options * 4..], port, random);
 }
@@ -216,7 +193,7 @@ pub fn write_ipv4(packet: &mut [u8], protocol: u8, port: u16, random: &mut Rando
     packet[22] = 64;
     packet[23] = protocol;
     packet[26..28].copy_from_slice(&[192, 168]);
-    packet[28..30].copy_from_slice(&(random.next() as u16).to_be_bytes());
+    packet[28..30].copy_from_slice(&(random.u32() as u16).to_be_bytes());
     packet[30..34].copy_from_slice(&[8, 8, 8, 8]);
     write_ports(&mut packet[34..], port, random);
 }
@@ -224,12 +201,12 @@ pub fn write_ipv4(packet: &mut [u8], protocol: u8, port: u16, random: &mut Rando
 fn write_ipv6(packet: &mut [u8], protocol: u8, port: u16, random: &mut Random) {
     packet[12..15].copy_from_slice(&[0x86, 0xdd, 0x60]);
     packet[20] = protocol;
-    packet[29] = random.next() as u8;
+    packet[29] = random.u32() as u8;
     write_ports(&mut packet[54..], port, random);
 }
 
 fn write_ports(transport: &mut [u8], port: u16, random: &mut Random) {
-    transport[..2].copy_from_slice(&(1024 + (random.next() % 60_000) as u16).to_be_bytes());
+    transport[..2].copy_from_slice(&(1024 + random.below(60_000) as u16).to_be_bytes());
     transport[2..4].copy_from_slice(&port.to_be_bytes());
 }
 

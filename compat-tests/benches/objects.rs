@@ -29,6 +29,7 @@ mod linux {
     use std::sync::Arc;
     use std::time::Instant;
 
+    use portcullis::packet_io::synth::Random;
     use portcullis_compat_tests::kernel::{self, KernelProgram};
     use portcullis_compat_tests::objects;
     use portcullis_core::device::{Device, LoadOptions, Session};
@@ -39,7 +40,7 @@ mod linux {
     use portcullis_xdp::{self as xdp, Object};
 
     use crate::support::{
-        LENGTH, Random, ReusedBatch, Sample, Table, is_test_run, record_bar, sample_in_turn, threads, time, time_alone,
+        LENGTH, ReusedBatch, Sample, Table, is_test_run, record_bar, sample_in_turn, threads, time, time_alone,
         time_in_turn, written_batch,
     };
 
@@ -69,13 +70,13 @@ mod linux {
         let ring = (0..256).map(|slot| (number(slot), number(slot % 16))).collect();
         let backend = |id: u8| vec![2, 0, 0, 0, 1, id, 1, 0];
         let backends = (0..16).map(|id| (number(id.into()), backend(id))).collect();
-        let mut random = Random::new();
+        let mut random = Random::new(0, 0);
         // A default route, so that only expired TTLs miss, and prefixes of the most frequent
         // lengths.
         let mut routes = vec![([number(0), vec![0; 4]].concat(), number(0))];
         for at in 1..50_000 {
-            let length = [16, 20, 22, 24, 24, 24, 32][random.next() as usize % 7];
-            let address = random.next() & u32::MAX << (32 - length);
+            let length = random.pick(&[16, 20, 22, 24, 24, 24, 32]);
+            let address = random.u32() & u32::MAX << (32 - length);
             routes.push(([number(length), address.to_be_bytes().to_vec()].concat(), number(at % 200)));
         }
         let hop = |id: u8| vec![2, 0, 0, 0, 2, id, 2, 0, 0, 0, 3, id];
@@ -92,22 +93,22 @@ mod linux {
     fn frame(random: &mut Random) -> [u8; LENGTH] {
         let mut frame = [0; LENGTH];
         frame[..15].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x08, 0x00, 0x45]);
-        frame[22..24].copy_from_slice(&[255, if random.percent() < 70 { 6 } else { 17 }]);
-        let port: u16 = match random.percent() {
+        frame[22..24].copy_from_slice(&[255, if random.below(100) < 70 { 6 } else { 17 }]);
+        let port: u16 = match random.below(100) {
             0..20 => 443,
             20..30 => 53,
             30..35 => 23,
-            _ => 1024 + (random.next() % 60_000) as u16,
+            _ => 1024 + random.below(60_000) as u16,
         };
-        frame[26..30].copy_from_slice(&random.next().to_be_bytes());
-        frame[30..34].copy_from_slice(&random.next().to_be_bytes());
-        frame[34..36].copy_from_slice(&(1024 + (random.next() % 60_000) as u16).to_be_bytes());
+        frame[26..30].copy_from_slice(&random.u32().to_be_bytes());
+        frame[30..34].copy_from_slice(&random.u32().to_be_bytes());
+        frame[34..36].copy_from_slice(&(1024 + random.below(60_000) as u16).to_be_bytes());
         frame[36..38].copy_from_slice(&port.to_be_bytes());
         frame
     }
 
     fn frames(count: usize) -> Vec<[u8; LENGTH]> {
-        let mut random = Random::new();
+        let mut random = Random::new(0, 0);
         (0..count).map(|_| frame(&mut random)).collect()
     }
 

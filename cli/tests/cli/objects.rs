@@ -334,7 +334,7 @@ fn check_lists_programs_maps_and_variables() {
         "CSV",
         "value.packets (__u64)",
     ] {
-        assert!(line == "CSV" || ran.out.contains(line), "{line}: {}", ran.out);
+        assert!(ran.out.contains(line), "{line}: {}", ran.out);
     }
     let json = place.run(&["check", "prog.o:ports", "--json"]).done().json();
     assert_eq!(json["object"]["program"], "ports");

@@ -4,18 +4,12 @@ use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use portcullis_live_tests::{Namespace, Suite, Veth, ping, tcp_echo, wait_until};
+use portcullis_live_tests::{Namespace, SetOnDrop, Suite, Veth, ping, tcp_echo, wait_until};
 
-use crate::ctl::{CtlFolder, SetOnDrop, wait_for_more};
+pub use crate::af_xdp::Net;
+use crate::ctl::{CtlFolder, wait_for_more};
 use crate::devices::on_each;
 use crate::support::{ExitedRun, QUIET_TIME, Running, TIMEOUT, command, command_on, run_to_end};
-
-pub struct Net {
-    pub veth: Veth,
-    pub left: Namespace,
-    pub right: Namespace,
-    pub _suite: Suite,
-}
 
 /// Sets up two namespaces, with these rules on the right.
 pub fn net(rules: &[&str]) -> Option<Net> {

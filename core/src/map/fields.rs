@@ -1,6 +1,6 @@
 //! Names and types for the words of a map's entries: `fields=srcaddr:ip,port,bytes:u64`.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use crate::diagnostics::Diagnostic;
@@ -8,6 +8,7 @@ use crate::spelling::nearest;
 
 use super::declaration::{Declaration, MAX_NAME_BYTES, MapKind};
 use super::lpm;
+use super::typed::format_hex;
 
 /// A field: one or more words of an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,13 +78,7 @@ impl FieldType {
             (FieldType::Ipv4, [word]) => Ipv4Addr::from_bits(*word).to_string(),
             (FieldType::Ip, words) => Ipv6Addr::from_bits(bits(words)).to_canonical().to_string(),
             (FieldType::Mac, [first, last]) => {
-                let bytes = (u64::from(*first) << 32 | u64::from(*last)).to_be_bytes();
-                let mut text = String::new();
-                for (i, byte) in bytes[2..].iter().enumerate() {
-                    let colon = if i == 0 { "" } else { ":" };
-                    let _ = write!(text, "{colon}{byte:02x}");
-                }
-                text
+                format_hex(&(u64::from(*first) << 32 | u64::from(*last)).to_be_bytes()[2..])
             }
             (FieldType::Prefix, words) => lpm::display_prefix(words).to_string(),
             (_, words) => bits(words).to_string(),

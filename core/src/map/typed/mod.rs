@@ -20,6 +20,7 @@ pub(super) use dump::csv_cell;
 pub use json::json;
 pub(super) use json::write_quoted;
 pub use path::{FieldLocation, PathError, find_member, resolve_path};
+pub(super) use scalars::format_hex;
 pub use scalars::{NumberStyle, ParseValueError, ScalarField, parse_byte, parse_integer, parse_into, scalar_fields};
 
 use super::declaration::{Declaration, MapKind};
