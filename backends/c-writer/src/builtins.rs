@@ -13,13 +13,6 @@ use crate::{Result, WriteError, Writer, dialect::short_name};
 const RADIANS: &str = "0.017453292f";
 const DEGREES: &str = "57.29578f";
 
-/// Functions of `math.h` that expressions call directly; helpers call others.
-pub(crate) const MATH_FUNCTIONS: &[&str] = &[
-    "fabs", "fmin", "fmax", "cos", "cosh", "sin", "sinh", "tan", "tanh", "acos", "asin", "atan", "atan2", "asinh",
-    "acosh", "atanh", "ceil", "floor", "rint", "trunc", "exp", "exp2", "log", "log2", "pow", "fma", "sqrt", "ldexp",
-    "fmod",
-];
-
 impl Writer<'_> {
     /// Defines a helper, unless it is defined already.
     pub(crate) fn define_helper(&mut self, name: &str, text: &str) {
@@ -748,4 +741,44 @@ fn reverse_bits_body(wide: bool, suffix: &str) -> String {
 
 pub(crate) fn unsupported_builtin(fun: MathFunction) -> WriteError {
     WriteError::Unsupported(format!("the built-in {fun:?}"))
+}
+
+/// Whether a built-in works on each component by itself.
+pub(crate) fn is_componentwise(fun: MathFunction) -> bool {
+    use MathFunction as M;
+    !matches!(
+        fun,
+        M::Dot
+            | M::Dot4I8Packed
+            | M::Dot4U8Packed
+            | M::Outer
+            | M::Cross
+            | M::Distance
+            | M::Length
+            | M::Normalize
+            | M::FaceForward
+            | M::Reflect
+            | M::Refract
+            | M::Inverse
+            | M::Transpose
+            | M::Determinant
+            | M::Modf
+            | M::Frexp
+            | M::Pack4x8snorm
+            | M::Pack4x8unorm
+            | M::Pack2x16snorm
+            | M::Pack2x16unorm
+            | M::Pack2x16float
+            | M::Pack4xI8
+            | M::Pack4xU8
+            | M::Pack4xI8Clamp
+            | M::Pack4xU8Clamp
+            | M::Unpack4x8snorm
+            | M::Unpack4x8unorm
+            | M::Unpack2x16snorm
+            | M::Unpack2x16unorm
+            | M::Unpack2x16float
+            | M::Unpack4xI8
+            | M::Unpack4xU8
+    )
 }

@@ -3,7 +3,7 @@
 //! naga's `Emit` says when an expression is evaluated. Expressions that read no memory may be
 //! evaluated later, so they are written where they are used, if that is a single place. Reads of
 //! memory stay *pending* until they are used, or until a statement might change what they read;
-//! then they get a name (`statements`).
+//! then they get a name (`naming`).
 //!
 //! Operators on vectors are written component by component in all languages, so that only those on
 //! scalars need the right semantics. The devices work that way too.
@@ -14,9 +14,9 @@ use naga::{
 };
 use portcullis_core::program::prelude::Intrinsic;
 
-use crate::builtins::{MatrixOperation, unsupported_builtin};
+use crate::builtins::{MatrixOperation, is_componentwise, unsupported_builtin};
 use crate::c_expr::CExpr;
-use crate::statements::FunctionWriter;
+use crate::function::FunctionWriter;
 use crate::types::{COMPONENTS, unsupported_type};
 use crate::{Result, WriteError};
 
@@ -29,30 +29,6 @@ pub(crate) enum Place {
 }
 
 impl<'a> FunctionWriter<'_, 'a> {
-    pub(crate) fn inner(&self, handle: Handle<Expression>) -> &'a TypeInner {
-        self.info[handle].ty.inner_with(&self.writer.module.types)
-    }
-
-    /// The type that an expression points to, or that of its value if it is not a pointer.
-    fn pointee(&self, handle: Handle<Expression>) -> (&'a TypeInner, Option<Handle<naga::Type>>) {
-        match self.inner(handle) {
-            TypeInner::Pointer { base, .. } => (&self.writer.module.types[*base].inner, Some(*base)),
-            other => (other, self.info[handle].ty.handle()),
-        }
-    }
-
-    pub(crate) fn scalar(&self, handle: Handle<Expression>) -> Result<Scalar> {
-        let inner = self.inner(handle);
-        inner.scalar().ok_or_else(|| unsupported_type(inner))
-    }
-
-    fn vector_size(&self, handle: Handle<Expression>) -> Option<usize> {
-        match *self.inner(handle) {
-            TypeInner::Vector { size, .. } => Some(size as usize),
-            _ => None,
-        }
-    }
-
     /// Writes the value of an expression.
     pub(crate) fn expression(&mut self, handle: Handle<Expression>) -> Result<CExpr> {
         self.value(handle, None)
@@ -473,44 +449,4 @@ fn with_member(value: CExpr, part: &str) -> CExpr {
         (Some(pointer), Some(member)) => CExpr::atom(format!("{pointer}->{member}")),
         _ => value.with(part),
     }
-}
-
-/// Whether a built-in works on each component by itself.
-pub(crate) fn is_componentwise(fun: MathFunction) -> bool {
-    use MathFunction as M;
-    !matches!(
-        fun,
-        M::Dot
-            | M::Dot4I8Packed
-            | M::Dot4U8Packed
-            | M::Outer
-            | M::Cross
-            | M::Distance
-            | M::Length
-            | M::Normalize
-            | M::FaceForward
-            | M::Reflect
-            | M::Refract
-            | M::Inverse
-            | M::Transpose
-            | M::Determinant
-            | M::Modf
-            | M::Frexp
-            | M::Pack4x8snorm
-            | M::Pack4x8unorm
-            | M::Pack2x16snorm
-            | M::Pack2x16unorm
-            | M::Pack2x16float
-            | M::Pack4xI8
-            | M::Pack4xU8
-            | M::Pack4xI8Clamp
-            | M::Pack4xU8Clamp
-            | M::Unpack4x8snorm
-            | M::Unpack4x8unorm
-            | M::Unpack2x16snorm
-            | M::Unpack2x16unorm
-            | M::Unpack2x16float
-            | M::Unpack4xI8
-            | M::Unpack4xU8
-    )
 }

@@ -9,9 +9,9 @@ use portcullis_core::map::BIND_GROUP;
 use portcullis_core::packet::{Action, Metadata, RESIZE_ROOM};
 use portcullis_core::program::passes::inlined_size;
 
+use crate::function::FunctionWriter;
 use crate::prelude::{FAR_SUFFIX, PACKET_TYPE, intrinsic_name};
 use crate::scope::Scope;
-use crate::statements::FunctionWriter;
 use crate::{Argument, EntryKind, Kernel, PacketAccess, Result, WriteError, Writer};
 
 /// How a function is called.

@@ -4,7 +4,9 @@
 //! (`dialect`), and what a language lacks is written as a helper function, where needed. The
 //! modules:
 //! - `kernel`: the file as a whole, and the kernel;
-//! - `statements`: control flow, and which values get a name;
+//! - `function`: the state of writing one function;
+//! - `statements`, `loops`, `short_circuits`: control flow;
+//! - `naming`: which expressions get a name, and when;
 //! - `expressions`: the expressions within statements;
 //! - `builtins`: operators and built-in functions, with C's undefined cases defined;
 //! - `types`: types, zero values, constants;
@@ -20,9 +22,13 @@ mod builtins;
 mod c_expr;
 mod dialect;
 mod expressions;
+mod function;
 mod kernel;
+mod loops;
+mod naming;
 mod prelude;
 mod scope;
+mod short_circuits;
 mod statements;
 mod types;
 

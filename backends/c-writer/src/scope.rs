@@ -3,8 +3,7 @@
 use std::collections::HashSet;
 use std::rc::Rc;
 
-use crate::builtins::MATH_FUNCTIONS;
-use crate::dialect::Dialect;
+use crate::dialect::{Dialect, MATH_FUNCTIONS};
 
 /// The names of one scope. No name shadows one of an enclosing scope, except built-in functions
 /// that the writer does not call.

@@ -29,6 +29,7 @@ mod routes;
 mod selftest;
 mod soak;
 mod support;
+mod terminal;
 mod topology;
 mod traps;
 mod trouble;

@@ -17,7 +17,7 @@ use crate::support::{ExitedRun, Running, TIMEOUT, command, run_to_end};
 pub const REQUEST: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
 /// Sends `count` datagrams, each after the one before has come back.
-fn exchange_datagrams(net: &Net, count: u32) {
+pub fn exchange_datagrams(net: &Net, count: u32) {
     let mut peer = PacketSocket::at(&net.veth.left);
     for number in 0..count {
         let sent = udp(&net.veth, 9, &number.to_be_bytes());
@@ -256,40 +256,4 @@ fn without_log_warnings_are_plain_lines() {
     let ended = running.wait();
     assert!(ended.stderr.contains(&format!("\nwarning: the link is down interface={name}\n")), "{}", ended.stderr);
     assert!(!ended.stderr.contains("lane started"), "only warnings are printed without --log: {}", ended.stderr);
-}
-
-/// The terminal is one that `script` creates.
-#[test]
-fn statistics_on_a_terminal_are_redrawn_and_cleared_at_the_end() {
-    let Some(net) = net(1) else { return };
-    let program = env!("CARGO_BIN_EXE_portcullis");
-    let filter = concat!(env!("CARGO_MANIFEST_DIR"), "/../shaders/mac_swap.wgsl");
-    let name = net.veth.right.name();
-    // The duration ends the run if the test fails.
-    let run = format!(
-        "stty rows 30 cols 100; exec {program} run {filter} --device cpu --af-xdp {name} --only udp/9 --stats 100ms --duration 60s"
-    );
-    let mut script: Command = net.right.command("script");
-    script.args(["-qec", &run, "/dev/null"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut script = script.spawn().unwrap();
-    let (mut keyboard, mut screen) = (script.stdin.take().unwrap(), script.stdout.take().unwrap());
-    let mut text = String::new();
-    let mut until = |text: &mut String, so: &dyn Fn(&str) -> bool| {
-        let mut some = [0; 4096];
-        while !so(text) {
-            let length = screen.read(&mut some).unwrap();
-            assert!(length > 0, "the program ended: {text}");
-            text.push_str(&String::from_utf8_lossy(&some[..length]));
-        }
-    };
-    until(&mut text, &|text| text.contains("packets in"));
-    exchange_datagrams(&net, 20);
-    let drawn = text.matches("packets in").count();
-    until(&mut text, &|text| text.matches("packets in").count() > drawn);
-    keyboard.write_all(b"\x03").unwrap();
-    until(&mut text, &|text| text.contains("all accounted for"));
-    assert!(script.wait().unwrap().success(), "{text}");
-    let (drawn, totals) = text.rsplit_once("\u{1b}[").unwrap();
-    assert!(drawn.contains("\u{1b}[2K"), "the table is not cleared: {text}");
-    assert!(totals.contains("packets") && !totals.contains("packets in"), "the totals are not alone: {totals}");
 }

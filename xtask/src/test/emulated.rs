@@ -1,9 +1,11 @@
 //! The filter suites on an emulated CUDA device: every dispatch method, on a machine without a GPU.
 
+use std::time::Instant;
+
 use portcullis_cuda_emulator::{Unavailable, build};
 
 use super::tally::Tally;
-use super::{Suite, live};
+use super::{Suite, live, suites};
 use crate::executables::Executable;
 
 /// Suites that run on the emulated device; their filters are compiled for every dispatch method,
@@ -39,7 +41,7 @@ pub fn run(suite: &mut Suite<'_>, built: &[Executable], features: &live::Feature
         }
         Err(error) => {
             println!("\n{error}");
-            return suite.end("the emulated CUDA device", Tally::one(false), std::time::Instant::now());
+            return suite.end("the emulated CUDA device", Tally::one(false), Instant::now());
         }
     };
     let folder = folder.to_string_lossy().into_owned();
@@ -53,13 +55,19 @@ pub fn run(suite: &mut Suite<'_>, built: &[Executable], features: &live::Feature
         ("PORTCULLIS_TEST_ONLY", "cuda"),
         ("CUDA_VISIBLE_DEVICES", "0"),
     ];
-    suite.built_tests("tests on an emulated CUDA device", built, ("compat-tests", &SUITES), "", &environment);
+    let live = [("live", live::AF_XDP), ("l2fwd", live::DPDK), ("dpdk", live::DPDK)];
+    let live = live.into_iter().filter(|&(_, feature)| features.has(feature)).map(|(name, _)| ("cli", name, LIVE));
+    let mut suites = Vec::new();
+    for (folder, name, only) in SUITES.into_iter().map(|name| ("compat-tests", name, "")).chain(live) {
+        let folder = suite.root.join(folder);
+        let Some(test) = built.iter().find(|test| test.is_test && test.folder == folder && test.name == name) else {
+            suite.end(&format!("{name} is built"), Tally::one(false), Instant::now());
+            continue;
+        };
+        let mut command = suite.command(test, &environment);
+        command.arg(only);
+        suites.push(suites::Suite::of_executable(test, command));
+    }
+    suite.tests("tests on an emulated CUDA device", suites, None);
     suite.program("self-test on an emulated CUDA device", built, &["selftest", "--device", "cuda"], &environment);
-    if features.has(live::AF_XDP) {
-        suite.built_tests("live packets on an emulated CUDA device", built, ("cli", &["live"]), LIVE, &environment);
-    }
-    if features.has(live::DPDK) {
-        suite.built_tests("l2fwd on an emulated CUDA device", built, ("cli", &["l2fwd"]), LIVE, &environment);
-        suite.built_tests("packets in an emulated GPU's memory", built, ("cli", &["dpdk"]), LIVE, &environment);
-    }
 }

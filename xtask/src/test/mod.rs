@@ -4,12 +4,12 @@ mod emulated;
 mod failures;
 mod live;
 mod records;
+mod suites;
 mod system;
 mod tally;
 
 pub use system::can_build_dpdk;
 
-use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -18,6 +18,7 @@ use crate::executables::{self, Executable};
 use crate::wheels::{self, Nvidia};
 use failures::Failures;
 use records::Records;
+use suites::TestCounts;
 use tally::Tally;
 
 /// Feature sets of the program that are only checked, not built and run.
@@ -148,7 +149,7 @@ pub fn run(options: &Options) -> Result<(), String> {
         suite.step(&format!("package list of {package}"), &arguments, &[]);
     }
     let built = suite.build("build of the tests", &workspace);
-    suite.tests("tests", &workspace);
+    suite.tests("tests", suite.suites_of(&built), Some(&workspace));
     emulated::run(&mut suite, &built, &features, &options.require);
 
     // The program as users build it.
@@ -176,7 +177,7 @@ pub fn run(options: &Options) -> Result<(), String> {
         selftest.extend(["--require", &devices]);
     }
     suite.program("selftest", &built, &selftest, &[]);
-    suite.tests("tests in release", &packages);
+    suite.tests("tests in release", suite.suites_of(&built), None);
     let readme = std::fs::read_to_string(root.join("README.md")).map_err(|e| format!("cannot read README.md: {e}"))?;
     let command =
         first_command(&readme).ok_or("README.md does not begin with `cargo run --release ... --write FILE`")?;
@@ -267,14 +268,23 @@ impl Suite<'_> {
         self.step(name, &[&["clippy", "--all-targets"], what, &["--", "-D", "warnings"]].concat(), &[]);
     }
 
-    /// Runs `cargo test` and counts its tests.
-    fn tests(&mut self, name: &str, what: &[&str]) {
-        let arguments = [&["test", "--no-fail-fast"], what].concat();
-        println!("\n== {name}: cargo {}", arguments.join(" "));
+    /// Runs suites side by side and counts their tests, with the documentation's tests of what cargo
+    /// is given.
+    fn tests(&mut self, name: &str, mut suites: Vec<suites::Suite>, documentation: Option<&[&str]>) {
+        println!("\n== {name}");
         let started = Instant::now();
-        let mut command = self.cargo();
-        command.args(arguments);
-        self.end(name, count_tests("cargo test", command), started);
+        if let Some(what) = documentation {
+            let mut command = self.cargo();
+            command.args(["test", "--doc", "--no-fail-fast"]).args(what);
+            suites.push(suites::Suite { name: "documentation".into(), command, uses_network: false });
+        }
+        self.end(name, suites::run(suites, std::io::stdout()), started);
+    }
+
+    /// Returns all suites built.
+    fn suites_of(&self, built: &[Executable]) -> Vec<suites::Suite> {
+        let tests = built.iter().filter(|executable| executable.is_test);
+        tests.map(|test| suites::Suite::of_executable(test, self.command(test, &[]))).collect()
     }
 
     /// Builds the tests that `cargo test` runs with these arguments, and the program, for use in
@@ -286,34 +296,6 @@ impl Suite<'_> {
         let built = executables::built(self.root, &arguments).map_err(|reason| println!("{reason}"));
         self.end(name, Tally::one(built.is_ok()), started);
         built.unwrap_or_default()
-    }
-
-    /// Runs already built suites of a crate, with additional environment variables; of their tests
-    /// only those whose names contain `only`.
-    fn built_tests(
-        &mut self,
-        name: &str,
-        built: &[Executable],
-        (folder, suites): (&str, &[&str]),
-        only: &str,
-        environment: &[(&str, &str)],
-    ) {
-        println!("\n== {name}");
-        let started = Instant::now();
-        let mut counted = TestCounts::default();
-        let folder = self.root.join(folder);
-        for suite in suites {
-            counted += match built.iter().find(|it| it.is_test && it.folder == folder && it.name == *suite) {
-                Some(program) => {
-                    println!("\n     Running {suite} ({})", program.path.display());
-                    let mut command = self.command(program, environment);
-                    command.arg(only);
-                    self::count_tests(suite, command)
-                }
-                None => TestCounts::without_tests(format!("{suite}: not built")),
-            };
-        }
-        self.end(name, counted, started);
     }
 
     /// Runs the program already built; the step passes if it succeeds.
@@ -358,62 +340,6 @@ impl Suite<'_> {
         }
         println!("{:>7.1}  all", self.times.iter().map(|(_, time)| time.as_secs_f32()).sum::<f32>());
     }
-}
-
-/// Numbers of tests of a step, and the output of those that failed.
-#[derive(Default)]
-struct TestCounts {
-    tally: Tally,
-    failures: Failures,
-}
-
-impl TestCounts {
-    /// A suite whose tests did not run or did not report.
-    fn without_tests(reason: String) -> TestCounts {
-        println!("{reason}");
-        let mut failures = Failures::default();
-        failures.add_end(reason);
-        TestCounts { tally: Tally::one(false), failures }
-    }
-}
-
-impl From<Tally> for TestCounts {
-    fn from(tally: Tally) -> TestCounts {
-        TestCounts { tally, failures: Failures::default() }
-    }
-}
-
-impl std::ops::AddAssign for TestCounts {
-    fn add_assign(&mut self, other: TestCounts) {
-        self.tally += other.tally;
-        self.failures.append(other.failures);
-    }
-}
-
-/// Runs a program that prints libtest's output, and counts its tests.
-fn count_tests(suite: &str, mut command: Command) -> TestCounts {
-    let mut child = match command.stdout(Stdio::piped()).spawn() {
-        Ok(child) => child,
-        Err(error) => return TestCounts::without_tests(format!("{suite}: does not start: {error}")),
-    };
-    let mut counted = TestCounts::default();
-    let lines = BufReader::new(child.stdout.take().expect("stdout is piped"));
-    let mut out = std::io::stdout();
-    for line in lines.split(b'\n').map_while(Result::ok) {
-        let line = String::from_utf8_lossy(&line);
-        // A closed output must not stop the run.
-        let _ = writeln!(out, "{line}");
-        counted.tally += Tally::from_line(&line).unwrap_or_default();
-        counted.failures.add(&line);
-    }
-    counted.failures.finish();
-    match child.wait() {
-        Ok(status) if status.success() || counted.tally.failed > 0 => {}
-        // A test program that crashes, or does not compile, prints no result.
-        Ok(status) => counted += TestCounts::without_tests(format!("{suite}: {status}, and no test failed")),
-        Err(error) => counted += TestCounts::without_tests(format!("{suite}: {error}")),
-    }
-    counted
 }
 
 #[cfg(test)]

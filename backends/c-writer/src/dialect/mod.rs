@@ -152,6 +152,13 @@ const C_KEYWORDS: &[&str] = &[
     "asm", "typeof", "bool", "true", "false", "NULL", "main", "unix", "linux", "i386",
 ];
 
+/// Functions of `math.h` that expressions call directly; helpers call others.
+pub(crate) const MATH_FUNCTIONS: &[&str] = &[
+    "fabs", "fmin", "fmax", "cos", "cosh", "sin", "sinh", "tan", "tanh", "acos", "asin", "atan", "atan2", "asinh",
+    "acosh", "atanh", "ceil", "floor", "rint", "trunc", "exp", "exp2", "log", "log2", "pow", "fma", "sqrt", "ldexp",
+    "fmod",
+];
+
 /// Functions of the C library that compilers know without a header.
 const C_LIBRARY: &[&str] = &[
     "abort",
