@@ -1,4 +1,4 @@
-//! `portcullis check`
+//! `portcullis check`: prints the errors of a filter, the facts inferred about it, or its code.
 
 mod object;
 
@@ -88,8 +88,8 @@ pub fn run(args: Args) -> Result<(), Failure> {
         }
         Some(Emit::Clif) => out::print(render_clif(&program)?),
         Some(Emit::Lanes) => out::print(lanes(&program)?),
-        Some(Emit::Opencl) => out::print(c(&program, Language::OpenCl)?),
-        Some(Emit::Cuda) => out::print(c(&program, Language::Cuda)?),
+        Some(Emit::Opencl) => out::print(c_source(&program, Language::OpenCl)?),
+        Some(Emit::Cuda) => out::print(c_source(&program, Language::Cuda)?),
         Some(Emit::Bpf) => match instructions {
             Some(instructions) => out::print(disassemble(&instructions)),
             None => {
@@ -201,10 +201,12 @@ fn lanes(_: &Program) -> Result<String, Failure> {
     Err(Failure::Error("this build has no cpu backend, which vectorises filters".into()))
 }
 
-fn c(program: &Program, language: Language) -> Result<String, Failure> {
+/// Returns the kernel's source in OpenCL C or CUDA C++.
+fn c_source(program: &Program, language: Language) -> Result<String, Failure> {
     Ok(write(program, &Options::new(language)).map_err(|error| Failure::Error(error.to_string()))?.source)
 }
 
+/// Describes which bytes of a packet a filter reads or writes.
 fn window(window: Window) -> String {
     match window {
         Window::Nothing => "nothing".into(),

@@ -1,4 +1,4 @@
-//! `portcullis completions`
+//! `portcullis completions`: prints a shell completion script.
 
 use clap::CommandFactory;
 use clap_complete::Shell;
@@ -14,6 +14,7 @@ pub struct Args {
     shell: Shell,
 }
 
+/// Generates the script and prints it.
 pub fn run(args: Args) -> Result<(), Failure> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "portcullis", &mut script);

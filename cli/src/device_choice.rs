@@ -1,4 +1,4 @@
-//! The device that a command runs on.
+//! Opens the device that `--device` names, and explains the choice of `auto`.
 
 use std::sync::Arc;
 

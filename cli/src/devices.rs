@@ -1,4 +1,4 @@
-//! `portcullis devices`
+//! `portcullis devices`: lists backends, their devices, and why others are missing.
 
 use portcullis::devices::{Backend, BackendDevices, backends};
 use serde_json::json;

@@ -1,4 +1,4 @@
-//! `--explain`: one section per decision, with its reasons.
+//! `run --explain` and `check --explain`: how packets reach a device, and why.
 
 use std::fmt::Write;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The ways in which a command fails, and the exit codes.
+//! Failures of commands, and the exit codes of the program.
 
 use portcullis::device::DeviceError;
 use portcullis::diagnostics::Diagnostics;

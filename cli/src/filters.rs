@@ -1,4 +1,4 @@
-//! `portcullis filters`
+//! `portcullis filters`: lists the stock filters, or prints the source of one.
 
 use clap::ValueEnum;
 use portcullis::diagnostics::Source;

@@ -1,4 +1,4 @@
-//! `portcullis header`
+//! `portcullis header`: prints the C header for OpenCL C filters.
 
 use super::failure::Failure;
 use super::out;
@@ -7,6 +7,7 @@ use super::out;
 #[derive(Debug, clap::Args)]
 pub struct Args {}
 
+/// Prints the header.
 pub fn run(_: Args) -> Result<(), Failure> {
     out::print(portcullis::stock::OPENCL_C_HEADER)
 }

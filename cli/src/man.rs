@@ -1,4 +1,4 @@
-//! `portcullis man`
+//! `portcullis man`: writes the manual pages.
 
 use std::path::PathBuf;
 
@@ -17,6 +17,7 @@ pub struct Args {
     dir: PathBuf,
 }
 
+/// Creates the directory and writes the pages to it.
 pub fn run(args: &Args) -> Result<(), Failure> {
     let written = std::fs::create_dir_all(&args.dir).and_then(|()| clap_mangen::generate_to(Cli::command(), &args.dir));
     written.map_err(|error| {

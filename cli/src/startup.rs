@@ -24,7 +24,7 @@ pub fn ignore_sigxfsz() {
     }
 }
 
-/// Runs before Rust's runtime does.
+/// Initialiser that the loader runs before Rust's runtime opens `/dev/null` for closed descriptors.
 #[cfg(unix)]
 #[used]
 #[cfg_attr(not(target_vendor = "apple"), unsafe(link_section = ".init_array"))]

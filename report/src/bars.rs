@@ -98,6 +98,7 @@ pub fn read(text: &[u8]) -> Result<Vec<Bar>, serde_json::Error> {
 /// A target that another benchmark measures: subject, baseline, target, command.
 type ExternalTarget = (&'static str, &'static str, &'static str, &'static str);
 
+/// Targets of other benchmarks that docs/performance.md has before those judged here.
 const EXTERNAL_FIRST: [ExternalTarget; 3] = [
     (
         "CPU, one thread, stock stateless filters",
@@ -119,6 +120,7 @@ const EXTERNAL_FIRST: [ExternalTarget; 3] = [
     ),
 ];
 
+/// Targets of other benchmarks that docs/performance.md has after those judged here.
 const EXTERNAL_LAST: [ExternalTarget; 3] = [
     ("capture in, capture out", "tcpdump -r -w EXPR, same capture", "≥ 2", "cargo bench --bench capture"),
     (
@@ -302,6 +304,7 @@ fn xdp_on_gpu_bars(results: &Results) -> Vec<Bar> {
         || results.xdp_on_gpu.iter().filter(|t| matches!(t.title.as_str(), "simple filter" | "hash load balancer"));
     let mut bars = Vec::new();
     for device in &results.devices {
+        // The last column with a rate, and that rate in Mpps.
         let of = |table: &Table, source| -> Option<(usize, f64)> {
             let is_its = |row: &&Row| row.source == source && row.side.split(',').next() == Some(device.id.as_str());
             let row = table.rows.iter().find(is_its)?;

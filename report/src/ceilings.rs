@@ -21,7 +21,8 @@ const BYTES: usize = 128 << 20;
 /// Minimum and maximum number of copies.
 const COPIES: std::ops::Range<usize> = 10..40;
 
-/// Measures host memory. The bytes of a copy count twice, as it reads and writes them.
+/// Measures copies within host memory, by all threads and by one, for about `time` in all. The
+/// bytes of a copy count twice, as it reads and writes them.
 pub fn host(confidence: f64, time: Duration, stopped: &dyn Fn() -> bool) -> Vec<Ceiling> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let from = vec![1u8; BYTES];
@@ -67,7 +68,8 @@ fn rate<E>(
     Some(median(&samples, confidence)?.under(bytes as f64))
 }
 
-/// Measures the bus and the memory of a CUDA device; no other backend can.
+/// Measures the bus and the memory of a CUDA device, for about `time` in all. Other backends cannot
+/// measure them, so for their devices the result is empty.
 pub fn of_device(id: &str, confidence: f64, time: Duration, stopped: &dyn Fn() -> bool) -> Vec<Ceiling> {
     #[cfg(feature = "cuda")]
     if id.starts_with("cuda") {

@@ -79,7 +79,7 @@ fn is_same(one: &Cell, other: &Cell) -> bool {
     key(one) == key(other)
 }
 
-fn word(outcome: &Outcome) -> &'static str {
+fn outcome_name(outcome: &Outcome) -> &'static str {
     match outcome {
         Outcome::Measured(_) => "measured",
         Outcome::Wrong { .. } => "WRONG",
@@ -104,8 +104,8 @@ impl Comparison {
                     ratio: after.mpps.ratio(&before.mpps),
                 },
                 (before, after) => Change::Outcome {
-                    before: word(before),
-                    after: word(after),
+                    before: outcome_name(before),
+                    after: outcome_name(after),
                     is_worse: matches!(before, Outcome::Measured(_)) || matches!(after, Outcome::Wrong { .. }),
                 },
             };

@@ -89,7 +89,7 @@ pub fn csv(results: &Results) -> Result<String, csv::Error> {
             number(&|it| Some(it.mpps.high)),
             number(&|it| Some(it.gbps)),
             text(&|it| it.repetitions.to_string()),
-            text(&|it| ended(it.ended).into()),
+            text(&|it| stop_reason_name(it.ended).into()),
             text(&|it| it.compared.to_string()),
             number(&|it| Some(it.latency.p50)),
             number(&|it| Some(it.latency.p99)),
@@ -119,8 +119,8 @@ pub fn csv(results: &Results) -> Result<String, csv::Error> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-fn ended(ended: StopReason) -> &'static str {
-    match ended {
+fn stop_reason_name(reason: StopReason) -> &'static str {
+    match reason {
         StopReason::Narrow => "narrow",
         StopReason::Time => "time",
         StopReason::Interrupted => "interrupted",

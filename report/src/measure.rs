@@ -103,7 +103,7 @@ pub struct Settings {
     pub loads: bool,
     /// Ends measuring after the current repetition.
     pub stop: CancelToken,
-    /// Also cancels batches in flight.
+    /// Ends measuring at once and cancels batches in flight.
     pub give_up: CancelToken,
 }
 
@@ -176,14 +176,14 @@ pub struct MeasuredFilter<'a> {
     /// Expected results for the packets.
     pub expected: &'a Expected,
     /// Approximate number of packets in rotation.
-    pub around: usize,
+    pub rotation: usize,
     /// Maximum memory for batches, in bytes.
     pub memory: u64,
 }
 
 /// State of a cell during measurement.
 #[derive(Default)]
-struct Running {
+struct CellState {
     found: Option<CellOutcome>,
     samples: Vec<f64>,
     spent: Duration,
@@ -204,7 +204,7 @@ impl Settings {
     }
 }
 
-impl Running {
+impl CellState {
     fn is_done(&self, settings: &Settings) -> bool {
         self.found.is_some()
             || self.samples.len() >= MAX_REPETITIONS
@@ -225,20 +225,21 @@ impl Running {
     }
 }
 
-/// Measures a filter in all lanes, in batches of one size.
+/// Measures a filter in all lanes, in batches of `batch` packets. `observe` gets the id of each
+/// contender before its filter is loaded. Returns an outcome for each lane.
 ///
 /// # Errors
-/// Why there can be no batches of this size.
+/// The reason why no batches of this size can be laid out.
 pub fn measure(
     lanes: &mut [Lane],
     filter: MeasuredFilter<'_>,
     batch: usize,
     settings: &Settings,
-    told: &mut dyn FnMut(&str),
+    observe: &mut dyn FnMut(&str),
 ) -> Result<Vec<CellOutcome>, String> {
-    let lay_out = || Ring::lay_out(filter.pool, filter.program, batch, filter.around, filter.memory);
+    let lay_out = || Ring::lay_out(filter.pool, filter.program, batch, filter.rotation, filter.memory);
     let mut ring = lay_out()?;
-    let mut running: Vec<Running> = lanes.iter().map(|_| Running::default()).collect();
+    let mut running: Vec<CellState> = lanes.iter().map(|_| CellState::default()).collect();
     let stopped = || settings.stop.is_cancelled();
 
     for index in 0..lanes.len() {
@@ -249,7 +250,7 @@ pub fn measure(
             running[index].found = Some(CellOutcome::Absent(TIME_USED_UP.into()));
             continue;
         }
-        told(&lanes[index].contender.id);
+        observe(&lanes[index].contender.id);
         let result = prepare(&mut lanes[index], &mut running[index], &mut ring, filter, settings);
         record_error(result, &mut lanes[index], &mut running[index]);
         if ring.is_broken() {
@@ -258,7 +259,7 @@ pub fn measure(
         // A transfer that `auto` resolves to one measured already is not measured again; neither
         // are transfers of a filter that reads no packet bytes, which are all the same.
         let contender = &lanes[index].contender;
-        let may_be_same = contender.transfer == Transfer::Auto || running[index].transfer == UNSEEN;
+        let may_be_same = contender.transfer == Transfer::Auto || running[index].transfer == NO_TRANSFER;
         let same = |other: usize| {
             let it = &lanes[other].contender;
             other != index
@@ -302,7 +303,7 @@ pub fn measure(
 }
 
 /// Turns a device error into the outcome of a cell.
-fn record_error(result: Result<(), DeviceError>, lane: &mut Lane, cell: &mut Running) {
+fn record_error(result: Result<(), DeviceError>, lane: &mut Lane, cell: &mut CellState) {
     let Err(error) = result else { return };
     lane.unload();
     cell.found = Some(match error {
@@ -319,7 +320,7 @@ fn record_error(result: Result<(), DeviceError>, lane: &mut Lane, cell: &mut Run
 /// Loads the filter, compares all results, and determines the batches of a repetition.
 fn prepare(
     lane: &mut Lane,
-    cell: &mut Running,
+    cell: &mut CellState,
     ring: &mut Ring,
     filter: MeasuredFilter<'_>,
     settings: &Settings,
@@ -334,7 +335,7 @@ fn prepare(
     if cell.found.is_some() {
         return Ok(());
     }
-    // Warm up first: allocation, page faults and choosing code are not measured.
+    // Warm up first: allocation, page faults and the choice of code are not measured.
     let (began, mut batches) = (Instant::now(), DEPTH.min(ring.count));
     loop {
         ring.restore(filter.pool);
@@ -358,7 +359,7 @@ fn prepare(
 /// from its initial maps and gets each packet of the pool once.
 fn compare(
     session: &mut dyn Session,
-    cell: &mut Running,
+    cell: &mut CellState,
     ring: &mut Ring,
     filter: MeasuredFilter<'_>,
 ) -> Result<(), DeviceError> {
@@ -397,7 +398,7 @@ fn compare(
 /// Measures one repetition.
 fn repetition(
     lane: &mut Lane,
-    cell: &mut Running,
+    cell: &mut CellState,
     ring: &mut Ring,
     filter: MeasuredFilter<'_>,
     settings: &Settings,
@@ -417,7 +418,7 @@ fn repetition(
 /// Compares once more, and measures latencies, loads and stages.
 fn finish(
     lane: &mut Lane,
-    cell: &mut Running,
+    cell: &mut CellState,
     ring: &mut Ring,
     filter: MeasuredFilter<'_>,
     settings: &Settings,
@@ -507,15 +508,15 @@ fn loads(
         let batches = ((time.as_secs_f64() / between) as usize).clamp(10, MAX_LATENCIES as usize);
         let due = |number: usize| Duration::from_secs_f64(between * number as f64);
         let (mut sent, mut back, mut latencies) = (0, 0, Latencies::new());
-        let mut flying = VecDeque::new();
+        let mut in_flight = VecDeque::new();
         let began = Instant::now();
         while back < batches {
             if sent < batches && began.elapsed() >= due(sent) && session.in_flight() < session.depth().min(ring.count) {
                 let Some((first, batch)) = ring.batches.pop_front() else { break };
                 session.submit(batch).map_err(|refused| refused.error)?;
-                flying.push_back((first, sent));
+                in_flight.push_back((first, sent));
                 sent += 1;
-            } else if let Some((first, number)) = flying.pop_front() {
+            } else if let Some((first, number)) = in_flight.pop_front() {
                 let Some(done) = session.complete()? else { break };
                 latencies.add(began.elapsed().saturating_sub(due(number)));
                 ring.batches.push_back((first, done.batch));
@@ -524,7 +525,7 @@ fn loads(
                 // A sleep could oversleep the shortest intervals.
                 std::hint::spin_loop();
             }
-            if settings.stop.is_cancelled() && flying.is_empty() {
+            if settings.stop.is_cancelled() && in_flight.is_empty() {
                 return Ok(all);
             }
         }
@@ -580,39 +581,39 @@ fn send(session: &mut dyn Session, ring: &mut Ring, batches: usize) -> Result<Du
     Ok(began.elapsed())
 }
 
-/// Sends this many batches through the session. `see` gets each completion with the number of its
-/// first packet.
+/// Sends this many batches through the session. `on_completion` gets each completion with the
+/// number of its first packet.
 fn pass(
     session: &mut dyn Session,
     ring: &mut Ring,
     batches: usize,
-    see: &mut dyn FnMut(usize, &Completion),
+    on_completion: &mut dyn FnMut(usize, &Completion),
 ) -> Result<(), DeviceError> {
     let most = session.depth().min(ring.count);
-    let (mut sent, mut flying) = (0, VecDeque::with_capacity(most));
-    while sent < batches || !flying.is_empty() {
-        while sent < batches && flying.len() < most {
+    let (mut sent, mut in_flight) = (0, VecDeque::with_capacity(most));
+    while sent < batches || !in_flight.is_empty() {
+        while sent < batches && in_flight.len() < most {
             let Some((first, batch)) = ring.batches.pop_front() else { break };
             if let Err(refused) = session.submit(batch) {
                 ring.batches.push_front((first, *refused.batch));
                 return Err(refused.error);
             }
-            flying.push_back(first);
+            in_flight.push_back(first);
             sent += 1;
         }
-        let Some(first) = flying.pop_front() else { break };
+        let Some(first) = in_flight.pop_front() else { break };
         let Some(done) = session.complete()? else { break };
-        see(first, &done);
+        on_completion(first, &done);
         ring.batches.push_back((first, done.batch));
     }
     Ok(())
 }
 
-/// Transfer of a device that is chosen per batch.
-const CHOSEN: &str = "chosen by batch";
+/// Transfer of `auto`, which chooses a device for each batch.
+const CHOSEN_PER_BATCH: &str = "chosen by batch";
 
 /// Transfer of a filter that reads no packet bytes.
-const UNSEEN: &str = "nothing";
+const NO_TRANSFER: &str = "nothing";
 
 /// Describes how the packets of the previous batch reached the device.
 fn transfer(contender: &Contender, session: &dyn Session) -> &'static str {
@@ -620,11 +621,11 @@ fn transfer(contender: &Contender, session: &dyn Session) -> &'static str {
         return RESIDENT;
     }
     if contender.device.info().id == AUTO {
-        return CHOSEN;
+        return CHOSEN_PER_BATCH;
     }
     let Some(plan) = session.transfer_plan() else { return "in place" };
     match (plan.transfer(), plan.reach) {
-        (None, _) => UNSEEN,
+        (None, _) => NO_TRANSFER,
         (Some(Transfer::Imported), MemoryReach::DeviceLocal) => RESIDENT,
         (Some(Transfer::Imported), _) => "imported memory",
         (Some(Transfer::Window), _) => "read window",

@@ -89,7 +89,11 @@ impl Expected {
                 None => "none".into(),
             };
             let (name, entries, wanted) = (&map.name, got.len(), want.len());
-            format!("map `{name}`, {entries} entries for {wanted}, entry {at}: {} for {}", show(got), show(want))
+            format!(
+                "map `{name}`, {entries} entries instead of {wanted}, entry {at}: {} instead of {}",
+                show(got),
+                show(want)
+            )
         }))
     }
 
@@ -112,7 +116,7 @@ impl Expected {
             if want != got {
                 let at = index + want.iter().zip(got).take_while(|(want, got)| want == got).count();
                 let (want, got) = (self.verdict((first + at) % pool), done.verdicts.get(at));
-                return Some(format!("{}: {got} for {want}", place(at)));
+                return Some(format!("{}: {got} instead of {want}", place(at)));
             }
             index += count;
         }
@@ -121,16 +125,16 @@ impl Expected {
             |at: &usize| redirects && target(done.verdicts.get(*at)) != self.targets[(first + at) % pool];
         if let Some(at) = (0..packets).find(wrong_target) {
             let (want, got) = (self.verdict((first + at) % pool), done.verdicts.get(at));
-            return Some(format!("{}: {got} for {want}", place(at)));
+            return Some(format!("{}: {got} instead of {want}", place(at)));
         }
         let rewritten = self.packets.as_ref()?;
         let at = (0..packets).find(|&at| done.batch.packet(at) != rewritten[(first + at) % pool])?;
         let (want, got) = (&rewritten[(first + at) % pool], done.batch.packet(at));
         Some(if want.len() == got.len() {
             let byte = want.iter().zip(got).take_while(|(want, got)| want == got).count();
-            format!("{}, byte {byte}: {:#04x} for {:#04x}", place(at), got[byte], want[byte])
+            format!("{}, byte {byte}: {:#04x} instead of {:#04x}", place(at), got[byte], want[byte])
         } else {
-            format!("{}: {} bytes for {}", place(at), got.len(), want.len())
+            format!("{}: {} bytes instead of {}", place(at), got.len(), want.len())
         })
     }
 

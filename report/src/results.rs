@@ -14,13 +14,13 @@ pub const SCHEMA: u32 = 1;
 /// Results of a benchmark run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Results {
-    /// [`SCHEMA`].
+    /// Version of the format: [`SCHEMA`].
     pub schema: u32,
     /// The run: version, time and options.
     pub run: Run,
     /// The machine that ran it.
     pub machine: Machine,
-    /// How it was measured.
+    /// Method of the run.
     pub method: Method,
     /// The devices that were measured.
     pub devices: Vec<Device>,
@@ -86,7 +86,7 @@ pub struct Machine {
     pub facts: Vec<(String, String)>,
 }
 
-/// How it was measured.
+/// Method of a run: its matrix, its statistics and notes on them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Method {
     /// `quick`, `full` or `chosen`.
@@ -157,7 +157,8 @@ pub struct Estimate {
 /// Transfer of packets that are in the device's memory before timing starts.
 pub const RESIDENT: &str = "device-resident";
 
-/// A measurement.
+/// A cell of the measuring matrix: one filter on one device, with one batch size, packet size,
+/// transfer and dispatch method.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Cell {
     /// The filter's name.
@@ -166,14 +167,14 @@ pub struct Cell {
     pub device: String,
     /// Packets in a batch.
     pub batch: u64,
-    /// The packets: `64`, `1500`, `imix`.
+    /// Packet size in bytes, or a mix: `64`, `1500`, `imix`.
     pub packets: String,
-    /// Their mean size, in bytes.
+    /// Mean packet size, in bytes.
     pub packet_bytes: f64,
-    /// How packets come to the device: `whole packets`, `read window`, `imported memory`,
+    /// How packets reach the device: `whole packets`, `read window`, `imported memory`,
     /// `device-resident`.
     pub transfer: String,
-    /// How batches are handed to it: `inline`, `pipelined`.
+    /// Dispatch method of batches: `inline`, `pipelined`.
     pub dispatch: String,
     /// Result of the cell.
     pub outcome: Outcome,
@@ -209,7 +210,7 @@ pub enum Outcome {
 pub struct Measured {
     /// Rate in Mpps.
     pub mpps: Estimate,
-    /// Gigabits of packets per second.
+    /// Rate in gigabits per second, of packet bytes without the frame check sequence.
     pub gbps: f64,
     /// Number of repetitions.
     pub repetitions: u64,

@@ -77,7 +77,7 @@ impl FromStr for Start {
 /// Id of the device that chooses among others per batch.
 pub const AUTO: &str = "auto";
 
-/// How much is measured.
+/// How much of the matrix is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extent {
     /// Every batch size with one packet size; other packet sizes, transfers, dispatch methods and
@@ -161,7 +161,7 @@ struct Group {
     contenders: Vec<usize>,
     loads: bool,
     /// Approximate number of packets in rotation.
-    around: usize,
+    rotation: usize,
 }
 
 /// Progress of a run.
@@ -195,8 +195,8 @@ pub fn run(plan: &RunPlan, tokens: &StopTokens, observe: &mut dyn FnMut(RunProgr
     // XDP-on-GPU's workloads get the last third, and what the cells leave.
     let xdp_on_gpu = plan.xdp_on_gpu.then(|| plan_xdp_on_gpu(plan, tokens));
     let columns = xdp_on_gpu.as_ref().map_or(0, |(_, options)| options.columns());
-    let each = if columns > 0 { (cells / 2).div_ceil(columns).max(1) } else { 0 };
-    let all = cells + columns * each;
+    let units_per_column = if columns > 0 { (cells / 2).div_ceil(columns).max(1) } else { 0 };
+    let all = cells + columns * units_per_column;
     let time = if columns > 0 { plan.time * 2 / 3 } else { plan.time };
     // A budget below the minimum is not kept, which the caller announces.
     let deadline = clock + time.max(minimum_time(plan, &groups));
@@ -244,7 +244,7 @@ pub fn run(plan: &RunPlan, tokens: &StopTokens, observe: &mut dyn FnMut(RunProgr
         let answer = match &expected {
             Some((.., Ok(answer))) => answer,
             Some((.., Err(error))) => {
-                left_out(&mut results, &place, &format!("the interpreter has no answer: {error}"));
+                left_out(&mut results, &place, &format!("the interpreter failed: {error}"));
                 done += group.contenders.len();
                 continue;
             }
@@ -264,7 +264,8 @@ pub fn run(plan: &RunPlan, tokens: &StopTokens, observe: &mut dyn FnMut(RunProgr
             stop: tokens.stop.clone(),
             give_up: tokens.give_up.clone(),
         };
-        let subject = MeasuredFilter { program: &filter.program, pool, expected: answer, around: group.around, memory };
+        let subject =
+            MeasuredFilter { program: &filter.program, pool, expected: answer, rotation: group.rotation, memory };
         let mut own: Vec<Lane> = Vec::with_capacity(group.contenders.len());
         for &contender in &group.contenders {
             own.push(std::mem::replace(&mut lanes[contender], Lane::new(contenders[contender].clone())));
@@ -295,7 +296,7 @@ pub fn run(plan: &RunPlan, tokens: &StopTokens, observe: &mut dyn FnMut(RunProgr
         let mut done = cells;
         observe(RunProgress { done, all, now: "XDP-on-GPU’s workloads" });
         results.xdp_on_gpu = xdp_on_gpu::run(&sides, &options, &mut |now| {
-            done += each;
+            done += units_per_column;
             observe(RunProgress { done, all, now: &format!("XDP-on-GPU’s workloads, {now}") });
         });
     }
@@ -407,23 +408,23 @@ fn groups(plan: &RunPlan, all_contenders: &[Contender]) -> Vec<Group> {
     for filter in 0..plan.filters.len() {
         for (nth, &packets) in plan.packets.iter().enumerate() {
             for &batch in &plan.batches {
-                let star = plan.batches.iter().min_by_key(|batch| batch.abs_diff(BASE_BATCH)) == Some(&batch);
+                let is_base_batch = plan.batches.iter().min_by_key(|batch| batch.abs_diff(BASE_BATCH)) == Some(&batch);
                 let (contenders, loads) = match plan.extent {
                     Extent::Full => (places(&|_| true), true),
                     // The first packet size at every batch size, and all contenders of the first
                     // filter at one batch size.
-                    Extent::Quick if nth == 0 && star && filter == 0 => (places(&|_| true), true),
+                    Extent::Quick if nth == 0 && is_base_batch && filter == 0 => (places(&|_| true), true),
                     Extent::Quick if nth == 0 => (places(&usual), false),
-                    Extent::Quick if star => (places(&usual), false),
+                    Extent::Quick if is_base_batch => (places(&usual), false),
                     Extent::Quick => continue,
                 };
                 // Resident packets form a group of their own with fewer packets in rotation, since
                 // the device's memory holds all of them at once.
                 let (resident, contenders): (Vec<usize>, Vec<usize>) =
                     contenders.into_iter().partition(|&contender| all_contenders[contender].resident);
-                for (contenders, loads, around) in [(contenders, loads, RING), (resident, false, POOL)] {
+                for (contenders, loads, rotation) in [(contenders, loads, RING), (resident, false, POOL)] {
                     if !contenders.is_empty() {
-                        groups.push(Group { filter, packets, batch, contenders, loads, around });
+                        groups.push(Group { filter, packets, batch, contenders, loads, rotation });
                     }
                 }
             }
@@ -453,23 +454,23 @@ fn empty(plan: &RunPlan, began: String) -> Results {
              times at least, and then until the interval is narrower than {:.0} % of the median or its time is used up; each cell says which.",
             CONVERGED_WIDTH * 100.0
         ),
-        "Intervals are by order statistics: nothing is assumed of how times are distributed.".into(),
+        "Intervals are by order statistics: they assume no distribution of times.".into(),
         "A repetition is as many batches as take 4 ms or more, three in flight where the dispatch method allows; before the first, everything is \
          warmed up. Its time is from the first batch's submission to the last one's verdicts, gathering and copying included."
             .into(),
         format!(
             "Packets are Ethernet frames without check sequence, TCP, UDP and ICMP over IPv4 of 10,000 flows; {POOL} differ, and repeat. Gb/s counts \
-             their bytes. imix is 64, 594 and 1518 bytes, 7 : 4 : 1 (simple IMIX). They lie close together, as in a capture; a small batch's next \
-             ones are others, from {} packets in all, so small packets may stay in the CPU’s caches. Their rate is then beyond what memory could supply, and the bandwidth used reads \
+             their bytes. imix is 64, 594 and 1518 bytes, 7 : 4 : 1 (simple IMIX). They are contiguous in memory, as in a capture. Batches rotate \
+             over at least {} packets, so small packets may stay in the CPU’s caches. Their rate can then exceed what memory supplies, and the bandwidth used reads \
              “cached”.",
             1 << 16
         ),
         "Before and after it is timed, each cell's verdicts, and packets where the filter writes any, are compared with those of the reference \
          interpreter, all of them; where the filter has maps, from empty maps and each packet once, and then the maps' entries as well, if the \
-         packets' order does not decide what they are. What a filter has written is made what it was before each repetition, which is not timed."
+         packets' order does not decide what they are. Packets that a filter has written are restored before each repetition, which is not timed."
             .into(),
-        "Latencies are of single batches. Under load a batch's begins when it is due, so that one that waits for others is late.".into(),
-        "Stages and bytes are of a session of their own, since looking at the clock takes time.".into(),
+        "Latencies are of single batches. Under load, a batch's latency starts when it is due, so that time spent waiting for others counts.".into(),
+        "Stages and bytes are measured in a separate session, since reading the clock takes time.".into(),
     ];
     Results {
         schema: SCHEMA,

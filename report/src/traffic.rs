@@ -61,7 +61,7 @@ impl FromStr for Packets {
 /// The distinct packets of a benchmark.
 #[derive(Debug)]
 pub struct Pool {
-    /// Their sizes.
+    /// Sizes of the packets.
     pub packets: Packets,
     bytes: Vec<Vec<u8>>,
     metadata: Vec<Metadata>,
@@ -128,7 +128,7 @@ impl Pool {
 pub struct Ring {
     /// The batches, each with the number of its first packet.
     pub batches: VecDeque<(usize, Batch)>,
-    /// Packets in each.
+    /// Packets per batch.
     pub batch: usize,
     /// Number of batches when none is in flight.
     pub count: usize,
@@ -137,12 +137,19 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// Lays out contiguous batches of about `around` packets in all, and at least four batches,
-    /// with headroom and metadata if the filter needs them.
+    /// Lays out contiguous batches of `batch` packets, about `rotation` packets in all, with
+    /// headroom and metadata if the filter needs them. There are at least four batches, or fewer
+    /// if memory does not suffice.
     ///
     /// # Errors
-    /// The batches need more than `most` bytes.
-    pub fn lay_out(pool: &Pool, program: &Program, batch: usize, around: usize, most: u64) -> Result<Ring, String> {
+    /// One batch needs more than `max_bytes` bytes, or the memory cannot be allocated.
+    pub fn lay_out(
+        pool: &Pool,
+        program: &Program,
+        batch: usize,
+        rotation: usize,
+        max_bytes: u64,
+    ) -> Result<Ring, String> {
         let facts = program.facts();
         let room = if facts.changes_length { ResizeRoom::Both } else { ResizeRoom::None };
         let margin = if room == ResizeRoom::Both { RESIZE_ROOM as usize } else { 0 };
@@ -157,10 +164,10 @@ impl Ring {
         let aside = size_of::<Descriptor>() * 2 + if facts.uses_metadata { size_of::<Metadata>() } else { 0 } + 16;
         let taken = |count: usize| bytes(batch * count) + (batch * count * aside) as u64;
         let limit = u64::from(u32::MAX) - READABLE_PAST_END as u64 - 8192;
-        let fits = |count: &usize| taken(*count) <= most && bytes(batch * count) <= limit;
-        let wanted = (around / batch.max(1)).max(BATCHES);
+        let fits = |count: &usize| taken(*count) <= max_bytes && bytes(batch * count) <= limit;
+        let wanted = (rotation / batch.max(1)).max(BATCHES);
         let count = [wanted, BATCHES, 2, 1].into_iter().find(fits).ok_or_else(|| {
-            let (need, most) = (taken(1) as f64 / 1e9, most.min(limit) as f64 / 1e9);
+            let (need, most) = (taken(1) as f64 / 1e9, max_bytes.min(limit) as f64 / 1e9);
             format!("it would take {need:.1} GB of memory, and {most:.1} GB may be taken")
         })?;
 
@@ -238,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn batches_hold_the_pool_over_and_over_and_are_restored() {
+    fn batches_repeat_the_pool_and_are_restored() {
         let pool = Pool::new(Packets::Imix, 100);
         for name in ["port_filter", "mac_swap", "vlan_pop"] {
             let mut ring = Ring::lay_out(&pool, &program(name), 33, RING, 1 << 30).unwrap();

@@ -1,4 +1,4 @@
-//! Comparison of two results.
+//! `portcullis bench --compare`: which measurements of two runs differ by more than noise.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use portcullis_bench::results::Results;
 use crate::failure::{FAILED, Failure};
 use crate::out;
 
-/// Compares two results; fails if the second is worse.
+/// Prints a comparison of the results in two files; fails if the second are worse.
 pub fn run(before: &Path, after: &Path) -> Result<(), Failure> {
     let comparison = Comparison::of(&load(before)?, &load(after)?);
     for warning in &comparison.warnings {
@@ -20,7 +20,7 @@ pub fn run(before: &Path, after: &Path) -> Result<(), Failure> {
     if comparison.is_worse() { Err(Failure::Silent(FAILED)) } else { Ok(()) }
 }
 
-/// Reads results that --json wrote.
+/// Reads a results file that `bench --json` wrote.
 pub fn load(file: &Path) -> Result<Results, Failure> {
     let wrong = |what: String| Failure::Error(format!("{}: {what}", file.display()));
     let text = std::fs::read(file).map_err(|error| wrong(create_error_reason(file, &error)))?;

@@ -1,4 +1,4 @@
-//! `portcullis bench`
+//! `portcullis bench`: measures filters on devices, prints earlier results, or compares two runs.
 
 mod compare;
 mod filters;
@@ -117,7 +117,7 @@ pub struct Args {
     compare: Option<Vec<PathBuf>>,
 }
 
-/// A value of --device.
+/// A value of `--device`: a device, and the number of threads after an `@`.
 #[derive(Debug, Clone)]
 struct DeviceRequest {
     selector: Selector,
@@ -146,8 +146,10 @@ impl FromStr for DeviceRequest {
     }
 }
 
-/// Default time budgets.
+/// Default time budget of a quick run.
 const QUICK: Duration = Duration::from_secs(75);
+
+/// Default time budget of a full run.
 const FULL: Duration = Duration::from_secs(3600);
 
 /// Measures filters, or compares results.
@@ -195,8 +197,7 @@ fn measure(args: &Args) -> Result<Results, Failure> {
     if !required.is_empty() {
         return Err(Failure::Error(required.join("\n")));
     }
-    let chosen = |is_chosen: bool| if is_chosen { "chosen" } else { "quick" };
-    let by_hand = !(args.device.is_empty()
+    let is_customised = !(args.device.is_empty()
         && args.filters.is_default()
         && args.batch.is_empty()
         && args.packets.is_empty()
@@ -206,7 +207,11 @@ fn measure(args: &Args) -> Result<Results, Failure> {
     let or_default = |given: Vec<usize>, default: &[usize]| if given.is_empty() { default.to_vec() } else { given };
     let plan = RunPlan {
         extent: if args.full { Extent::Full } else { Extent::Quick },
-        matrix: if by_hand || !args.full { chosen(by_hand) } else { "full" },
+        matrix: match (is_customised, args.full) {
+            (true, _) => "chosen",
+            (false, true) => "full",
+            (false, false) => "quick",
+        },
         filters,
         devices,
         missing,

@@ -1,4 +1,4 @@
-//! Results as tables on the terminal.
+//! Benchmark results as tables on the terminal.
 
 use portcullis_bench::caveats::caveats;
 use portcullis_bench::number::{digits, time};
@@ -126,7 +126,7 @@ fn bars(bars: &[Bar]) -> String {
     if rows.is_empty() {
         return String::new();
     }
-    let head = ["  bar", "", "wanted", "measured", "against"].map(String::from).to_vec();
+    let head = ["  verdict", "what", "target", "measured", "against"].map(String::from).to_vec();
     format!("\n{}", out::table(std::iter::once(head).chain(rows).collect(), &[]))
 }
 

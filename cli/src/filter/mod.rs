@@ -1,4 +1,4 @@
-//! The arguments that name a filter, and loading it.
+//! Arguments that name a filter, and the compilation of that filter.
 
 mod input;
 

@@ -13,7 +13,7 @@ use super::replace::Replacement;
 use crate::failure::Failure;
 use crate::out;
 
-/// All dumps of a run.
+/// All maps to be written after a run, each with its destination.
 pub struct Dumps {
     all: Vec<(MapFile, Destination)>,
 }
@@ -43,13 +43,14 @@ impl Dumps {
         let mut result = Ok(());
         for (dump, to) in &self.all {
             let Some(number) = dump.number(program) else { continue };
-            result = result.and(one((number, &program.maps()[number]), dump.format, to, session));
+            result = result.and(write_dump((number, &program.maps()[number]), dump.format, to, session));
         }
         result
     }
 }
 
-fn one(
+/// Writes the entries of one map.
+fn write_dump(
     (number, map): (usize, &Declaration),
     format: Format,
     to: &Destination,

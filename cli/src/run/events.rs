@@ -162,12 +162,14 @@ pub struct Events {
     reader: Option<EventReader>,
     /// Counts of programs that a reload has replaced.
     before: EventCounts,
-    any: bool,
+    /// Whether any program of the run, including replaced ones, has events.
+    has_any: bool,
     log: Option<EventLog>,
     /// Packets submitted since events were last read.
     packets: u64,
     /// Records per packet in the fullest ring, as of the last read; rounded up, at least 1.
     rate: u64,
+    /// Time of the last read.
     last: Instant,
 }
 
@@ -175,8 +177,16 @@ impl Events {
     /// Starts to read events of the session.
     pub fn begin(program: &Program, session: &mut dyn Session) -> Result<Events, DeviceError> {
         let reader = EventReader::begin(program, session)?;
-        let any = reader.is_some();
-        Ok(Events { reader, before: EventCounts::default(), any, log: None, packets: 0, rate: 1, last: Instant::now() })
+        let has_any = reader.is_some();
+        Ok(Events {
+            reader,
+            before: EventCounts::default(),
+            has_any,
+            log: None,
+            packets: 0,
+            rate: 1,
+            last: Instant::now(),
+        })
     }
 
     /// Sets the file for events; without one they are only counted.
@@ -195,7 +205,7 @@ impl Events {
         all += self.reader.as_ref().map(EventReader::counts).unwrap_or_default();
         let unwritten = self.log.as_ref().map_or(0, |log| log.unwritten);
         let all = EventCounts { events: all.events.saturating_sub(unwritten), lost: all.lost + unwritten };
-        self.any.then_some(all)
+        self.has_any.then_some(all)
     }
 
     /// Reads events if the next batch, of `coming` packets, might find no room for its own, or if
@@ -241,7 +251,7 @@ impl Events {
         self.read(old)?;
         let next = EventReader::begin(program, new)?;
         self.before += self.reader.as_ref().map(EventReader::counts).unwrap_or_default();
-        self.any |= next.is_some();
+        self.has_any |= next.is_some();
         (self.reader, self.packets, self.rate) = (next, 0, 1);
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Arguments and messages about the maps of a run.
+//! Arguments of `run` for maps, and the messages about maps during a run.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -11,7 +11,7 @@ use portcullis::program::Program;
 
 use super::normalize_stdout;
 
-/// Arguments about maps.
+/// Arguments of `run` for maps.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct MapArgs {
     /// Load all maps from this file if it exists; save them to it after the run
@@ -61,20 +61,23 @@ pub struct MapArgs {
 pub struct MapFile {
     /// Name of the map.
     pub map: String,
-    /// The file; `-` is standard output.
+    /// File of the entries; `-` is standard output.
     pub file: PathBuf,
     /// Format of the file.
     pub format: Format,
 }
 
+/// Parser of the argument of `--dump-map`.
 fn output() -> impl TypedValueParser<Value = MapFile> {
     OsStringValueParser::new().try_map(|text| MapFile::output(&text))
 }
 
+/// Parser of `NAME=FILE` for `option`, which reads the file.
 pub fn input(option: &'static str) -> impl TypedValueParser<Value = MapFile> {
     OsStringValueParser::new().try_map(move |text| MapFile::input(&text, option))
 }
 
+/// Parser of the argument of `--from-pin`.
 #[cfg(target_os = "linux")]
 pub fn pinned() -> impl TypedValueParser<Value = MapFile> {
     OsStringValueParser::new().try_map(|text| {
@@ -112,6 +115,7 @@ impl fmt::Display for MapFile {
     }
 }
 
+/// Splits `NAME=FILE`; the error shows `example`.
 fn parts<'a>(text: &'a OsStr, example: &str) -> Result<(&'a str, &'a Path), String> {
     let parts = split_at_equals(text).map(|(map, file)| (map.trim(), file));
     let parts = parts.filter(|(map, file)| !map.is_empty() && !file.as_os_str().is_empty());

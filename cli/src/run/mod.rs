@@ -1,4 +1,4 @@
-//! `portcullis run`
+//! `portcullis run`: filters the packets of a capture or of live traffic.
 
 mod capture;
 mod dump;

@@ -50,10 +50,10 @@ pub fn check(args: &Args) -> Result<(), Failure> {
     }
     let Some(dir) = args.write_redirect.as_deref() else { return Ok(()) };
     let there: Vec<PathBuf> = dir.read_dir().map_or(Vec::new(), |entries| {
-        entries.filter_map(|entry| Some(entry.ok()?.path())).filter(|path| is_targets(path)).collect()
+        entries.filter_map(|entry| Some(entry.ok()?.path())).filter(|path| is_redirect_file(path)).collect()
     });
     for (path, what) in inputs.iter().chain(&outputs) {
-        let new = is_targets(path) && resolved_path(path).parent() == Some(&resolved_path(dir));
+        let new = is_redirect_file(path) && resolved_path(path).parent() == Some(&resolved_path(dir));
         if new || there.iter().any(|entry| same_file(entry, path)) {
             return Err(Failure::Usage(format!(
                 "--write-redirect {}: {what}, {}, lies in this folder and could be overwritten; choose another one",
@@ -71,7 +71,7 @@ fn is_synthetic(read: &Path) -> bool {
 }
 
 /// Whether redirected packets may be written to a file of this name.
-fn is_targets(path: &Path) -> bool {
+fn is_redirect_file(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     name.strip_suffix(".pcap").is_some_and(|stem| stem == "other" || stem.parse::<u32>().is_ok())
 }
@@ -84,9 +84,6 @@ mod tests {
     fn one_file_under_two_names_is_seen() {
         let dir = tempfile::tempdir().unwrap();
         let (a, b) = (dir.path().join("a.pcap"), dir.path().join("b.pcap"));
-        assert!(
-            same_destination(&a, &dir.path().join("./x/../a.pcap").components().collect::<PathBuf>()) || !a.exists()
-        );
         assert!(same_destination(&a, &dir.path().join(".").join("a.pcap")));
         assert!(!same_destination(&a, &b));
         std::fs::write(&a, "x").unwrap();
@@ -94,10 +91,10 @@ mod tests {
         assert!(same_destination(&a, &b));
         assert!(!same_destination(Path::new("/dev/null"), Path::new("/dev/null")));
         for name in ["0.pcap", "16777215.pcap", "other.pcap", "x/3.pcap"] {
-            assert!(is_targets(Path::new(name)), "{name}");
+            assert!(is_redirect_file(Path::new(name)), "{name}");
         }
         for name in ["passed.pcap", "3.pcapng", "3", "3.4.pcap", ".pcap", "-1.pcap", "3.pcap/x"] {
-            assert!(!is_targets(Path::new(name)), "{name}");
+            assert!(!is_redirect_file(Path::new(name)), "{name}");
         }
     }
 }

@@ -30,7 +30,7 @@ pub fn set(
     Ok(session.set_map_words(number, at, words)?)
 }
 
-/// Error for a row that the map has no room for.
+/// Returns the error for a row, counted from 0, that the map has no room for.
 pub fn no_room(rows: &ParsedRows, row: usize, map: &Declaration) -> RowErrors {
     let (name, entries) = (&map.name, map.entries);
     let capacity_hint = map_file::capacity_hint(map, rows.entries.len());
@@ -40,6 +40,7 @@ pub fn no_room(rows: &ParsedRows, row: usize, map: &Declaration) -> RowErrors {
     RowErrors::single(rows.lines.get(row).copied().unwrap_or(1), what)
 }
 
+/// Error about the file as a whole.
 fn wrong(from: &MapFile, what: &str) -> Failure {
     Failure::Error(format!("{}: {what}", from.file.display()))
 }

@@ -109,6 +109,8 @@ impl Maps {
     }
 }
 
+/// Copies a map's entries to the new filter's map, as memory if both have the same representation,
+/// else entry by entry.
 fn carry(
     (old, map): (&Declaration, &Declaration),
     words: Vec<u32>,

@@ -24,6 +24,7 @@ pub const SHOWN: usize = 20;
 pub struct TrapCount {
     /// Number of packets.
     pub count: u64,
+    /// The place.
     #[serde(flatten)]
     pub place: Place,
 }
@@ -37,6 +38,7 @@ pub struct Place {
     pub instruction: String,
     /// Source file, if it is known.
     pub file: Option<String>,
+    /// Line in the source file, counted from 1, if it is known.
     pub line: Option<u32>,
     /// Reason for the abort.
     pub reason: String,

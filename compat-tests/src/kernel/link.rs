@@ -15,17 +15,22 @@ pub struct Linked {
     pub functions: Vec<u32>,
 }
 
+/// Opcode of `lddw`, the load of a 64-bit constant.
 const LDDW: u8 = 0x18;
+/// Opcode of `call`.
 const CALL: u8 = 0x85;
 
-struct Linking<'a> {
+/// State of the linker.
+struct Linker<'a> {
     object: &'a Object,
+    /// File descriptors of the object's maps, in its order.
     maps: &'a [i32],
+    /// Output of all functions placed so far.
     out: Vec<Instruction>,
     /// Start of each function in the output, by its section and first instruction.
     placed: BTreeMap<(usize, usize), usize>,
-    /// Instructions whose reference to a function is not yet resolved.
-    open: Vec<(usize, (usize, usize))>,
+    /// Instructions of the output that refer to a function, with its section and first instruction.
+    function_uses: Vec<(usize, (usize, usize))>,
 }
 
 impl Linked {
@@ -35,19 +40,19 @@ impl Linked {
     /// If a reference cannot be resolved.
     pub fn of(object: &Object, name: &str, maps: &[i32]) -> Result<Linked, String> {
         let function = object.functions.iter().find(|it| it.name == name).ok_or("no such program")?;
-        let mut linking = Linking { object, maps, out: Vec::new(), placed: BTreeMap::new(), open: Vec::new() };
-        linking.place((function.section, function.first))?;
+        let mut linker = Linker { object, maps, out: Vec::new(), placed: BTreeMap::new(), function_uses: Vec::new() };
+        linker.place((function.section, function.first))?;
         let mut done = 0;
-        while done < linking.open.len() {
-            let (at, function) = linking.open[done];
-            linking.place(function)?;
-            let to = linking.placed[&function];
+        while done < linker.function_uses.len() {
+            let (at, function) = linker.function_uses[done];
+            linker.place(function)?;
+            let to = linker.placed[&function];
             // A call's offset counts from the next instruction. A constant takes two slots and
             // counts from the first.
-            linking.out[at].imm = (to as i64 - at as i64 - 1) as i32;
+            linker.out[at].imm = (to as i64 - at as i64 - 1) as i32;
             done += 1;
         }
-        let mut functions: Vec<u32> = linking.placed.values().map(|&at| at as u32).collect();
+        let mut functions: Vec<u32> = linker.placed.values().map(|&at| at as u32).collect();
         functions.sort_unstable();
         let bytes = |it: &Instruction| {
             u64::from(it.code)
@@ -55,11 +60,13 @@ impl Linked {
                 | u64::from(it.off as u16) << 16
                 | u64::from(it.imm as u32) << 32
         };
-        Ok(Linked { instructions: linking.out.iter().map(bytes).collect(), functions })
+        Ok(Linked { instructions: linker.out.iter().map(bytes).collect(), functions })
     }
 }
 
-impl Linking<'_> {
+impl Linker<'_> {
+    /// Appends a function to the output, with its references to maps and data resolved, unless the
+    /// output has it already.
     fn place(&mut self, (section, first): (usize, usize)) -> Result<(), String> {
         if self.placed.contains_key(&(section, first)) {
             return Ok(());
@@ -89,12 +96,12 @@ impl Linking<'_> {
                         it.src = 4;
                         (offset as i64 / 8 + i64::from(it.imm) / 8) as usize
                     };
-                    self.open.push((here, (section, first)));
+                    self.function_uses.push((here, (section, first)));
                 }
                 Some(Reference::External(name)) => return Err(format!("`{name}` is not in the object")),
                 None if it.code == CALL && it.src == 1 => {
                     let first = (at as i64 + 1 + i64::from(it.imm)) as usize;
-                    self.open.push((here, (function.section, first)));
+                    self.function_uses.push((here, (function.section, first)));
                 }
                 // The second half of a variable's address was written together with the first.
                 None if at > function.first

@@ -112,9 +112,9 @@ fn with_small_tables(text: &str) -> String {
 /// Batch size that puts all packets into one batch.
 const ALL: usize = usize::MAX;
 
-/// Returns thread counts and batch sizes to test; the sizes are odd, so that groups of packets end
-/// anywhere.
-fn ways(kind: DeviceKind) -> &'static [(usize, &'static [usize])] {
+/// Returns the thread counts to test on a kind of device, each with batch sizes in packets. The
+/// sizes are odd, so that groups of packets end anywhere.
+fn configurations(kind: DeviceKind) -> &'static [(usize, &'static [usize])] {
     match kind {
         DeviceKind::Cpu => &[(1, &[61, ALL]), (2, &[1009]), (5, &[61, ALL])],
         // The reference device is sequential anyway.
@@ -129,7 +129,7 @@ fn ways(kind: DeviceKind) -> &'static [(usize, &'static [usize])] {
 /// At the first difference, with its details.
 pub fn check(device: &Arc<dyn Device>, program: &Arc<Program>, phases: &[Phase], want: &Outcomes) {
     let info = device.info();
-    for (threads, sizes) in ways(info.kind) {
+    for (threads, sizes) in configurations(info.kind) {
         let options = LoadOptions::default().with_threads(NonZeroUsize::new(*threads));
         let name = format!("{} on {}, {threads} threads", program.source().name, info.id);
         let mut session = match device.load(program, &options) {

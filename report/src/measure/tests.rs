@@ -121,12 +121,13 @@ fn settings() -> Settings {
 }
 
 /// Measures a stock filter in these lanes, over 300 packets in batches of 70.
-fn found(filter: &str, lanes: &mut [Lane], settings: &Settings) -> Vec<CellOutcome> {
+fn measure_stock_filter(filter: &str, lanes: &mut [Lane], settings: &Settings) -> Vec<CellOutcome> {
     let all = [filters::cases(), filters::stateful()].concat();
     let program = all.iter().find(|case| case.name == filter).unwrap().compile().unwrap();
     let pool = Pool::new(Packets::Bytes(64), 300);
     let expected = Expected::of(&program, &pool, &*portcullis::devices::open("interp").unwrap()).unwrap();
-    let subject = MeasuredFilter { program: &program, pool: &pool, expected: &expected, around: RING, memory: 1 << 30 };
+    let subject =
+        MeasuredFilter { program: &program, pool: &pool, expected: &expected, rotation: RING, memory: 1 << 30 };
     measure(lanes, subject, 70, settings, &mut |_| {}).unwrap()
 }
 
@@ -138,7 +139,7 @@ fn a_wrong_device_has_no_rate() {
         lane("cpu", Fault::Byte),
         lane("noop", Fault::Nothing),
     ];
-    let all = found("port_filter", &mut lanes, &settings());
+    let all = measure_stock_filter("port_filter", &mut lanes, &settings());
     let CellOutcome::Figures(figures) = &all[0] else { panic!("{:?}", all[0]) };
     assert!(figures.compared >= 2 * 70 * 936 && figures.repetitions >= 6, "{figures:?}");
     assert!(figures.packet.low > 0.0 && figures.latency.1 >= MIN_LATENCIES);
@@ -150,7 +151,7 @@ fn a_wrong_device_has_no_rate() {
     assert!(matches!(all[3], CellOutcome::Wrong(_)), "{:?}", all[3]);
 
     let mut lanes = [lane("cpu", Fault::Nothing), lane("cpu", Fault::Byte)];
-    let all = found("mac_swap", &mut lanes, &settings());
+    let all = measure_stock_filter("mac_swap", &mut lanes, &settings());
     assert!(matches!(all[0], CellOutcome::Figures(_)), "{:?}", all[0]);
     let CellOutcome::Wrong(detail) = &all[1] else { panic!("{:?}", all[1]) };
     assert!(detail.starts_with("packet 5 of a batch of 70, byte 63: 0x"), "{detail}");
@@ -161,7 +162,7 @@ fn a_wrong_device_has_no_rate() {
 fn no_cell_starts_after_the_deadline() {
     let mut lanes = [lane("cpu", Fault::Nothing), lane("cpu", Fault::Nothing)];
     let settings = Settings { deadline: Instant::now(), budget: Duration::from_secs(3600), ..settings() };
-    for outcome in found("simple_filter", &mut lanes, &settings) {
+    for outcome in measure_stock_filter("simple_filter", &mut lanes, &settings) {
         assert!(matches!(&outcome, CellOutcome::Absent(reason) if reason == TIME_USED_UP), "{outcome:?}");
     }
     assert!(lanes.iter().all(|lane| lane.session.is_none()), "no filter was loaded");
@@ -171,7 +172,7 @@ fn no_cell_starts_after_the_deadline() {
 fn a_device_that_becomes_wrong_while_timed_is_detected() {
     // The first comparison sends each batch once.
     let batches = (1 << 16) / 70;
-    let all = found("port_filter", &mut [lane("cpu", Fault::Verdict(batches + 100))], &settings());
+    let all = measure_stock_filter("port_filter", &mut [lane("cpu", Fault::Verdict(batches + 100))], &settings());
     assert!(matches!(all[0], CellOutcome::Wrong(_)), "{:?}", all[0]);
 }
 
@@ -179,7 +180,7 @@ fn a_device_that_becomes_wrong_while_timed_is_detected() {
 fn a_lost_device_does_not_affect_others() {
     for at in [3, (1 << 16) / 70 + 100] {
         let mut lanes = [lane("cpu", Fault::Lost(at)), lane("cpu", Fault::Nothing)];
-        let all = found("simple_filter", &mut lanes, &settings());
+        let all = measure_stock_filter("simple_filter", &mut lanes, &settings());
         assert!(matches!(&all[0], CellOutcome::Failed(reason) if reason == "faulty: lost"), "{:?}", all[0]);
         assert!(matches!(all[1], CellOutcome::Figures(_)), "{:?}", all[1]);
     }
@@ -189,31 +190,31 @@ fn a_lost_device_does_not_affect_others() {
 fn filters_with_maps_start_from_empty_maps() {
     let mut lanes = [lane("cpu", Fault::Nothing), lane("noop", Fault::Nothing)];
     // The filter's verdicts depend on its maps.
-    let all = found("conntrack_fw", &mut lanes[..1], &settings());
+    let all = measure_stock_filter("conntrack_fw", &mut lanes[..1], &settings());
     assert!(matches!(all[0], CellOutcome::Figures(_)), "{:?}", all[0]);
 }
 
 #[test]
 fn a_device_with_wrong_maps_has_no_rate() {
     let mut lanes = [lane("cpu", Fault::Nothing), lane("cpu", Fault::Maps)];
-    let all = found("flow_stats", &mut lanes, &settings());
+    let all = measure_stock_filter("flow_stats", &mut lanes, &settings());
     assert!(matches!(all[0], CellOutcome::Figures(_)), "{:?}", all[0]);
     let CellOutcome::Wrong(detail) = &all[1] else { panic!("{:?}", all[1]) };
-    assert!(detail.starts_with("map `flows`, 0 entries for "), "{detail}");
+    assert!(detail.starts_with("map `flows`, 0 entries instead of "), "{detail}");
 }
 
 #[test]
 fn an_interrupted_cell_is_dropped() {
     let settings = settings();
     settings.stop.cancel();
-    let all = found("simple_filter", &mut [lane("cpu", Fault::Nothing)], &settings);
+    let all = measure_stock_filter("simple_filter", &mut [lane("cpu", Fault::Nothing)], &settings);
     assert!(matches!(all[0], CellOutcome::Dropped), "{:?}", all[0]);
 }
 
 #[test]
-fn ways_that_a_device_lacks_are_no_failures() {
+fn transfers_that_a_device_lacks_are_no_failures() {
     let mut lanes = [lane("cpu", Fault::Nothing)];
     lanes[0].contender.transfer = Transfer::Window;
-    let all = found("simple_filter", &mut lanes, &settings());
+    let all = measure_stock_filter("simple_filter", &mut lanes, &settings());
     assert!(matches!(&all[0], CellOutcome::Absent(why) if why.contains("window")), "{:?}", all[0]);
 }

@@ -1,7 +1,7 @@
 //! Determines the fastest device over ranges of batch sizes, from curves measured at some sizes.
 
+use super::bar_charts::FastestRange;
 use super::plot::{Point, Slot};
-use super::strips::FastestRange;
 
 /// A device's throughput against batch size, in ascending order.
 #[derive(Debug, Clone)]

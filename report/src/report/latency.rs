@@ -12,17 +12,17 @@ use crate::number::{digits, grouped, tick_time, time, trimmed};
 use crate::results::packets_in_words;
 use crate::results::{self, Latency, Measured};
 
-/// Renders the section.
+/// Renders the section: for each packet size, plots at a steady rate and by batch size.
 pub fn section(view: &View<'_>) -> Result<Markup, ReportError> {
     let mut kinds = Vec::new();
     for packets in &view.packets {
         let steady = Group {
-            says: "Latency of batches that come at a steady rate",
+            description: "Latency of batches that come at a steady rate",
             y_name: "from when it was due to its verdicts",
             plots: view.filters.iter().map(|f| (*f, series(view, |d| loads(view, f, packets, d)))).collect(),
         };
         let growing = Group {
-            says: "Latency of batches as they grow",
+            description: "Latency of batches as they grow",
             y_name: "from submission to verdicts",
             plots: view.filters.iter().map(|f| (*f, series(view, |d| sizes(view, f, packets, d)))).collect(),
         };
@@ -59,7 +59,7 @@ pub fn section(view: &View<'_>) -> Result<Markup, ReportError> {
 
 /// Plots with the same axes, one for each filter.
 struct Group<'a> {
-    says: &'a str,
+    description: &'a str,
     y_name: &'a str,
     plots: Vec<(&'a str, Vec<Series>)>,
 }
@@ -76,11 +76,14 @@ impl Group<'_> {
         let captions: Vec<&str> = plots.iter().map(|(filter, _)| *filter).collect();
         let draw = |place: usize, width| {
             let (filter, series) = plots[place];
-            let says =
-                format!("{}, {filter}, {}. The table below has the values.", self.says, packets_in_words(packets));
+            let description = format!(
+                "{}, {filter}, {}. The table below has the values.",
+                self.description,
+                packets_in_words(packets)
+            );
             Plot {
                 size: plot_size(width),
-                says: &says,
+                description: &description,
                 x: &x,
                 x_name: "Mpps",
                 y: &y,
@@ -107,7 +110,7 @@ fn series(view: &View<'_>, points: impl Fn(&DeviceView) -> Vec<(f64, Latency)>) 
     series.filter(|s| !s.points.is_empty()).collect()
 }
 
-/// Returns rate and latency by batch size.
+/// Returns the rate in Mpps and the latency at each batch size, the smallest first.
 fn sizes(view: &View<'_>, filter: &str, packets: &str, shown: &DeviceView) -> Vec<(f64, Latency)> {
     let best = view.best(filter, packets, &shown.id);
     best.into_iter().map(|(_, measured)| (measured.mpps.median, measured.latency)).collect()
@@ -124,6 +127,7 @@ fn loaded<'a>(
     best.max_by(|(_, a), (_, b)| a.mpps.median.total_cmp(&b.mpps.median))
 }
 
+/// Returns the rate reached in Mpps and the latency at each offered load, the lowest first.
 fn loads(view: &View<'_>, filter: &str, packets: &str, shown: &DeviceView) -> Vec<(f64, Latency)> {
     let loaded = loaded(view, filter, packets, shown);
     loaded

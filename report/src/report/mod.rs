@@ -5,6 +5,7 @@
 //! names of devices and drivers are not trusted.
 
 mod about;
+mod bar_charts;
 mod fastest;
 mod latency;
 mod parts;
@@ -12,7 +13,6 @@ mod plot;
 mod resident;
 mod roofline;
 mod stages;
-mod strips;
 mod summary;
 mod tables;
 mod theme;

@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 
 use super::ReportError;
-use super::plot::{Slot, sample};
+use super::plot::{Slot, draw_sample};
 
 /// A column of a table.
 #[derive(Debug, Clone, Copy)]
@@ -145,7 +145,7 @@ pub fn grid(
 
 /// Renders the legend of devices.
 pub fn legend(devices: &[(Slot, String, String)]) -> Result<Markup, ReportError> {
-    let samples = devices.iter().map(|(slot, ..)| sample(*slot)).collect::<Result<Vec<_>, _>>()?;
+    let samples = devices.iter().map(|(slot, ..)| draw_sample(*slot)).collect::<Result<Vec<_>, _>>()?;
     Ok(html! {
         ul.legend {
             @for ((_, id, name), sample) in devices.iter().zip(&samples) {

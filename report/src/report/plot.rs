@@ -19,7 +19,7 @@ use super::theme::{AXIS, BAD, CEILING, Colour, GRID, MUTED, SERIES};
 const SCALE: f64 = 10.0;
 
 /// Ratio of plotters' text size to the font size.
-const LETTERS: f64 = 1.24;
+const TEXT_SCALE: f64 = 1.24;
 
 /// Converts pixels of the page to drawing units.
 pub fn px(size: f64) -> i32 {
@@ -32,7 +32,7 @@ pub type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 /// Draws an SVG of this size, in the page's pixels, with a description for screen readers.
 pub fn picture(
     (width, height): (u32, u32),
-    says: &str,
+    description: &str,
     draw: impl FnOnce(&Area<'_>) -> Result<(), ReportError>,
 ) -> Result<Markup, ReportError> {
     let mut text = String::new();
@@ -44,16 +44,16 @@ pub fn picture(
     }
     // Replace plotters' opening tag: its fixed size and namespace do not suit inline SVG.
     let inner = text.split_once('>').map_or("", |(_, rest)| rest);
-    // One line for each picture: the library writes one for each element.
+    // One line for each drawing: plotters writes one for each element.
     let inner = inner.trim_end().trim_end_matches("</svg>").replace('\n', "");
     let view = format!("0 0 {} {}", px(width.into()), px(height.into()));
     let width = format!("max-width:{}px", width * 3 / 2);
-    Ok(html! { svg .plot role="img" aria-label=(says) viewBox=(view) style=(width) { (PreEscaped(inner)) } })
+    Ok(html! { svg .plot role="img" aria-label=(description) viewBox=(view) style=(width) { (PreEscaped(inner)) } })
 }
 
 /// Returns a text style.
 pub fn text_style(size: f64, colour: Colour, h: HPos, v: VPos) -> TextStyle<'static> {
-    let size = f64::from(px(size)) * LETTERS;
+    let size = f64::from(px(size)) * TEXT_SCALE;
     let font = ("sans-serif", size).into_font();
     TextStyle { font, color: colour.rgb().to_backend_color(), pos: Pos::new(h, v) }
 }
@@ -142,14 +142,14 @@ pub fn placeable(value: f64) -> bool {
 fn ticks(range: &Range<f64>) -> Vec<f64> {
     let (first, last) = (range.start.log10().floor() as i32, range.end.log10().ceil() as i32);
     let decades = (range.end / range.start).log10();
-    let (step, heads): (usize, &[f64]) = match decades {
+    let (step, mantissas): (usize, &[f64]) = match decades {
         d if d < 0.9 => (1, &[1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0]),
         d if d < 2.2 => (1, &[1.0, 2.0, 5.0]),
         d if d < 6.5 => (1, &[1.0]),
         d => ((d / 5.0).ceil() as usize, &[1.0]),
     };
     let tens = (first..=last).step_by(step).map(|exponent| 10f64.powi(exponent));
-    let all = tens.flat_map(|ten| heads.iter().map(move |head| head * ten));
+    let all = tens.flat_map(|ten| mantissas.iter().map(move |mantissa| mantissa * ten));
     all.filter(|value| range.contains(value)).collect()
 }
 
@@ -196,7 +196,7 @@ pub struct Plot<'a> {
     /// Width and height in the page's pixels.
     pub size: (u32, u32),
     /// Description for screen readers.
-    pub says: &'a str,
+    pub description: &'a str,
     /// X axis.
     pub x: &'a Axis,
     /// Name of the x axis, with its unit.
@@ -278,7 +278,7 @@ pub fn plot_size(width: u32) -> (u32, u32) {
 impl Plot<'_> {
     /// Draws the plot.
     pub fn draw(&self) -> Result<Markup, ReportError> {
-        picture(self.size, self.says, |area| self.draw_on(area))
+        picture(self.size, self.description, |area| self.draw_on(area))
     }
 
     fn draw_on(&self, area: &Area<'_>) -> Result<(), ReportError> {
@@ -297,21 +297,21 @@ impl Plot<'_> {
             .y_label_formatter(&|value| (self.y.format)(*value))
             .draw()?;
         area.draw_text(self.y_name, &text_style(SMALL, MUTED, HPos::Left, VPos::Top), (px(2.0), px(3.0)))?;
-        let ceilings = self.ceilings.iter().map(|ceiling| self.ceiling(&mut chart, ceiling));
+        let ceilings = self.ceilings.iter().map(|ceiling| self.draw_ceiling(&mut chart, ceiling));
         let ceilings = ceilings.collect::<Result<Vec<_>, _>>()?;
         // Draw all bands first, so that none covers a line.
         for series in self.series {
-            self.band(&mut chart, series)?;
+            self.draw_band(&mut chart, series)?;
         }
         for series in self.series {
-            self.line(&mut chart, area, series)?;
+            self.draw_line(&mut chart, area, series)?;
         }
         self.draw_end_labels(&chart, area)?;
-        self.ceiling_names(&chart, area, &ceilings)
+        self.draw_ceiling_names(&chart, area, &ceilings)
     }
 
     /// Draws a ceiling's line, and returns its ends in the drawing's coordinates.
-    fn ceiling(&self, chart: &mut Chart<'_, '_>, ceiling: &Ceiling) -> Result<Option<Segment>, ReportError> {
+    fn draw_ceiling(&self, chart: &mut Chart<'_, '_>, ceiling: &Ceiling) -> Result<Option<Segment>, ReportError> {
         let Some([from, to]) = clipped(ceiling.ends, self.x, self.y) else { return Ok(None) };
         let style = CEILING.rgb().stroke_width(px(1.2) as u32);
         chart.draw_series(LineSeries::new([from, to], style))?;
@@ -321,18 +321,22 @@ impl Plot<'_> {
     /// Writes the ceilings' names at their lines, where they cover no other name and, if possible,
     /// no marker and no line. A name without any free place is left out; the plot's description
     /// and the table below have it.
-    fn ceiling_names(
+    fn draw_ceiling_names(
         &self,
         chart: &Chart<'_, '_>,
         area: &Area<'_>,
         lines: &[Option<Segment>],
     ) -> Result<(), ReportError> {
         let at = |point: &Point| chart.backend_coord(&(point.x, point.y));
-        let markers: Vec<Segment> =
-            self.series.iter().flat_map(|series| self.placed(series)).map(|point| [at(point), at(point)]).collect();
+        let markers: Vec<Segment> = self
+            .series
+            .iter()
+            .flat_map(|series| self.points_inside(series))
+            .map(|point| [at(point), at(point)])
+            .collect();
         let joined = self.series.iter().filter(|series| series.joined);
         let between = joined.flat_map(|series| {
-            let points: Vec<_> = self.placed(series).map(at).collect();
+            let points: Vec<_> = self.points_inside(series).map(at).collect();
             points.windows(2).map(|ends| [ends[0], ends[1]]).collect::<Vec<_>>()
         });
         let drawn: Vec<Segment> = between.chain(lines.iter().flatten().copied()).collect();
@@ -374,16 +378,18 @@ impl Plot<'_> {
         Ok(())
     }
 
-    fn placed<'s>(&self, series: &'s Series) -> impl Iterator<Item = &'s Point> + use<'s, '_> {
+    /// Returns the points inside both axes.
+    fn points_inside<'s>(&self, series: &'s Series) -> impl Iterator<Item = &'s Point> + use<'s, '_> {
         let (x, y) = (self.x.range.clone(), self.y.range.clone());
         series.points.iter().filter(move |p| x.contains(&p.x) && y.contains(&p.y))
     }
 
-    fn band(&self, chart: &mut Chart<'_, '_>, series: &Series) -> Result<(), ReportError> {
+    /// Fills the area between the intervals' ends; error bars if no line joins the points.
+    fn draw_band(&self, chart: &mut Chart<'_, '_>, series: &Series) -> Result<(), ReportError> {
         let colour = series.slot.colour().rgb();
         let inside = |value: f64| value.clamp(self.y.range.start, self.y.range.end);
         let ends: Vec<_> = self
-            .placed(series)
+            .points_inside(series)
             .filter(|p| placeable(p.low) && placeable(p.high))
             .map(|p| (p, inside(p.low), inside(p.high)))
             .collect();
@@ -402,15 +408,16 @@ impl Plot<'_> {
         Ok(())
     }
 
-    fn line(&self, chart: &mut Chart<'_, '_>, area: &Area<'_>, series: &Series) -> Result<(), ReportError> {
+    /// Draws the line, its markers, and a cross for each measurement with wrong verdicts.
+    fn draw_line(&self, chart: &mut Chart<'_, '_>, area: &Area<'_>, series: &Series) -> Result<(), ReportError> {
         let colour = series.slot.colour();
         if series.joined {
-            let line = self.placed(series).map(|p| (p.x, p.y));
+            let line = self.points_inside(series).map(|p| (p.x, p.y));
             chart.draw_series(LineSeries::new(line, colour.rgb().stroke_width(px(1.8) as u32)))?;
         }
-        for point in self.placed(series) {
+        for point in self.points_inside(series) {
             let at = chart.backend_coord(&(point.x, point.y));
-            marker(area, series.slot, at)?;
+            draw_marker(area, series.slot, at)?;
         }
         for x in series.wrong.iter().filter(|x| self.x.has(**x)) {
             let (x, y) = chart.backend_coord(&(*x, self.y.range.start));
@@ -425,7 +432,7 @@ impl Plot<'_> {
         let (right, bottom) = chart.backend_coord(&(self.x.range.end, self.y.range.start));
         let (_, top) = chart.backend_coord(&(self.x.range.end, self.y.range.end));
         let ends = self.series.iter().filter(|series| !series.label.is_empty()).filter_map(|series| {
-            let last = self.placed(series).last()?;
+            let last = self.points_inside(series).last()?;
             Some((chart.backend_coord(&(last.x, last.y)).1, series))
         });
         let mut ends: Vec<_> = ends.collect();
@@ -481,8 +488,8 @@ fn clipped(ends: [(f64, f64); 2], x: &Axis, y: &Axis) -> Option<[(f64, f64); 2]>
     (from < to).then(|| [at(from), at(to)])
 }
 
-/// A device's marker.
-pub fn marker(area: &Area<'_>, slot: Slot, at: (i32, i32)) -> Result<(), ReportError> {
+/// Draws a device's marker.
+pub fn draw_marker(area: &Area<'_>, slot: Slot, at: (i32, i32)) -> Result<(), ReportError> {
     let colour = slot.colour().rgb();
     let filled = colour.filled();
     let thin = colour.stroke_width(px(1.6) as u32);
@@ -505,11 +512,11 @@ pub fn marker(area: &Area<'_>, slot: Slot, at: (i32, i32)) -> Result<(), ReportE
 }
 
 /// Draws a sample of a device's line and marker, for legends.
-pub fn sample(slot: Slot) -> Result<Markup, ReportError> {
+pub fn draw_sample(slot: Slot) -> Result<Markup, ReportError> {
     let drawn = picture((34, 14), "", |area| {
         let line = vec![(px(2.0), px(7.0)), (px(32.0), px(7.0))];
         area.draw(&PathElement::new(line, slot.colour().rgb().stroke_width(px(1.8) as u32)))?;
-        marker(area, slot, (px(17.0), px(7.0)))
+        draw_marker(area, slot, (px(17.0), px(7.0)))
     })?;
     Ok(html! { span .key aria-hidden="true" { (drawn) } })
 }

@@ -135,14 +135,14 @@ fn draw(
     });
     let series: Vec<_> = series.collect();
     let limits = ceilings.iter().map(|c| c.label.as_str()).collect::<Vec<_>>().join("; ");
-    let says = format!(
+    let description = format!(
         "Throughput of {filter} against bytes over the {} for each packet. Ceilings: {limits}. The table below has the values.",
         limit.name()
     );
     let names = ("bytes a packet", "Mpps");
     Plot {
         size: plot_size(width),
-        says: &says,
+        description: &description,
         x,
         x_name: names.0,
         y,

@@ -3,8 +3,8 @@
 use maud::{Markup, html};
 
 use super::ReportError;
+use super::bar_charts::{StackedChart, StackedRow};
 use super::parts::{Cell, chips, details, grid, numbers, table, words};
-use super::strips::{Parts, Stack};
 use super::theme::STAGES;
 use super::view::View;
 use crate::number::{digits, grouped};
@@ -93,12 +93,12 @@ fn plot(
     let rows = measured_stages.iter().map(|(cell, stages)| {
         let parts = parts(stages).to_vec();
         let total = format!("{} ns", digits(parts.iter().sum()));
-        Parts { name: format!("{} · {}", cell.device, cell.transfer), parts, total }
+        StackedRow { name: format!("{} · {}", cell.device, cell.transfer), parts, total }
     });
     let rows: Vec<_> = rows.collect();
     let spoken: Vec<_> = rows.iter().map(|row| format!("{}: {}", row.name, row.total)).collect();
-    let says = format!("Time by stage of {filter}, {}. {}.", packets_in_words(packets), spoken.join("; "));
-    Stack { width, says: &says, x_name: "ns a packet", rows: &rows }.draw()
+    let description = format!("Time by stage of {filter}, {}. {}.", packets_in_words(packets), spoken.join("; "));
+    StackedChart { width, description: &description, x_name: "ns a packet", rows: &rows }.draw()
 }
 
 fn columns() -> Vec<super::parts::Column> {

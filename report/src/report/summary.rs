@@ -3,10 +3,10 @@
 use maud::{Markup, html};
 
 use super::ReportError;
+use super::bar_charts::{FastestChart, FastestRange};
 use super::fastest::{Curve, fastest_ranges};
 use super::parts::details;
 use super::plot::Axis;
-use super::strips::{FastestChart, FastestRange};
 use super::view::View;
 use crate::number::{digits, short};
 use crate::results::packets_in_words;
@@ -51,9 +51,9 @@ fn kind(view: &View<'_>, packets: &str) -> Result<Option<Markup>, ReportError> {
     let Some(axis) = Axis::over(rows.iter().flat_map(|(_, r)| r).flat_map(|r| [r.from, r.to]), short) else {
         return Ok(None);
     };
-    let says =
+    let description =
         sentences.iter().map(|(filter, sentence)| format!("{filter}: {sentence}.")).collect::<Vec<_>>().join(" ");
-    let picture = FastestChart { says: &says, x: &axis, rows: &rows };
+    let picture = FastestChart { description: &description, x: &axis, rows: &rows };
     let (wide, narrow) = (picture.draw(860)?, picture.draw(340)?);
     let both = html! { div.wide { (wide) } div.narrow { (narrow) } };
     Ok(Some(html! {

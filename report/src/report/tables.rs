@@ -107,14 +107,14 @@ pub fn bars(results: &Results) -> Option<Markup> {
         ]
     });
     let rows: Vec<_> = rows.collect();
-    let so = |met| results.bars.iter().filter(|bar| bar.met == met).count();
+    let count_met = |met| results.bars.iter().filter(|bar| bar.met == met).count();
     let columns =
-        [words("what"), words("against"), tight("bar"), tight("measured"), tight("verdict"), words("by, and notes")];
+        [words("what"), words("against"), tight("target"), tight("measured"), tight("verdict"), words("by, and notes")];
     (!rows.is_empty()).then(|| {
         html! {
             section #bars {
                 h2 { "Targets" }
-                p { (so(Some(true))) " met, " (so(Some(false))) " missed, " (so(None)) " not measured here." }
+                p { (count_met(Some(true))) " met, " (count_met(Some(false))) " missed, " (count_met(None)) " not measured here." }
                 (stacked("Targets and measured values", &columns, &rows))
             }
         }

@@ -51,9 +51,20 @@ pub fn figures_of(packets: &str, mut plots: Vec<Plotted<'_>>) -> Result<Option<M
     let captions: Vec<&str> = plots.iter().map(|(filter, ..)| *filter).collect();
     let draw = |place: usize, width| {
         let (filter, series, ceilings): &Plotted<'_> = &plots[place];
-        let says = describe(filter, packets, series);
+        let description = describe(filter, packets, series);
         let (x_name, y_name) = ("packets in a batch", "Mpps");
-        Plot { size: plot_size(width), says: &says, x: &x, x_name, y: &y, y_name, label_width, series, ceilings }.draw()
+        Plot {
+            size: plot_size(width),
+            description: &description,
+            x: &x,
+            x_name,
+            y: &y,
+            y_name,
+            label_width,
+            series,
+            ceilings,
+        }
+        .draw()
     };
     grid(&captions, draw).map(Some)
 }

@@ -62,18 +62,18 @@ impl PacketRunner {
                 slots.zip(fields).for_each(|(slot, fields)| fields.write_packet(slot));
                 let place = |index| Descriptor { offset: (index * LENGTH) as u32, length: LENGTH as u32 };
                 let descriptors = (0..fields.len()).map(place).collect();
-                let carved = BatchCutter::new(arena, None).cut_batch(descriptors, Vec::new(), ResizeRoom::None);
-                carved.map_err(|error| no_memory(error.to_string()))
+                let batch = BatchCutter::new(arena, None).cut_batch(descriptors, Vec::new(), ResizeRoom::None);
+                batch.map_err(|error| no_memory(error.to_string()))
             })
             .collect::<Result<_, _>>()?;
         Ok(PacketRunner { session, batches })
     }
 
-    /// Filters all packets once and waits for all verdicts; `look` gets those of each batch.
+    /// Filters all packets once and waits for all verdicts; `on_verdicts` gets those of each batch.
     ///
     /// # Errors
     /// Errors of the device.
-    pub fn run(&mut self, mut look: impl FnMut(&portcullis_core::packet::Verdicts)) -> Result<(), DeviceError> {
+    pub fn run(&mut self, mut on_verdicts: impl FnMut(&portcullis_core::packet::Verdicts)) -> Result<(), DeviceError> {
         let mut done = Vec::with_capacity(self.batches.len());
         let mut waiting = std::mem::take(&mut self.batches).into_iter();
         loop {
@@ -82,7 +82,7 @@ impl PacketRunner {
                 self.session.submit(batch).map_err(|refused| refused.error)?;
             }
             let Some(ended) = self.session.complete()? else { break };
-            look(&ended.verdicts);
+            on_verdicts(&ended.verdicts);
             done.push(ended.batch);
         }
         self.batches = done;

@@ -186,7 +186,7 @@ impl TableBuilder {
     }
 
     /// Opens a side unless it is too late; adds its runner, or enters why there is none.
-    fn ready<'a>(
+    fn open_side<'a>(
         &mut self,
         (column, row): (usize, usize),
         run: &Run<'_>,
@@ -252,14 +252,15 @@ impl TableBuilder {
     }
 }
 
-/// Opens XDP-on-GPU's method, fills its records and checks one result against the rule.
+/// Opens XDP-on-GPU's method, fills its records and checks the first results against the rule. With
+/// `per_call` 1 the side makes one call for each record, otherwise one for all of them.
 fn open_record_kernel<'a>(
     open: &OpenRecords,
     workload: &'a Workload,
     memory: HostMemory,
     count: usize,
     chunk: usize,
-    each: usize,
+    per_call: usize,
 ) -> OpenedSide<'a> {
     let mut records = open(workload, memory, count, chunk).map_err(failed)?;
     fill(records.host(), workload, count);
@@ -267,7 +268,7 @@ fn open_record_kernel<'a>(
     if let Some(reason) = first_wrong(records.host(), workload, count) {
         return Err(Cell::Wrong { reason });
     }
-    if each == 1 {
+    if per_call == 1 {
         return Ok(Box::new(move || (0..count).try_for_each(|_| records.run(1, 1))));
     }
     Ok(Box::new(move || records.run(count, chunk)))
@@ -356,11 +357,11 @@ fn measure_workload(workload: &Workload, sides: &[Side], run: &mut Run<'_>) -> T
             if let Some(open) = &side.records {
                 let row = builder.row(workload.name, row_name(&*side.device, ", pinned"), Source::LikeForLike);
                 let open = || open_record_kernel(open, workload, HostMemory::Pinned, count, CHUNK, CHUNK);
-                builder.ready((column, row), run, open, &mut runners);
+                builder.open_side((column, row), run, open, &mut runners);
             }
         }
         let row = builder.row(workload.name, "one thread".into(), Source::Loop);
-        builder.ready((column, row), run, || open_record_loop(workload, count), &mut runners);
+        builder.open_side((column, row), run, || open_record_loop(workload, count), &mut runners);
         for side in sides {
             let is_cpu = side.device.info().id == "cpu";
             for number in if is_cpu { &[Some(1), None][..] } else { &[None] } {
@@ -368,7 +369,7 @@ fn measure_workload(workload: &Workload, sides: &[Side], run: &mut Run<'_>) -> T
                 let row = builder.row(workload.name, row_name(&*side.device, extra), Source::Ours);
                 let load = run.load(*number);
                 let open = || open_packet_runner(&*side.device, &program, workload, count, packet_runner::BATCH, &load);
-                builder.ready((column, row), run, open, &mut runners);
+                builder.open_side((column, row), run, open, &mut runners);
             }
         }
         builder.time(column, count as u64, runners, run);
@@ -399,7 +400,7 @@ fn measure_host_memory(sides: &[Side], run: &mut Run<'_>) -> Table {
             for memory in [HostMemory::Pageable, HostMemory::Pinned, HostMemory::Imported] {
                 let row = builder.row(memory.name(), row_name(&*side.device, ""), Source::LikeForLike);
                 let open = || open_record_kernel(open, workload, memory, count, CHUNK, CHUNK);
-                builder.ready((column, row), run, open, &mut runners);
+                builder.open_side((column, row), run, open, &mut runners);
             }
         }
         builder.time(column, count as u64, runners, run);
@@ -429,12 +430,12 @@ fn measure_chunk_sizes(sides: &[Side], run: &mut Run<'_>) -> Table {
             if let Some(open) = &side.records {
                 let row = builder.row("", row_name(&*side.device, ", pinned"), Source::LikeForLike);
                 let open = || open_record_kernel(open, workload, HostMemory::Pinned, COUNT, chunk, chunk);
-                builder.ready((column, row), run, open, &mut runners);
+                builder.open_side((column, row), run, open, &mut runners);
             }
             let row = builder.row("", row_name(&*side.device, ""), Source::Ours);
             let load = run.load(None);
             let open = || open_packet_runner(&*side.device, &program, workload, COUNT, chunk, &load);
-            builder.ready((column, row), run, open, &mut runners);
+            builder.open_side((column, row), run, open, &mut runners);
         }
         builder.time(column, COUNT as u64, runners, run);
         run.done(title);
@@ -455,12 +456,12 @@ fn measure_single_calls(sides: &[Side], run: &mut Run<'_>) -> Table {
         if let Some(open) = &side.records {
             let row = builder.row("", row_name(&*side.device, ", pinned"), Source::LikeForLike);
             let open = || open_record_kernel(open, workload, HostMemory::Pinned, calls, CHUNK, 1);
-            builder.ready((0, row), run, open, &mut runners);
+            builder.open_side((0, row), run, open, &mut runners);
         }
         let row = builder.row("", row_name(&*side.device, ""), Source::Ours);
         let load = run.load(None);
         let open = || open_packet_runner(&*side.device, &program, workload, calls, 1, &load);
-        builder.ready((0, row), run, open, &mut runners);
+        builder.open_side((0, row), run, open, &mut runners);
     }
     builder.time(0, calls as u64, runners, run);
     run.done(title);

@@ -11,7 +11,7 @@ pub struct Table {
     pub title: String,
     /// Notes on the method, a sentence or two.
     pub note: String,
-    /// Dimension of the columns: `packets`, `records a chunk`.
+    /// Dimension of the columns: `packets`, `packets at a time`, `calls`.
     pub across: String,
     /// Value of that dimension for each column.
     pub columns: Vec<u64>,
@@ -24,7 +24,7 @@ pub struct Table {
 pub struct Row {
     /// Workload of the row, if the table has several.
     pub of: String,
-    /// The side, and how it runs: `records, opencl:0, pinned`.
+    /// The side: a device and how it runs, such as `opencl:0, pinned`, or `one thread`.
     pub side: String,
     /// Where the figures are from.
     pub source: Source,

@@ -126,7 +126,7 @@ fn hash(fields: Fields) -> u32 {
     hash
 }
 
-/// Returns the action of one of eight workers, with a mark on every other one.
+/// Returns the action for a worker: its number from 0 to 7, and the highest bit for the mark.
 #[inline(always)]
 fn marked(worker: u32, mark: bool) -> u8 {
     worker as u8 | if mark { 0x80 } else { 0 }

@@ -268,15 +268,15 @@ impl Suite<'_> {
         self.step(name, &[&["clippy", "--all-targets"], what, &["--", "-D", "warnings"]].concat(), &[]);
     }
 
-    /// Runs suites side by side and counts their tests, with the documentation's tests of what cargo
-    /// is given.
+    /// Runs suites side by side and counts their tests; beside them the tests in the documentation
+    /// of the packages that these arguments of cargo name.
     fn tests(&mut self, name: &str, mut suites: Vec<suites::Suite>, documentation: Option<&[&str]>) {
         println!("\n== {name}");
         let started = Instant::now();
         if let Some(what) = documentation {
             let mut command = self.cargo();
             command.args(["test", "--doc", "--no-fail-fast"]).args(what);
-            suites.push(suites::Suite { name: "documentation".into(), command, uses_network: false });
+            suites.push(suites::Suite { name: "documentation".into(), command, uses_network: false, is_slow: false });
         }
         self.end(name, suites::run(suites, std::io::stdout()), started);
     }

@@ -28,6 +28,9 @@ const NETWORK: [(&str, &str); 7] = [
     ("compat-tests", "xdp_routes"),
 ];
 
+/// Suites that take a minute or more; they start first, so that none runs alone at the end.
+const SLOW: [&str; 6] = ["xdp_objects", "c_writer", "stateful_filters", "aarch64", "expressions", "cli"];
+
 /// A program that prints what libtest does.
 #[derive(Debug)]
 pub struct Suite {
@@ -35,8 +38,10 @@ pub struct Suite {
     pub name: String,
     /// What runs it.
     pub command: Command,
-    /// Whether it needs the network to itself.
+    /// Whether no other suite with links or ports may run beside this one.
     pub uses_network: bool,
+    /// Whether the suite starts before others.
+    pub is_slow: bool,
 }
 
 impl Suite {
@@ -45,7 +50,8 @@ impl Suite {
         let folder = executable.folder.file_name().unwrap_or_default().to_string_lossy();
         let uses_network =
             NETWORK.iter().any(|&(owner, name)| owner == folder && (name == "*" || name == executable.name));
-        Suite { name: format!("{folder} {}", executable.name), command, uses_network }
+        let is_slow = SLOW.contains(&executable.name.as_str());
+        Suite { name: format!("{folder} {}", executable.name), command, uses_network, is_slow }
     }
 }
 
@@ -80,7 +86,8 @@ impl AddAssign for TestCounts {
 
 /// Runs suites, two at a time, and counts their tests. A suite's output is written to `out` when it
 /// ends; errors of writing are ignored, so that a closed output does not stop the run.
-pub fn run(suites: Vec<Suite>, out: impl Write + Send) -> TestCounts {
+pub fn run(mut suites: Vec<Suite>, out: impl Write + Send) -> TestCounts {
+    suites.sort_by_key(|suite| !suite.is_slow);
     let (network, others): (VecDeque<_>, VecDeque<_>) = suites.into_iter().partition(|suite| suite.uses_network);
     let (network, others) = (Mutex::new(network), Mutex::new(others));
     let log = Mutex::new(Log { out, counts: TestCounts::default(), times: Vec::new() });
@@ -172,7 +179,7 @@ mod tests {
     fn shell(name: &str, script: &str) -> Suite {
         let mut command = Command::new("sh");
         command.args(["-c", script]);
-        Suite { name: name.into(), command, uses_network: name.starts_with("network") }
+        Suite { name: name.into(), command, uses_network: name.starts_with("network"), is_slow: false }
     }
 
     #[test]
@@ -181,7 +188,7 @@ mod tests {
         let fails = "echo running 1 test; echo; echo failures:; echo '---- a stdout ----'; echo reason >&2; \
                      echo failures:; echo 'test result: FAILED. 0 passed; 1 failed'; exit 101";
         let crashes = "echo running 1 test; kill -9 $$";
-        let missing = Suite { name: "missing".into(), command: Command::new("/nowhere"), uses_network: false };
+        let missing = Suite { name: "missing".into(), command: Command::new("/nowhere"), ..shell("missing", "") };
         let suites = vec![shell("a", passes), shell("network b", fails), shell("c", crashes), missing];
         let counts = run(suites, std::io::sink());
         assert_eq!(counts.tally, Tally { passed: 2, failed: 3, skipped: 1 });
@@ -223,10 +230,16 @@ mod tests {
         };
         assert!(suite("/p/live-tests", "steer").uses_network && suite("/p/cli", "live").uses_network);
         assert!(!suite("/p/cli", "cli").uses_network && !suite("/p/compat-tests", "maps").uses_network);
-        // Every suite that the list names exists.
-        for (owner, name) in NETWORK.into_iter().filter(|&(_, name)| name != "*") {
+        // Every suite that the lists name exists.
+        let exists = |owner: &str, name: &str| {
             let tests = crate::root().join(owner).join("tests");
-            assert!(tests.join(name).is_dir() || tests.join(format!("{name}.rs")).is_file(), "{owner} {name}");
+            tests.join(name).is_dir() || tests.join(format!("{name}.rs")).is_file()
+        };
+        for (owner, name) in NETWORK.into_iter().filter(|&(_, name)| name != "*") {
+            assert!(exists(owner, name), "{owner} {name}");
+        }
+        for name in SLOW {
+            assert!(exists("compat-tests", name) || exists("cli", name), "{name}");
         }
     }
 }

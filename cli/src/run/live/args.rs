@@ -1,4 +1,4 @@
-//! Arguments about live packets.
+//! Arguments of `run` for live packets, and the parsers of their values.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use super::mempool::MempoolArgs;
 /// Names of the arguments that select a live source.
 pub const SOURCES: [&str; 3] = ["af_xdp", "nfqueue", "dpdk"];
 
-/// Arguments about live packets.
+/// Arguments of `run` for live packets.
 #[derive(Debug, clap::Args)]
 #[command(group(ArgGroup::new("ports").args(["af_xdp", "dpdk"])))]
 pub struct LiveArgs {

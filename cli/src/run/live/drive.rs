@@ -1,4 +1,5 @@
-//! The parts that all live runs share.
+//! Driver of live runs, shared by AF_XDP, NFQUEUE and DPDK: prepares filter and device, drops
+//! privileges, runs the lanes, and reports how they ended.
 
 use std::io::{IsTerminal, stderr};
 use std::num::NonZeroUsize;
@@ -28,7 +29,7 @@ use tracing::Span;
 use super::control::{self, LaneStatus, Live};
 use super::privileges::{self, Admin};
 use super::report::{Balance, ExtraReport};
-use super::stats::{Form, Source, Stats};
+use super::stats::{OutputFormat, Source, Stats};
 use super::{log, report};
 use crate::device_choice::DeviceChoice;
 use crate::failure::{FAILED, Failure, INTERRUPTED};
@@ -44,7 +45,8 @@ use crate::{explain, out};
 /// are not to wait.
 const EXPECTED_LIVE: usize = 1024;
 
-/// A compiled filter and its device, before packets arrive.
+/// Everything that a live run opens before it changes the network: filter, device, maps, metrics
+/// and control sockets.
 pub struct Prepared {
     /// The filter.
     pub program: Arc<Program>,
@@ -277,15 +279,15 @@ fn run_lanes(
     // Trap counters are read during the run only if something shows them.
     let is_shown = args.live.stats.is_some() || metrics.is_some();
     let metrics = metrics.map(|listener| serve(listener, &run, &aborts)).transpose()?;
-    let form = if args.json {
-        Form::Json { stdout_taken: args.takes_stdout() }
+    let format = if args.json {
+        OutputFormat::Json { stdout_taken: args.takes_stdout() }
     } else if stderr().is_terminal() {
-        Form::Table
+        OutputFormat::Table
     } else {
-        Form::Line
+        OutputFormat::Line
     };
     let source = Source { run: run.clone(), aborted: aborts.clone() };
-    let shown = args.live.stats.map(|every| Stats::start(every, source, form, interrupt.stop.clone())).transpose()?;
+    let shown = args.live.stats.map(|every| Stats::start(every, source, format, interrupt.stop.clone())).transpose()?;
     let lane_statuses =
         lanes.iter().map(|lane| LaneStatus { commands: lane.commands.clone(), memory: lane.lane.memory.clone() });
     let live_run = Live {
@@ -416,6 +418,7 @@ fn aborted(run: &RunStats) -> u64 {
     run.read().lanes.iter().map(|(_, lane)| lane.verdicts.aborted).sum()
 }
 
+/// Locks the maps, also after a thread panicked while it held the lock.
 pub fn lock(maps: &Mutex<Maps>) -> MutexGuard<'_, Maps> {
     maps.lock().unwrap_or_else(PoisonError::into_inner)
 }

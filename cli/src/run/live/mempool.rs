@@ -1,4 +1,4 @@
-//! `--mempool`: memory for DPDK packets.
+//! `--mempool`, `--gpu` and `--header-split`: the memory that DPDK receives packets into.
 
 #[cfg(all(target_os = "linux", feature = "dpdk"))]
 use portcullis::device::DeviceInfo;
@@ -12,7 +12,7 @@ use portcullis::program::Program;
 #[cfg(all(target_os = "linux", feature = "dpdk"))]
 use crate::failure::Failure;
 
-/// Arguments about the memory of DPDK packets.
+/// Arguments of `run` for the memory of DPDK packets.
 #[derive(Debug, clap::Args)]
 pub struct MempoolArgs {
     /// Memory that DPDK receives packets into: of the `host` or of the `gpu`

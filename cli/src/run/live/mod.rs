@@ -49,7 +49,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 /// What a filter requires of received packets.
 #[cfg(all(target_os = "linux", feature = "live"))]
 pub struct CaptureRequirements {
+    /// Headroom and tailroom.
     pub room: ResizeRoom,
+    /// Whether port, time and length on the wire are recorded for each packet.
     pub metadata: bool,
     /// The part of a packet that may be written.
     writes: Window,

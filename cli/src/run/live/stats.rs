@@ -18,7 +18,7 @@ use crate::run::traps::{self, AbortCounts, SharedAborts};
 
 /// Output format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Form {
+pub enum OutputFormat {
     /// A table on standard error, a terminal, redrawn in place.
     Table,
     /// A line on standard error for each interval.
@@ -35,7 +35,9 @@ const SHOWN_TRAPS: usize = 4;
 
 /// Where the statistics come from.
 pub struct Source {
+    /// Statistics of the lanes.
     pub run: Arc<RunStats>,
+    /// Counts of aborted packets, by reason.
     pub aborted: SharedAborts,
 }
 
@@ -49,8 +51,8 @@ pub struct Stats {
 
 impl Stats {
     /// Starts the thread. If standard output cannot be written, `stop` is cancelled.
-    pub fn start(every: Duration, source: Source, form: Form, stop: CancelToken) -> Result<Stats, Failure> {
-        let bar = (form == Form::Table).then(bar);
+    pub fn start(every: Duration, source: Source, format: OutputFormat, stop: CancelToken) -> Result<Stats, Failure> {
+        let bar = (format == OutputFormat::Table).then(bar);
         out::live::redraw(bar.clone());
         let (wake, woken) = channel::<()>();
         let shown = bar.clone();
@@ -66,18 +68,18 @@ impl Stats {
                 let now = run.read();
                 let (interval, total) = (now.since(&before).summary(), run.summary(&now));
                 before = now;
-                match (form, &shown) {
-                    (Form::Table, Some(bar)) => {
+                match (format, &shown) {
+                    (OutputFormat::Table, Some(bar)) => {
                         bar.set_message(table(&interval, &total, &aborted.read(), out::live::terminal_size()));
                         out::return_cursor();
                     }
-                    (Form::Json { stdout_taken: false }, _) => {
+                    (OutputFormat::Json { stdout_taken: false }, _) => {
                         if out::print(json(&interval, &total, &aborted.read())).is_err() {
                             stop.cancel();
                             return;
                         }
                     }
-                    (Form::Json { .. }, _) => out::line(json(&interval, &total, &aborted.read()).trim_end()),
+                    (OutputFormat::Json { .. }, _) => out::line(json(&interval, &total, &aborted.read()).trim_end()),
                     _ => out::note(&line(&interval)),
                 }
             }
@@ -141,7 +143,7 @@ fn line(interval: &LanesSummary) -> String {
     ];
     let named = Action::ALL.map(|action| (action.name(), sum.verdicts(action)));
     let counts = named.into_iter().chain(lost(sum)).filter(|(_, count)| *count > 0);
-    parts.extend(counts.map(|(name, count)| format!("{name} {}/s", out::grouped(a_second(count, sum)))));
+    parts.extend(counts.map(|(name, count)| format!("{name} {}/s", out::grouped(per_second(count, sum)))));
     let latency = sum.latency_us;
     parts.push(format!("batch {:.1}", sum.batch_mean));
     parts.push(format!("latency p50 {:.1} p99 {:.1} p99.9 {:.1} µs", latency.p50, latency.p99, latency.p99_9));
@@ -154,7 +156,7 @@ fn lost(sum: &Summary) -> impl Iterator<Item = (&'static str, u64)> {
     [("dropped by the kernel", sum.dropped_by_kernel), ("not received", sum.refused)].into_iter().chain(losses)
 }
 
-fn a_second(count: u64, sum: &Summary) -> u64 {
+fn per_second(count: u64, sum: &Summary) -> u64 {
     if sum.elapsed_s > 0.0 { (count as f64 / sum.elapsed_s).round() as u64 } else { 0 }
 }
 
@@ -171,7 +173,7 @@ fn table(
 ) -> String {
     let all = &total.numbers.sum;
     let row = |name: &str, count: u64, all: u64| {
-        vec![name.to_owned(), out::grouped(a_second(count, &interval.sum)), out::grouped(all)]
+        vec![name.to_owned(), out::grouped(per_second(count, &interval.sum)), out::grouped(all)]
     };
     let mut counts = vec![vec![String::new(), "a second".into(), "in all".into()]];
     let verdicts = Action::ALL.map(|action| (action, interval.sum.verdicts(action)));

@@ -153,7 +153,7 @@ pub fn full() -> Results {
     }
     let place = |device: &str| results.cells.iter().position(|c| c.device == device).expect("each device has cells");
     let (wrong, failed) = (place("wgpu:0"), place("cuda:0"));
-    results.cells[wrong].outcome = Outcome::Wrong { detail: "packet 17 of mixed traffic: DROP for PASS".into() };
+    results.cells[wrong].outcome = Outcome::Wrong { detail: "packet 17 of mixed traffic: DROP instead of PASS".into() };
     results.cells[failed].outcome = Outcome::Failed { reason: "the device was lost".into() };
     results.left_out = vec![SkippedCell { what: "unified memory".into(), why: "no transfer is timed there".into() }];
     let bar = |what: &str, measured: Option<&str>, met, note: Option<&str>| Bar {

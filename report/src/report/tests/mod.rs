@@ -103,7 +103,7 @@ fn only_wrong_cells_are_marked() {
     assert_eq!(wrong, 1);
     assert_eq!(sound(&results).matches("WRONG").count(), wrong);
     for cell in results.cells.iter_mut().take(5) {
-        cell.outcome = Outcome::Wrong { detail: "packet 0: DROP for PASS".into() };
+        cell.outcome = Outcome::Wrong { detail: "packet 0: DROP instead of PASS".into() };
     }
     let wrong = results.cells.iter().filter(|c| matches!(c.outcome, Outcome::Wrong { .. })).count();
     assert_eq!(sound(&results).matches("WRONG").count(), wrong);
@@ -117,10 +117,10 @@ fn only_wrong_cells_are_marked() {
 fn a_wrong_cell_has_no_rate() {
     let mut results = Results { cells: vec![fixture::cell(0, 0, 64, 0, "whole packets")], ..fixture::empty() };
     assert!(sound(&results).contains(" Mpps in batches of 64."));
-    results.cells[0].outcome = Outcome::Wrong { detail: "packet 3: PASS for DROP".into() };
+    results.cells[0].outcome = Outcome::Wrong { detail: "packet 3: PASS instead of DROP".into() };
     let page = sound(&results);
     assert!(!page.contains(" Mpps in batches of "), "a wrong device is not recommended");
-    assert!(page.contains("packet 3: PASS for DROP"));
+    assert!(page.contains("packet 3: PASS instead of DROP"));
 }
 
 /// Replaces every text of the results.

@@ -8,6 +8,7 @@ use super::ReportError;
 use super::plot::{Area, Axis, SMALL, Slot, picture, px, style_axes, text_style, text_width};
 use super::theme::{INK, MUTED, STAGES, SURFACE};
 
+/// Size of the letters of filters' names, in the page's pixels.
 const NAME: f64 = 12.5;
 
 /// A range of batch sizes in which one device is the fastest.
@@ -29,7 +30,7 @@ pub struct FastestRange {
 #[derive(Debug)]
 pub struct FastestChart<'a> {
     /// Description for screen readers.
-    pub says: &'a str,
+    pub description: &'a str,
     /// Axis of batch sizes, in packets.
     pub x: &'a Axis,
     /// Filters with their ranges.
@@ -44,7 +45,7 @@ impl FastestChart<'_> {
         let beside = names * 3.5 < f64::from(width);
         let row = if beside { 34.0 } else { 48.0 };
         let height = (row * self.rows.len() as f64 + 44.0) as u32;
-        picture((width, height), self.says, |area| self.draw_on(area, beside.then_some(names), row))
+        picture((width, height), self.description, |area| self.draw_on(area, beside.then_some(names), row))
     }
 
     fn draw_on(&self, area: &Area<'_>, names: Option<f64>, row: f64) -> Result<(), ReportError> {
@@ -99,7 +100,7 @@ impl FastestChart<'_> {
 
 /// A row of a stacked bar chart: one device's time by stage.
 #[derive(Debug, Clone)]
-pub struct Parts {
+pub struct StackedRow {
     /// Label of the row.
     pub name: String,
     /// Stages in order, in nanoseconds per packet.
@@ -110,27 +111,27 @@ pub struct Parts {
 
 /// Stacked bar chart of time by stage, a row for each device.
 #[derive(Debug)]
-pub struct Stack<'a> {
+pub struct StackedChart<'a> {
     /// Width in the page's pixels.
     pub width: u32,
     /// Description for screen readers.
-    pub says: &'a str,
+    pub description: &'a str,
     /// Name of the x axis, with its unit.
     pub x_name: &'a str,
     /// Rows, one for each device and transfer.
-    pub rows: &'a [Parts],
+    pub rows: &'a [StackedRow],
 }
 
-impl Stack<'_> {
+impl StackedChart<'_> {
     /// Draws the chart.
     pub fn draw(&self) -> Result<Markup, ReportError> {
         let row = 40.0;
         let height = (row * self.rows.len() as f64 + 46.0) as u32;
-        picture((self.width, height), self.says, |area| self.draw_on(area))
+        picture((self.width, height), self.description, |area| self.draw_on(area))
     }
 
     fn draw_on(&self, area: &Area<'_>) -> Result<(), ReportError> {
-        let total = |parts: &Parts| parts.parts.iter().filter(|p| p.is_finite()).sum::<f64>();
+        let total = |row: &StackedRow| row.parts.iter().filter(|p| p.is_finite()).sum::<f64>();
         let longest = self.rows.iter().map(total).fold(0.0, f64::max).max(1e-9);
         let ends = self.rows.iter().map(|r| text_width(&r.total, SMALL)).fold(0.0, f64::max) + 10.0;
         let rows = self.rows.len() as f64;
