@@ -53,8 +53,7 @@ fn median(mut values: Vec<f64>) -> f64 {
 /// Measures all batch sizes and prints a row for each. Returns the minimum ratio of `auto`'s speed
 /// to the best device's.
 fn sweep(name: &str, program: &Arc<Program>, candidates: &[Arc<dyn Device>], sizes: &[usize], turns: usize) -> f64 {
-    let settings =
-        Settings { store: CalibrationStore::disabled(), mode: CalibrationMode::Always, ..Settings::default() };
+    let settings = Settings::default().with_store(CalibrationStore::disabled()).with_mode(CalibrationMode::Always);
     let auto = AutoDevice::new(candidates.to_vec(), settings);
     let options = LoadOptions::default().with_depth(DEPTH);
     let chosen = auto.load(program, &options).unwrap_or_else(|e| panic!("{name}: {e}"));

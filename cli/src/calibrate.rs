@@ -46,7 +46,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     portcullis_cache::costs::force_remeasurement();
     let program = Arc::new(args.filter.load()?);
     let expected = args.batch.map_or(EXPECTED_BATCH_PACKETS, |packets| packets as usize);
-    let mut settings = Settings { mode: CalibrationMode::Always, expected_packets: expected, ..Settings::default() };
+    let mut settings = Settings::default().with_mode(CalibrationMode::Always).with_expected_packets(expected);
     let candidates = match args.device.is_empty() {
         true => devices::candidates()?,
         false => {

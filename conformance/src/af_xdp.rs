@@ -7,9 +7,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use portcullis_core::device::{CancelToken, Completion, StageTimes};
-use portcullis_core::packet::{Action, ResizeRoom, Verdicts};
+use portcullis_core::packet::{Action, Verdicts};
 use portcullis_io::af_xdp::xdp::{Mode, program_at};
-use portcullis_io::af_xdp::{self, AfXdp, BpfError, CopyMode, LaneLayout, PortSpec, Steering, XdpError};
+use portcullis_io::af_xdp::{self, AfXdp, BpfError, CopyMode, PortSpec, Steering, XdpError};
 use portcullis_io::live::link::{Interface, StackDevice};
 use portcullis_io::live::{Lane, LiveError};
 use serde::Serialize;
@@ -238,22 +238,12 @@ fn test_mode(
 ) -> Result<ModeCounters, ModeError> {
     let rules = format!("ethertype/{EXPERIMENTAL_ETHERTYPE:#06x}");
     let experimental_only = || Steering::Only(rules.parse().expect("a rule"));
-    let mut run = af_xdp::open(&af_xdp::Options {
-        ports: vec![options.port.clone()],
-        by_interface: false,
-        redirect: Vec::new(),
-        stack: options.take.as_ref().map(|_| StackDevice::Auto),
-        lanes: LaneLayout::PerQueue,
-        steer: options.take.clone().unwrap_or_else(experimental_only),
-        mode: Some(mode),
-        copying,
-        busy_poll: None,
-        huge_pages: false,
-        room: ResizeRoom::None,
-        metadata: false,
-        rewrites: false,
-        frames: af_xdp::Options::FRAMES,
-    })?;
+    let opened = af_xdp::Options::new(vec![options.port.clone()])
+        .with_stack(options.take.as_ref().map(|_| StackDevice::Auto))
+        .with_steer(options.take.clone().unwrap_or_else(experimental_only))
+        .with_mode(mode)
+        .with_copying(copying);
+    let mut run = af_xdp::open(&opened)?;
     wait_for_link(before, stop);
     let arrived = || read_arrived_packets(&before.name).unwrap_or(0);
     let (begun, arrived_before) = (Instant::now(), arrived());

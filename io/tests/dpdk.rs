@@ -35,7 +35,7 @@ fn each_verdict_is_executed_or_counted_as_lost() {
     capture(&file("in.pcap"), &want);
     let port = format!("net_pcap1,rx_pcap={},tx_pcap={}", file("in.pcap").display(), file("back.pcap").display());
     let other = format!("net_pcap2,tx_pcap={}", file("other.pcap").display());
-    let options = Options { redirect: vec![(3, other.parse().unwrap())], ..options(&[&port]) };
+    let options = options(&[&port]).with_redirect(vec![(3, other.parse().unwrap())]);
     let says = [Action::Drop as u32, Action::Pass as u32, Action::Tx as u32, redirect(3), redirect(4), 0, 99];
     let mut number = 0;
     let ended = drive(&options, 700, |_, batch| {
@@ -64,7 +64,7 @@ fn batches_of_one_verdict_are_executed_like_mixed_ones() {
     capture(&file("in.pcap"), &want);
     let port = format!("net_pcap11,rx_pcap={},tx_pcap={}", file("in.pcap").display(), file("back.pcap").display());
     let other = format!("net_pcap12,tx_pcap={}", file("other.pcap").display());
-    let options = Options { redirect: vec![(3, other.parse().unwrap())], ..options(&[&port]) };
+    let options = options(&[&port]).with_redirect(vec![(3, other.parse().unwrap())]);
     let says = [Action::Drop as u32, Action::Pass as u32, Action::Tx as u32, redirect(3), redirect(4), 0];
     let say = |number: usize| match number / 64 {
         batch @ 0..6 => batch,
@@ -101,7 +101,7 @@ fn packets_of_a_shared_lane_return_to_their_own_ports() {
         capture(&from, &sent[number]);
         format!("net_pcap{},rx_pcap={},tx_pcap={}", 13 + number, from.display(), to.display())
     };
-    let options = Options { one_lane: true, ..options(&[&port(0), &port(1)]) };
+    let options = options(&[&port(0), &port(1)]).with_one_lane(true);
     let ended = drive(&options, 160, |_, batch| vec![Action::Tx as u32; batch.len()]);
     assert_eq!(ended.of(Action::Tx), 160);
     assert_eq!([packets(&file("out0.pcap")), packets(&file("out1.pcap"))], sent);
@@ -116,8 +116,8 @@ fn packets_without_room_in_the_tx_queue_are_counted() {
     // The ring holds 1,023 packets until someone receives them.
     let port = format!("net_pcap15,rx_pcap={}", from.display());
     let ports = options(&[&port, "net_ring2"]);
-    let mut run = open(&Options { redirect: vec![(1, "net_ring2".parse().unwrap())], ..ports })
-        .unwrap_or_else(|error| panic!("{error}"));
+    let mut run =
+        open(&ports.with_redirect(vec![(1, "net_ring2".parse().unwrap())])).unwrap_or_else(|error| panic!("{error}"));
     let begun = Instant::now();
     let mut number = 0;
     while run.lanes[0].executor.executed().all() < 1500 {
@@ -154,7 +154,7 @@ fn passed_packets_go_to_their_port() {
     capture(&file("in.pcap"), &want);
     let port = format!("net_pcap9,rx_pcap={},tx_pcap={}", file("in.pcap").display(), file("back.pcap").display());
     let stack = format!("net_pcap10,tx_pcap={}", file("stack.pcap").display());
-    let options = Options { pass_to: Some(stack.parse::<PassTarget>().unwrap()), ..options(&[&port]) };
+    let options = options(&[&port]).with_pass_to(Some(stack.parse::<PassTarget>().unwrap()));
     let ended = drive(&options, 300, |_, batch| vec![Action::Pass as u32; batch.len()]);
     assert_eq!((ended.of(Action::Pass), ended.lost(Loss::NoStack)), (300, 0));
     assert_eq!((packets(&file("stack.pcap")), packets(&file("back.pcap"))), (want, vec![]));
@@ -167,10 +167,10 @@ fn packets_left_in_rings_are_freed_at_the_end() {
     capture(&from, &numbered((0..1000).map(|number| 60 + number)));
     let port = |number: usize| format!("net_pcap{number},rx_pcap={}", from.display());
     // Packets stay in a ring when its port is closed.
-    let redirects = Options { redirect: vec![(3, "net_ring3".parse().unwrap())], ..options(&[&port(17)]) };
+    let redirects = options(&[&port(17)]).with_redirect(vec![(3, "net_ring3".parse().unwrap())]);
     let ended = drive(&redirects, 1000, |_, batch| vec![redirect(3); batch.len()]);
     assert_eq!(ended.of(Action::Redirect), 1000);
-    let passes = Options { pass_to: Some("net_ring4".parse().unwrap()), ..options(&[&port(18)]) };
+    let passes = options(&[&port(18)]).with_pass_to(Some("net_ring4".parse().unwrap()));
     let mut run = open(&passes).unwrap_or_else(|error| panic!("{error}"));
     // From now on nothing is received from the destination of passed packets.
     run.stop();
@@ -208,7 +208,7 @@ fn packets_from_the_stack_are_forwarded_unchanged() {
         let port = format!("net_pcap{},rx_pcap={},tx_pcap={}", 21 + number, file("in.pcap").display(), out.display());
         let ring = format!("net_ring{}", 6 + number);
         let options =
-            Options { split, room: ResizeRoom::None, pass_to: Some(ring.parse().unwrap()), ..options(&[&port]) };
+            options(&[&port]).with_split(split).with_room(ResizeRoom::None).with_pass_to(Some(ring.parse().unwrap()));
         let carried = pass_and_come_back(&options, 600);
         assert_eq!((carried.of(Action::Pass), carried.from_stack, carried.from_stack_lost), (600, 600, 0));
         assert_eq!(packets(&out), sent);
@@ -222,7 +222,7 @@ fn malformed_packets_from_the_stack_are_counted() {
         let null = format!("net_null{},size=9000", 5 + number);
         let port = format!("net_ring{}", 8 + number);
         let options =
-            Options { split, room: ResizeRoom::None, pass_to: Some(null.parse().unwrap()), ..options(&[&port]) };
+            options(&[&port]).with_split(split).with_room(ResizeRoom::None).with_pass_to(Some(null.parse().unwrap()));
         let carried = pass_and_come_back(&options, 100);
         assert!(carried.from_stack == 0 && carried.from_stack_lost >= 100, "{carried:?}");
     }
@@ -231,7 +231,7 @@ fn malformed_packets_from_the_stack_are_counted() {
 #[test]
 fn packets_from_the_stack_left_at_the_end_are_counted() {
     // The ring holds 1,023 packets, because nobody receives from it; others wait.
-    let options = Options { pass_to: Some("net_null7".parse().unwrap()), ..options(&["net_ring10"]) };
+    let options = options(&["net_ring10"]).with_pass_to(Some("net_null7".parse().unwrap()));
     let mut run = open(&options).unwrap_or_else(|error| panic!("{error}"));
     let executor = &mut run.lanes[0].executor;
     for _ in 0..20 {
@@ -320,7 +320,7 @@ fn long_packets_are_dropped_if_long_buffers_stay_in_use() {
     let from = folder.path().join("in.pcap");
     capture(&from, &numbered((0..900).map(|number| if number % 9 == 0 { 60 } else { 4000 })));
     let port = format!("net_pcap20,rx_pcap={}", from.display());
-    let options = Options { redirect: vec![(1, "net_ring5".parse().unwrap())], ..options(&[&port]) };
+    let options = options(&[&port]).with_redirect(vec![(1, "net_ring5".parse().unwrap())]);
     let mut run = open(&options).unwrap_or_else(|error| panic!("{error}"));
     let begun = Instant::now();
     let received = loop {
@@ -360,7 +360,7 @@ fn packets_are_forwarded_from_port_to_port() {
     let last = format!("net_pcap6,tx_pcap={}", file("out.pcap").display());
     let ports = options(&[&first, "net_ring1"]);
     let redirects = vec![(1, "net_ring1".parse().unwrap()), (2, last.parse().unwrap())];
-    let options = Options { redirect: redirects, ..ports };
+    let options = ports.with_redirect(redirects);
     let ended = drive(&options, 1000, |lane, batch| {
         assert!(batch.metadata().iter().all(|metadata| metadata.port as usize == lane));
         vec![redirect(lane as u32 + 1); batch.len()]
@@ -411,9 +411,9 @@ fn errors_name_the_port_and_the_cause() {
         let error = said(&options(&[port]));
         assert!(parts.iter().all(|part| error.contains(part)), "{port}: {error}");
     }
-    let error = said(&Options { queues: 2, ..options(&["net_pcap8,rx_pcap=/dev/null"]) });
+    let error = said(&options(&["net_pcap8,rx_pcap=/dev/null"]).with_queues(2));
     assert!(error.contains("net_pcap8"), "{error}");
     // A process initialises the EAL only once.
-    let other = Options { eal: vec!["--log-level=8".into()], ..options(&["net_null3"]) };
+    let other = options(&["net_null3"]).with_eal(vec!["--log-level=8".into()]);
     assert!(matches!(open(&other), Err(DpdkError::Twice { .. })));
 }

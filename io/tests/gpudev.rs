@@ -168,7 +168,7 @@ fn packets_pass_through_gpu_memory_unchanged() {
         let out = folder.path().join("out.pcap");
         let gpu = Watched::new(driver);
         let port = format!("net_pcap{},rx_pcap={},tx_pcap={}", 20 + number, mixed.display(), out.display());
-        let options = Options { mempool: Mempool::Gpu(gpu.gpu()), ..options(&[&port]) };
+        let options = options(&[&port]).with_mempool(Mempool::Gpu(gpu.gpu()));
         let mut seen = 0;
         let ended = drive(&options, want.len() as u64, |_, batch| {
             for (device, host, len) in places(batch) {
@@ -198,7 +198,7 @@ fn packets_are_resized_and_linearised_in_gpu_memory() {
     capture(&file("in.pcap"), &sent);
     let gpu = Watched::new(memory().with_separate_memory());
     let port = format!("net_pcap22,rx_pcap={},tx_pcap={}", file("in.pcap").display(), file("out.pcap").display());
-    let options = Options { mempool: Mempool::Gpu(gpu.gpu()), ..options(&[&port]) };
+    let options = options(&[&port]).with_mempool(Mempool::Gpu(gpu.gpu()));
     let ended = drive(&options, 5, |_, batch| {
         assert!(places(batch).iter().all(|(device, _, len)| gpu.has(device.unwrap(), *len)));
         let shorter = batch.descriptors().iter().map(|it| (it.offset + 20, it.length - 20));
@@ -221,7 +221,7 @@ fn more_long_packets_than_long_buffers_pass_through_gpu_memory() {
     capture(&file("in.pcap"), &sent);
     let gpu = Watched::new(memory().with_separate_memory());
     let port = format!("net_pcap29,rx_pcap={},tx_pcap={}", file("in.pcap").display(), file("out.pcap").display());
-    let options = Options { mempool: Mempool::Gpu(gpu.gpu()), ..options(&[&port]) };
+    let options = options(&[&port]).with_mempool(Mempool::Gpu(gpu.gpu()));
     let ended = support::drive_pipelined(&options, 1500);
     assert_eq!((ended.received[0].reassembled, ended.received[0].refused, ended.lost(Loss::Overload)), (1000, 0, 0));
     assert_eq!(packets(&file("out.pcap")), sent);
@@ -237,7 +237,7 @@ fn host_memory_is_registered_with_the_gpu() {
     let out = folder.path().join("out.pcap");
     let gpu = Watched::new(memory());
     let port = format!("net_pcap23,rx_pcap={},tx_pcap={}", mixed.display(), out.display());
-    let options = Options { mempool: Mempool::Pinned(gpu.gpu()), ..options(&[&port]) };
+    let options = options(&[&port]).with_mempool(Mempool::Pinned(gpu.gpu()));
     drive(&options, want.len() as u64, |_, batch| {
         assert!(places(batch).iter().all(|(device, host, len)| device.is_none() && gpu.is_shown(*host, *len)));
         transmit(batch)
@@ -249,7 +249,7 @@ fn host_memory_is_registered_with_the_gpu() {
 #[test]
 fn a_batch_fits_an_item_of_the_communication_list() {
     let gpu = Watched::new(memory());
-    let options = Options { mempool: Mempool::Gpu(gpu.gpu()), packets: 8192, ..options(&["net_null20"]) };
+    let options = options(&["net_null20"]).with_mempool(Mempool::Gpu(gpu.gpu())).with_packets(8192);
     let mut run = open(&options).unwrap_or_else(|error| panic!("{error}"));
     let receiver = &mut run.lanes[0].receiver;
     for _ in 0..16 {
@@ -266,7 +266,7 @@ fn a_batch_fits_an_item_of_the_communication_list() {
 #[test]
 fn packets_are_dropped_and_counted_without_a_free_item() {
     let gpu = Watched::new(memory());
-    let options = Options { mempool: Mempool::Gpu(gpu.gpu()), items: 2, ..options(&["net_null21"]) };
+    let options = options(&["net_null21"]).with_mempool(Mempool::Gpu(gpu.gpu())).with_items(2);
     let mut run = open(&options).unwrap_or_else(|error| panic!("{error}"));
     let lane = &mut run.lanes[0];
     let mut gather = |count: usize| {
@@ -293,7 +293,7 @@ fn packets_are_dropped_and_counted_without_a_free_item() {
 fn untouched_packets_need_no_cpu_mapping() {
     // Any access by the CPU would crash.
     let gpu = Watched::new(memory().with_separate_memory().without_mappings());
-    let options = Options { mempool: Mempool::Gpu(gpu.gpu()), ..options(&["net_null30"]) };
+    let options = options(&["net_null30"]).with_mempool(Mempool::Gpu(gpu.gpu()));
     let mut run = open(&options).unwrap_or_else(|error| panic!("{error}"));
     let lane = &mut run.lanes[0];
     assert_eq!(lane.receiver.receive(300).unwrap(), 300);
@@ -314,7 +314,7 @@ fn untouched_packets_need_no_cpu_mapping() {
 #[test]
 fn a_failing_gpu_ends_the_lane() {
     let gpu = Watched::new(memory().with_separate_memory());
-    let options = Options { mempool: Mempool::Gpu(gpu.gpu()), ..options(&["net_null31"]) };
+    let options = options(&["net_null31"]).with_mempool(Mempool::Gpu(gpu.gpu()));
     let mut run = open(&options).unwrap_or_else(|error| panic!("{error}"));
     let lane = &mut run.lanes[0];
     gpu.state.lock().unwrap().has_failed = true;
@@ -332,7 +332,7 @@ fn a_failing_gpu_ends_the_lane() {
 fn a_failure_to_open_releases_everything() {
     let said = |driver: SoftwareGpu, mempool: fn(GpuSpec) -> Mempool, port: &str| {
         let gpu = Watched::new(driver);
-        let error = match open(&Options { mempool: mempool(gpu.gpu()), ..options(&[port]) }) {
+        let error = match open(&options(&[port]).with_mempool(mempool(gpu.gpu()))) {
             Ok(_) => panic!("{port} opens"),
             Err(error) => error.to_string(),
         };
@@ -367,7 +367,7 @@ fn split_packets_are_transmitted_whole() {
         let port = format!("net_pcap{},rx_pcap={},tx_pcap={}", 24 + number, file("in.pcap").display(), out.display());
         let gpu = driver.map(Watched::new);
         let mempool = gpu.as_ref().map_or(Mempool::Host, |gpu| Mempool::Gpu(gpu.gpu()));
-        let options = Options { mempool, split: Some(HEAD as u16), room: ResizeRoom::None, ..options(&[&port]) };
+        let options = options(&[&port]).with_mempool(mempool).with_split(Some(HEAD as u16)).with_room(ResizeRoom::None);
         let run = open(&options).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(run.info[0].splitting, Some(HeaderSplit::Software));
         let mut at = 0;
@@ -412,7 +412,7 @@ fn header_split_is_refused_if_packets_must_be_contiguous() {
         Ok(_) => panic!("{options:?} opens"),
         Err(error) => error.to_string(),
     };
-    let error = said(Options { split: Some(64), room: ResizeRoom::Both, ..options(&["net_null26"]) });
+    let error = said(options(&["net_null26"]).with_split(Some(64)).with_room(ResizeRoom::Both));
     assert!(error.contains("header split at 64 bytes") && error.contains("contiguous"), "{error}");
 }
 
@@ -428,7 +428,7 @@ fn ports_share_gpu_memory() {
     let last = format!("net_pcap28,tx_pcap={}", file("out.pcap").display());
     let ports = options(&[&first, "net_ring20"]);
     let redirect = vec![(1, "net_ring20".parse().unwrap()), (2, last.parse().unwrap())];
-    let options = Options { redirect, mempool: Mempool::Gpu(gpu.gpu()), ..ports };
+    let options = ports.with_redirect(redirect).with_mempool(Mempool::Gpu(gpu.gpu()));
     let ended = drive(&options, 1000, |lane, batch| {
         assert!(places(batch).iter().all(|(device, _, len)| gpu.has(device.unwrap(), *len)));
         vec![support::redirect(lane as u32 + 1); batch.len()]

@@ -15,8 +15,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use portcullis::device::{CancelToken, Dispatch};
-use portcullis::packet::ResizeRoom;
-use portcullis::packet_io::af_xdp::{self, CopyMode, LaneLayout, Options, Steering};
+use portcullis::packet_io::af_xdp::{self, Options};
 use portcullis::packet_io::live::link::StackDevice;
 use portcullis::pipeline::live::{BatchPolicy, LaneStats, LiveOptions};
 use portcullis_live_tests::{End, Flood, KernelXdp, Namespace, Veth};
@@ -303,27 +302,15 @@ fn ours(
     stack: Option<StackDevice>,
     measure: impl FnOnce(&LaneStats) -> f64 + Send,
 ) -> f64 {
-    let options = Options {
-        ports: vec![format!("{}:0", end.name()).parse().unwrap()],
-        by_interface: false,
-        redirect: vec![],
-        stack,
-        lanes: LaneLayout::PerQueue,
-        steer: Steering::Default,
-        mode: None,
-        copying: CopyMode::Auto,
-        busy_poll: None,
-        huge_pages: false,
-        room: ResizeRoom::None,
-        metadata: false,
-        rewrites: filter == "mac_swap",
-        frames: FRAMES,
-    };
+    let options = Options::new(vec![format!("{}:0", end.name()).parse().unwrap()])
+        .with_stack(stack)
+        .with_rewrites(filter == "mac_swap")
+        .with_frames(FRAMES);
     let session = support::session(filter, dispatch);
     let stats = Arc::new(LaneStats::default());
     let stop = CancelToken::new();
     let processors = if dispatch == Dispatch::Inline { vec![1] } else { vec![] };
-    let live = LiveOptions { processors, ..LiveOptions::new(closing, dispatch) };
+    let live = LiveOptions::new(closing, dispatch).with_processors(processors);
     end.namespace().run(|| {
         let mut run = af_xdp::open(&options).unwrap_or_else(|error| panic!("{error}"));
         let lane = run.lanes.remove(0);

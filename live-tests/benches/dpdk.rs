@@ -15,10 +15,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use portcullis::device::{CancelToken, Completion, Dispatch, StageTimes};
-use portcullis::packet::{Action, ResizeRoom, Verdicts};
+use portcullis::packet::{Action, Verdicts};
 use portcullis::pipeline::live::{BatchPolicy, LaneStats, LiveOptions};
 use portcullis_dpdk_sys as sys;
-use portcullis_io::dpdk::{Dpdk, Mempool, Options, open};
+use portcullis_io::dpdk::{Dpdk, Options, open};
 use portcullis_io::live::Lane;
 use portcullis_live_tests::pin_to_processor;
 use support::testpmd::Testpmd;
@@ -99,22 +99,7 @@ fn testpmd(forward: &str) -> f64 {
 fn port() -> Dpdk {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     let port = format!("net_null{}", NUMBER.fetch_add(1, Ordering::Relaxed));
-    let options = Options {
-        ports: vec![port.parse().expect("a port")],
-        queues: 1,
-        one_lane: false,
-        redirect: vec![],
-        pass_to: None,
-        eal: vec![],
-        room: ResizeRoom::None,
-        metadata: false,
-        rewrites: false,
-        packets: Options::PACKETS,
-        mempool: Mempool::Host,
-        split: None,
-        later: 0,
-        items: Options::ITEMS,
-    };
+    let options = Options::new(vec![port.parse().expect("a port")]);
     open(&options).unwrap_or_else(|error| panic!("{error}"))
 }
 
@@ -128,7 +113,7 @@ fn ours(filter: &str, closing: BatchPolicy) -> f64 {
     let session = support::session_of(filter, Dispatch::Inline);
     let stats = Arc::new(LaneStats::default());
     let stop = CancelToken::new();
-    let live = LiveOptions { processors: vec![PROCESSOR], ..LiveOptions::new(closing, Dispatch::Inline) };
+    let live = LiveOptions::new(closing, Dispatch::Inline).with_processors(vec![PROCESSOR]);
     let mut run = port();
     let lane = run.lanes.remove(0);
     let rate = std::thread::scope(|scope| {

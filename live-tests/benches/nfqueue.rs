@@ -178,14 +178,12 @@ impl Bench {
         packets: u64,
     ) -> (u64, Instant) {
         let closing = BatchPolicy::fixed(BatchPolicy::default().max_packets, delay);
-        let queue = QueueOptions {
-            batch: closing.max_packets,
-            writes: Window::Nothing,
-            max_length: MAX_LENGTH,
-            receive_buffer: RECEIVE_BUFFER,
-            metadata: false,
-            ..QueueOptions::default()
-        };
+        let queue = QueueOptions::default()
+            .with_batch(closing.max_packets)
+            .with_writes(Window::Nothing)
+            .with_max_length(MAX_LENGTH)
+            .with_receive_buffer(RECEIVE_BUFFER)
+            .with_metadata(false);
         let session = support::session("minimal", dispatch);
         let (receiver, executor) = self.right.run(|| open(&queue)).unwrap();
         ready();
@@ -199,7 +197,7 @@ impl Bench {
             ended: Arc::clone(&ended),
         };
         let processors = if dispatch == Dispatch::Inline { vec![1] } else { vec![] };
-        let options = LiveOptions { processors, ..LiveOptions::new(closing, dispatch) };
+        let options = LiveOptions::new(closing, dispatch).with_processors(processors);
         let lane =
             Lane { name: "queue 0".into(), memory: None, receiver: Box::new(receiver), executor: Box::new(executor) };
         on_new_thread(|| support::drive(lane, session, &options, &Arc::new(LaneStats::default()), &stop, || ()));

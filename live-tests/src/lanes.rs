@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use portcullis_core::device::{Completion, StageTimes};
 use portcullis_core::packet::{Action, Batch, ResizeRoom, Verdicts};
-use portcullis_io::af_xdp::{self, AfXdp, CopyMode, FrameCounts, LaneLayout, Options, PortInfo, Steering};
+use portcullis_io::af_xdp::{self, AfXdp, FrameCounts, Options, PortInfo, Steering};
 use portcullis_io::live::{ExecutedCounts, Losses, ReceivedCounts};
 
 use crate::frames::EXPERIMENT;
@@ -25,22 +25,12 @@ const OPEN_TIMEOUT: Duration = Duration::from_secs(20);
 /// # Panics
 /// If a text names no port.
 pub fn lane_options(ports: &[&str]) -> Options {
-    Options {
-        ports: ports.iter().map(|port| port.parse().unwrap_or_else(|e| panic!("{port}: {e}"))).collect(),
-        by_interface: false,
-        redirect: Vec::new(),
-        stack: None,
-        lanes: LaneLayout::PerQueue,
-        steer: Steering::Only(format!("ethertype/{EXPERIMENT:#x}").parse().expect("a rule")),
-        mode: None,
-        copying: CopyMode::Auto,
-        busy_poll: None,
-        huge_pages: false,
-        room: ResizeRoom::Both,
-        metadata: true,
-        rewrites: false,
-        frames: 512,
-    }
+    let ports = ports.iter().map(|port| port.parse().unwrap_or_else(|e| panic!("{port}: {e}"))).collect();
+    Options::new(ports)
+        .with_steer(Steering::Only(format!("ethertype/{EXPERIMENT:#x}").parse().expect("a rule")))
+        .with_room(ResizeRoom::Both)
+        .with_metadata(true)
+        .with_frames(512)
 }
 
 /// Counters of a finished run.

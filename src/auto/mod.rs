@@ -59,6 +59,7 @@ pub enum CalibrationMode {
 
 /// Settings of [`AutoDevice`].
 #[derive(Clone)]
+#[non_exhaustive]
 pub struct Settings {
     /// Store of calibrations.
     pub store: CalibrationStore,
@@ -85,6 +86,44 @@ impl Default for Settings {
             cpu_dispatch: None,
             clock: Arc::new(MonotonicClock::default()),
         }
+    }
+}
+
+impl Settings {
+    /// Sets [`Settings::store`].
+    #[must_use]
+    pub fn with_store(self, store: CalibrationStore) -> Settings {
+        Settings { store, ..self }
+    }
+
+    /// Sets [`Settings::mode`].
+    #[must_use]
+    pub fn with_mode(self, mode: CalibrationMode) -> Settings {
+        Settings { mode, ..self }
+    }
+
+    /// Sets [`Settings::expected_packets`].
+    #[must_use]
+    pub fn with_expected_packets(self, expected_packets: usize) -> Settings {
+        Settings { expected_packets, ..self }
+    }
+
+    /// Sets [`Settings::max_packets`].
+    #[must_use]
+    pub fn with_max_packets(self, max_packets: usize) -> Settings {
+        Settings { max_packets, ..self }
+    }
+
+    /// Sets [`Settings::cpu_dispatch`].
+    #[must_use]
+    pub fn with_cpu_dispatch(self, cpu_dispatch: impl Into<Option<Dispatch>>) -> Settings {
+        Settings { cpu_dispatch: cpu_dispatch.into(), ..self }
+    }
+
+    /// Sets [`Settings::clock`].
+    #[must_use]
+    pub fn with_clock(self, clock: Arc<dyn Clock>) -> Settings {
+        Settings { clock, ..self }
     }
 }
 

@@ -242,7 +242,7 @@ fn gpu_and_cpu(clock: &Arc<SimulatedClock>) -> [FakeDevice; 2] {
 
 fn settings(clock: &Arc<SimulatedClock>) -> Settings {
     // Enough for batches of up to 2,048 packets: larger ones have the same simulated slope.
-    Settings { store: CalibrationStore::disabled(), clock: clock.clone(), max_packets: 1 << 13, ..Settings::default() }
+    Settings::default().with_store(CalibrationStore::disabled()).with_clock(clock.clone()).with_max_packets(1 << 13)
 }
 
 /// Builds an `AutoDevice` and returns handles to its fakes.
@@ -347,7 +347,7 @@ fn batches_of_any_sizes_complete_in_order() {
         let options = LoadOptions::default().with_depth(depth);
         let folder = tempfile::tempdir().unwrap();
         let store = CalibrationStore::with_cache(Cache::at(&folder.path().join("auto"), 1 << 20).unwrap());
-        let settings = Settings { store, cpu_dispatch, ..settings(&clock) };
+        let settings = settings(&clock).with_store(store).with_cpu_dispatch(cpu_dispatch);
         auto(fakes(FilterBehavior::PassAll), settings.clone()).0.load(&program, &options).unwrap();
         let (device, fakes) = auto(fakes(FilterBehavior::Reference), settings);
         let mut session = device.load(&program, &options).unwrap();
@@ -480,7 +480,7 @@ fn filters_with_state_stay_on_one_device() {
         let folder = tempfile::tempdir().unwrap();
         let store = CalibrationStore::with_cache(Cache::at(&folder.path().join("auto"), 1 << 20).unwrap());
         let with =
-            |measure| Settings { store: store.clone(), mode: measure, expected_packets: expected, ..settings(&clock) };
+            |measure| settings(&clock).with_store(store.clone()).with_mode(measure).with_expected_packets(expected);
         let program = program(text);
         auto(measured.into(), with(CalibrationMode::FirstLoad)).0.load(&program, &LoadOptions::default()).unwrap();
 
@@ -507,7 +507,7 @@ fn costs_are_measured_once_and_cached() {
     let at = folder.path().join("auto");
     let store = CalibrationStore::with_cache(Cache::at(&at, 1 << 20).unwrap());
     let clock = Arc::new(SimulatedClock::default());
-    let with = |measure| Settings { store: store.clone(), mode: measure, ..settings(&clock) };
+    let with = |measure| settings(&clock).with_store(store.clone()).with_mode(measure);
     let fakes = || {
         let mut fakes = gpu_and_cpu(&clock);
         fakes.iter_mut().for_each(|fake| fake.behavior = FilterBehavior::PassAll);
@@ -608,7 +608,7 @@ fn predictions_match_the_choice_and_load_nothing() {
     let clock = Arc::new(SimulatedClock::default());
     let folder = tempfile::tempdir().unwrap();
     let kept = CalibrationStore::with_cache(Cache::at(&folder.path().join("auto"), 1 << 20).unwrap());
-    let (device, fakes) = auto(gpu_and_cpu(&clock).into(), Settings { store: kept, ..settings(&clock) });
+    let (device, fakes) = auto(gpu_and_cpu(&clock).into(), settings(&clock).with_store(kept));
     for text in [PLAIN, COUNTS] {
         let (program, options) = (program(text), LoadOptions::default());
         let before = device.predict(&program, &options).unwrap().to_string();

@@ -334,7 +334,7 @@ impl Files {
 /// The device of `run --device auto`, calibrated in this run; the calibration is not stored.
 fn auto(candidates: Vec<Arc<dyn Device>>) -> BenchDevice {
     let measure = if candidates.len() > 1 { CalibrationMode::Always } else { CalibrationMode::Never };
-    let settings = Settings { store: CalibrationStore::disabled(), mode: measure, ..Settings::default() };
+    let settings = Settings::default().with_store(CalibrationStore::disabled()).with_mode(measure);
     BenchDevice { device: Arc::new(AutoDevice::new(candidates, settings)), threads: None }
 }
 

@@ -103,16 +103,14 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         let what = "the filter has maps, which all packets share, and they take one pipeline";
         return Err(Failure::Usage(format!("--filter {name}: {what}")));
     }
-    let options = Options {
-        redirect: ports::redirects(&args.redirect)?,
-        queues: args.pipelines,
-        eal: ports::eal(args.eal.as_deref())?,
-        split: args.header_split,
+    let options = Options::new(given)
+        .with_redirect(ports::redirects(&args.redirect)?)
+        .with_queues(args.pipelines)
+        .with_eal(ports::eal(args.eal.as_deref())?)
+        .with_split(args.header_split)
         // DPDK's memory is fragmented by earlier modes, so a mode with more buffers may need fresh
         // memory.
-        later: modes.iter().map(|mode| buffers(args, *mode)).collect::<BTreeSet<_>>().into_iter().sum(),
-        ..Options::of(given)
-    };
+        .with_later(modes.iter().map(|mode| buffers(args, *mode)).collect::<BTreeSet<_>>().into_iter().sum());
     ports::warn_about_truncated_captures(&options);
     let gpu = mempool::gpu(args.gpu.as_deref())?;
     if let Some(work) = args.work.filter(|work| *work > MAX_SYNTHETIC_WORK) {
@@ -165,7 +163,7 @@ impl Benchmark<'_> {
         let (worker, dispatch) = self.worker(mode.workload)?;
         let burst = usize::from(mode.burst);
         let packets = buffers(self.args, mode);
-        let mut options = Options { packets, ..self.options.clone() };
+        let mut options = self.options.clone().with_packets(packets);
         if worker.is_some() {
             let needs = CaptureRequirements::of(&self.program, false);
             (options.room, options.metadata, options.rewrites) = (needs.room, needs.metadata, needs.rewrites());
@@ -213,11 +211,9 @@ impl Benchmark<'_> {
         row.is_copied = self.prepare_sessions(&lanes, &mut sessions, info)?;
         let lanes: Vec<LiveLane> =
             lanes.into_iter().zip(sessions).map(|(lane, session)| LiveLane::new(lane, session)).collect();
-        let live = LiveOptions {
-            processors: self.args.pin.iter().map(|cpu| (*cpu).into()).collect(),
-            overload: overload_policy(&self.args.overload, burst, packets as usize),
-            ..LiveOptions::new(BatchPolicy::fixed(burst, self.args.flush), dispatch)
-        };
+        let live = LiveOptions::new(BatchPolicy::fixed(burst, self.args.flush), dispatch)
+            .with_processors(self.args.pin.iter().map(|cpu| (*cpu).into()).collect())
+            .with_overload(overload_policy(&self.args.overload, burst, packets as usize));
         let (lanes, measurements, given_up) = self.drive(lanes, live, || run.stop());
         drop(lanes);
         let written = run.written();
@@ -294,7 +290,7 @@ impl Benchmark<'_> {
         let stop = CancelToken::new();
         let wanted = (self.args.packets > 0).then_some(self.args.packets);
         let window = Arc::new(MeasurementWindow::new(self.warm_up, wanted, stop.clone()));
-        let live = LiveOptions { window: Some(window.clone()), ..live };
+        let live = live.with_window(window.clone());
         let stats: Vec<Arc<LaneStats>> = lanes.iter().map(|_| Arc::default()).collect();
         let named = lanes.iter().map(|lane| lane.lane.name.clone()).zip(stats.iter().cloned()).collect();
         let run = RunStats::start(String::new(), String::new(), named);

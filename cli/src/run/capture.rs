@@ -27,7 +27,7 @@ pub fn run(args: &Args, read: &Path) -> Result<(), Failure> {
     check_arguments(args, read)?;
     let program = Arc::new(args.filter.load()?);
     let interrupt = Interrupt::default();
-    let settings = Settings { expected_packets: args.expected(EXPECTED_BATCH_PACKETS), ..Settings::default() };
+    let settings = Settings::default().with_expected_packets(args.expected(EXPECTED_BATCH_PACKETS));
     let choice = DeviceChoice::open(&args.device, settings)?;
     let device = choice.device.clone();
     Maps::check(&args.maps, &program, device.info())?;

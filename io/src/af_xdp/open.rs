@@ -36,6 +36,7 @@ pub enum LaneLayout {
 
 /// Configuration of a run.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Options {
     /// Ports that packets are received on. A port's number is its index here.
     pub ports: Vec<PortSpec>,
@@ -72,6 +73,105 @@ pub struct Options {
 impl Options {
     /// Default number of frames per queue: 16 MiB of 2 KiB each.
     pub const FRAMES: u32 = 8192;
+
+    /// Options for these ports with one lane per queue and no other outputs, for filters that
+    /// neither read metadata nor change packets.
+    pub fn new(ports: Vec<PortSpec>) -> Options {
+        Options {
+            ports,
+            by_interface: false,
+            redirect: Vec::new(),
+            stack: None,
+            lanes: LaneLayout::PerQueue,
+            steer: Steering::Default,
+            mode: None,
+            copying: CopyMode::Auto,
+            busy_poll: None,
+            huge_pages: false,
+            room: ResizeRoom::None,
+            metadata: false,
+            rewrites: false,
+            frames: Options::FRAMES,
+        }
+    }
+
+    /// Sets [`Options::by_interface`].
+    #[must_use]
+    pub fn with_by_interface(self, by_interface: bool) -> Options {
+        Options { by_interface, ..self }
+    }
+
+    /// Sets [`Options::redirect`].
+    #[must_use]
+    pub fn with_redirect(self, redirect: Vec<(u32, String)>) -> Options {
+        Options { redirect, ..self }
+    }
+
+    /// Sets [`Options::stack`].
+    #[must_use]
+    pub fn with_stack(self, stack: impl Into<Option<StackDevice>>) -> Options {
+        Options { stack: stack.into(), ..self }
+    }
+
+    /// Sets [`Options::lanes`].
+    #[must_use]
+    pub fn with_lanes(self, lanes: LaneLayout) -> Options {
+        Options { lanes, ..self }
+    }
+
+    /// Sets [`Options::steer`].
+    #[must_use]
+    pub fn with_steer(self, steer: Steering) -> Options {
+        Options { steer, ..self }
+    }
+
+    /// Sets [`Options::mode`].
+    #[must_use]
+    pub fn with_mode(self, mode: impl Into<Option<Mode>>) -> Options {
+        Options { mode: mode.into(), ..self }
+    }
+
+    /// Sets [`Options::copying`].
+    #[must_use]
+    pub fn with_copying(self, copying: CopyMode) -> Options {
+        Options { copying, ..self }
+    }
+
+    /// Sets [`Options::busy_poll`].
+    #[must_use]
+    pub fn with_busy_poll(self, busy_poll: impl Into<Option<BusyPoll>>) -> Options {
+        Options { busy_poll: busy_poll.into(), ..self }
+    }
+
+    /// Sets [`Options::huge_pages`].
+    #[must_use]
+    pub fn with_huge_pages(self, huge_pages: bool) -> Options {
+        Options { huge_pages, ..self }
+    }
+
+    /// Sets [`Options::room`].
+    #[must_use]
+    pub fn with_room(self, room: ResizeRoom) -> Options {
+        Options { room, ..self }
+    }
+
+    /// Sets [`Options::metadata`].
+    #[must_use]
+    pub fn with_metadata(self, metadata: bool) -> Options {
+        Options { metadata, ..self }
+    }
+
+    /// Sets [`Options::rewrites`].
+    #[must_use]
+    pub fn with_rewrites(self, rewrites: bool) -> Options {
+        Options { rewrites, ..self }
+    }
+
+    /// Sets [`Options::frames`].
+    #[must_use]
+    pub fn with_frames(self, frames: u32) -> Options {
+        Options { frames, ..self }
+    }
 }
 
 /// Properties of an open port.
@@ -207,7 +307,7 @@ fn open_in_mode(options: &Options, asked: CopyMode) -> Result<AfXdp, XdpError> {
     let mut run = OpenState::new(options, longest_packet, count, lanes)?;
     // The programs redirect nothing until sockets are set. The sockets' mode depends on the
     // programs'.
-    let program = xdp::Options { mode: options.mode, frags: run.multi_buffer };
+    let program = xdp::Options::default().with_mode(options.mode).with_frags(run.multi_buffer);
     let mut attached = Vec::new();
     for (port, facts) in options.ports.iter().zip(&facts) {
         attached.push(AttachedProgram::new(&port.interface, facts.receive_queues, &options.steer, &program)?);

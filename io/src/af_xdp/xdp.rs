@@ -32,11 +32,26 @@ impl Mode {
 
 /// Options for attaching a program.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct Options {
     /// The mode; `None` tries native mode first, then SKB mode if the driver refuses.
     pub mode: Option<Mode>,
     /// Whether frames may span several buffers, as jumbo frames do.
     pub frags: bool,
+}
+
+impl Options {
+    /// Sets [`Options::mode`].
+    #[must_use]
+    pub fn with_mode(self, mode: impl Into<Option<Mode>>) -> Options {
+        Options { mode: mode.into(), ..self }
+    }
+
+    /// Sets [`Options::frags`].
+    #[must_use]
+    pub fn with_frags(self, frags: bool) -> Options {
+        Options { frags, ..self }
+    }
 }
 
 /// An XDP program at an interface, detached on drop, and also if the process is killed.

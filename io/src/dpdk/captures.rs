@@ -111,7 +111,7 @@ mod tests {
     fn options(ports: &[String]) -> Options {
         let (last, first) = ports.split_last().unwrap();
         let first = first.iter().map(|port| port.parse().unwrap()).collect();
-        Options { pass_to: Some(last.parse().unwrap()), ..Options::of(first) }
+        Options::new(first).with_pass_to(Some(last.parse().unwrap()))
     }
 
     #[test]
@@ -151,7 +151,7 @@ mod tests {
             vec!["--vdev".to_owned(), port(7, "in.pcap", "a.pcap")],
             vec![format!("--vdev={}", port(7, "in.pcap", "a.pcap"))],
         ] {
-            let options = Options { eal, ..options(&[port(0, "in.pcap", "a.pcap"), "net_null0".to_owned()]) };
+            let options = options(&[port(0, "in.pcap", "a.pcap"), "net_null0".to_owned()]).with_eal(eal);
             assert!(check(&options).unwrap_err().to_string().contains("net_pcap7 writes"));
         }
     }

@@ -23,6 +23,7 @@ use crate::live::Lane;
 
 /// Configuration of a run.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Options {
     /// Ports that packets are received on. A port's number in metadata is its index here.
     pub ports: Vec<PortSpec>,
@@ -69,7 +70,7 @@ impl Options {
 
     /// Options for these ports with one queue each and no other outputs, for filters that neither
     /// read metadata nor change packets.
-    pub fn of(ports: Vec<PortSpec>) -> Options {
+    pub fn new(ports: Vec<PortSpec>) -> Options {
         Options {
             ports,
             queues: 1,
@@ -86,6 +87,84 @@ impl Options {
             split: None,
             items: Options::ITEMS,
         }
+    }
+
+    /// Sets [`Options::queues`].
+    #[must_use]
+    pub fn with_queues(self, queues: u16) -> Options {
+        Options { queues, ..self }
+    }
+
+    /// Sets [`Options::one_lane`].
+    #[must_use]
+    pub fn with_one_lane(self, one_lane: bool) -> Options {
+        Options { one_lane, ..self }
+    }
+
+    /// Sets [`Options::redirect`].
+    #[must_use]
+    pub fn with_redirect(self, redirect: Vec<(u32, PortSpec)>) -> Options {
+        Options { redirect, ..self }
+    }
+
+    /// Sets [`Options::pass_to`].
+    #[must_use]
+    pub fn with_pass_to(self, pass_to: impl Into<Option<PassTarget>>) -> Options {
+        Options { pass_to: pass_to.into(), ..self }
+    }
+
+    /// Sets [`Options::eal`].
+    #[must_use]
+    pub fn with_eal(self, eal: Vec<String>) -> Options {
+        Options { eal, ..self }
+    }
+
+    /// Sets [`Options::room`].
+    #[must_use]
+    pub fn with_room(self, room: ResizeRoom) -> Options {
+        Options { room, ..self }
+    }
+
+    /// Sets [`Options::metadata`].
+    #[must_use]
+    pub fn with_metadata(self, metadata: bool) -> Options {
+        Options { metadata, ..self }
+    }
+
+    /// Sets [`Options::rewrites`].
+    #[must_use]
+    pub fn with_rewrites(self, rewrites: bool) -> Options {
+        Options { rewrites, ..self }
+    }
+
+    /// Sets [`Options::packets`].
+    #[must_use]
+    pub fn with_packets(self, packets: u32) -> Options {
+        Options { packets, ..self }
+    }
+
+    /// Sets [`Options::later`].
+    #[must_use]
+    pub fn with_later(self, later: u32) -> Options {
+        Options { later, ..self }
+    }
+
+    /// Sets [`Options::mempool`].
+    #[must_use]
+    pub fn with_mempool(self, mempool: Mempool) -> Options {
+        Options { mempool, ..self }
+    }
+
+    /// Sets [`Options::split`].
+    #[must_use]
+    pub fn with_split(self, split: impl Into<Option<u16>>) -> Options {
+        Options { split: split.into(), ..self }
+    }
+
+    /// Sets [`Options::items`].
+    #[must_use]
+    pub fn with_items(self, items: u32) -> Options {
+        Options { items, ..self }
     }
 }
 

@@ -60,6 +60,7 @@ const ETHERNET_HEADER: usize = MIN_PACKET_LENGTH as usize;
 
 /// Configuration of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct QueueOptions {
     /// Queue number in the firewall rule.
     pub queue: u16,
@@ -108,6 +109,74 @@ impl Default for QueueOptions {
             port: 0,
             metadata: true,
         }
+    }
+}
+
+impl QueueOptions {
+    /// Sets [`QueueOptions::queue`].
+    #[must_use]
+    pub fn with_queue(self, queue: u16) -> QueueOptions {
+        QueueOptions { queue, ..self }
+    }
+
+    /// Sets [`QueueOptions::batch`].
+    #[must_use]
+    pub fn with_batch(self, batch: usize) -> QueueOptions {
+        QueueOptions { batch, ..self }
+    }
+
+    /// Sets [`QueueOptions::room`].
+    #[must_use]
+    pub fn with_room(self, room: ResizeRoom) -> QueueOptions {
+        QueueOptions { room, ..self }
+    }
+
+    /// Sets [`QueueOptions::writes`].
+    #[must_use]
+    pub fn with_writes(self, writes: Window) -> QueueOptions {
+        QueueOptions { writes, ..self }
+    }
+
+    /// Sets [`QueueOptions::copy_range`].
+    #[must_use]
+    pub fn with_copy_range(self, copy_range: u32) -> QueueOptions {
+        QueueOptions { copy_range, ..self }
+    }
+
+    /// Sets [`QueueOptions::gso`].
+    #[must_use]
+    pub fn with_gso(self, gso: bool) -> QueueOptions {
+        QueueOptions { gso, ..self }
+    }
+
+    /// Sets [`QueueOptions::fail_open`].
+    #[must_use]
+    pub fn with_fail_open(self, fail_open: bool) -> QueueOptions {
+        QueueOptions { fail_open, ..self }
+    }
+
+    /// Sets [`QueueOptions::max_length`].
+    #[must_use]
+    pub fn with_max_length(self, max_length: u32) -> QueueOptions {
+        QueueOptions { max_length, ..self }
+    }
+
+    /// Sets [`QueueOptions::receive_buffer`].
+    #[must_use]
+    pub fn with_receive_buffer(self, receive_buffer: usize) -> QueueOptions {
+        QueueOptions { receive_buffer, ..self }
+    }
+
+    /// Sets [`QueueOptions::port`].
+    #[must_use]
+    pub fn with_port(self, port: u32) -> QueueOptions {
+        QueueOptions { port, ..self }
+    }
+
+    /// Sets [`QueueOptions::metadata`].
+    #[must_use]
+    pub fn with_metadata(self, metadata: bool) -> QueueOptions {
+        QueueOptions { metadata, ..self }
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use portcullis_core::device::{Completion, StageTimes};
 use portcullis_core::packet::{Action, Batch, ResizeRoom, Verdicts};
-use portcullis_io::dpdk::{Dpdk, Mempool, Options, PortSpec, open};
+use portcullis_io::dpdk::{Dpdk, Options, PortSpec, open};
 use portcullis_io::live::{ExecutedCounts, Lane, Loss, ReceivedCounts};
 use portcullis_io::synth::sample;
 use portcullis_io::{CaptureFormat, SourceOptions, create};
@@ -15,22 +15,8 @@ use portcullis_io::{CaptureFormat, SourceOptions, create};
 pub const TIMEOUT: Duration = Duration::from_secs(20);
 
 pub fn options(ports: &[&str]) -> Options {
-    Options {
-        ports: ports.iter().map(|port| port.parse::<PortSpec>().unwrap()).collect(),
-        queues: 1,
-        one_lane: false,
-        redirect: vec![],
-        pass_to: None,
-        eal: vec![],
-        room: ResizeRoom::Both,
-        metadata: true,
-        rewrites: false,
-        later: 0,
-        packets: 4096,
-        mempool: Mempool::Host,
-        split: None,
-        items: Options::ITEMS,
-    }
+    let ports = ports.iter().map(|port| port.parse::<PortSpec>().unwrap()).collect();
+    Options::new(ports).with_room(ResizeRoom::Both).with_metadata(true).with_packets(4096)
 }
 
 pub struct RunResult {

@@ -1,7 +1,6 @@
 //! Packets longer than one frame: received in fragments, reassembled, and sent in fragments again.
 
 use portcullis_core::packet::{Action, Batch};
-use portcullis_io::af_xdp::Options;
 use portcullis_io::af_xdp::xdp::Mode;
 use portcullis_io::live::link::StackDevice;
 use portcullis_live_tests::frames::{EXPERIMENT, number, numbered};
@@ -71,12 +70,10 @@ fn multi_frame_packets_take_every_verdict_with_rewritten_bytes_and_lengths() {
         let ends = [&veth.left, &beyond.left, &veth.right];
         // The last socket sees what is passed to the kernel's stack.
         let mut ends = ends.map(PacketSocket::at);
-        let options = Options {
-            stack: Some(stack),
-            mode: Some(mode),
-            redirect: vec![(5, beyond.right.name().into())],
-            ..lane_options(&[&format!("{}:0", veth.right.name())])
-        };
+        let options = lane_options(&[&format!("{}:0", veth.right.name())])
+            .with_stack(stack)
+            .with_mode(mode)
+            .with_redirect(vec![(5, beyond.right.name().into())]);
         let rounds = 12;
         let ((), ended) = run_lanes(&right, &options, filter, |ports| {
             assert!(ports[0].multi_buffer, "{ports:?}");

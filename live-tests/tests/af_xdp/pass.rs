@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 
 use portcullis_core::packet::Action;
+use portcullis_io::af_xdp::Steering;
 use portcullis_io::af_xdp::xdp::Mode;
-use portcullis_io::af_xdp::{Options, Steering};
 use portcullis_io::live::link::StackDevice;
 use portcullis_live_tests::{Namespace, Veth, lane_options, ping, run_lanes, tcp_echo};
 
@@ -28,12 +28,7 @@ fn packets_that_pass_are_answered_by_the_stack() {
         // that checksums arrive incomplete.
         veth.left.ethtool(&["-K", "tso off gso off"]);
         let addresses: [IpAddr; 2] = [veth.right.ipv4().into(), veth.right.ipv6().into()];
-        let options = Options {
-            stack: Some(kind),
-            steer: Steering::Default,
-            mode: Some(mode),
-            ..lane_options(&[veth.right.name()])
-        };
+        let options = lane_options(&[veth.right.name()]).with_stack(kind).with_steer(Steering::Default).with_mode(mode);
         let ((), ended) = run_lanes(&right, &options, all(Action::Pass), |ports| {
             assert_eq!((ports[0].mode, ports[0].stack.as_deref()), (mode, Some(expected)));
             for address in addresses {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use portcullis_core::device::{Completion, StageTimes};
 use portcullis_core::packet::{Action, Batch, Verdicts};
-use portcullis_io::af_xdp::{self, LaneLayout, Options};
+use portcullis_io::af_xdp::{self, LaneLayout};
 use portcullis_io::live::{Lane, Receiver};
 use portcullis_live_tests::frames::{number, numbered, swapped, udp};
 use portcullis_live_tests::{Namespace, PacketSocket, Veth, lane_options, run_lanes, wait_until};
@@ -29,11 +29,9 @@ fn traffic_is_spread_over_all_queues_and_returns_on_its_own() {
     };
     let ports: Vec<u16> = (1000..1400).collect();
     for lanes in [LaneLayout::PerQueue, LaneLayout::Shared] {
-        let options = Options {
-            lanes,
-            steer: "udp".parse().map(portcullis_io::af_xdp::Steering::Only).unwrap(),
-            ..lane_options(&[veth.right.name()])
-        };
+        let options = lane_options(&[veth.right.name()])
+            .with_lanes(lanes)
+            .with_steer("udp".parse().map(portcullis_io::af_xdp::Steering::Only).unwrap());
         let (received, ended) = run_lanes(&right, &options, filter, |opened| {
             assert_eq!(opened[0].queues, [0, 1, 2, 3]);
             let mut received = BTreeSet::new();
@@ -86,7 +84,7 @@ fn every_packet_lost_to_a_full_queue_is_counted_once() {
     };
     let sent = 5000;
     let before = refused_by_link(&veth);
-    let options = Options { frames: 256, ..lane_options(&[veth.right.name()]) };
+    let options = lane_options(&[veth.right.name()]).with_frames(256);
     let ((), ended) = run_lanes(&right, &options, slow, |_| {
         for number in 0..sent {
             peer.offer(&numbered(&veth, number, 60)).unwrap();
@@ -110,7 +108,7 @@ fn a_receiver_is_full_at_half_of_its_frames_until_its_batch_is_taken() {
     let (left, right) = (Namespace::new(), Namespace::new());
     let veth = Veth::between(&left, &right).without_ipv4().without_ipv6().make();
     let peer = PacketSocket::at(&veth.left);
-    let options = Options { frames: 256, ..lane_options(&[veth.right.name()]) };
+    let options = lane_options(&[veth.right.name()]).with_frames(256);
     right.run(|| {
         let mut run = af_xdp::open(&options).unwrap_or_else(|error| panic!("{error}"));
         let half = run.frame_audit.frames().total / 2;

@@ -11,7 +11,7 @@ use crate::lane::{Link, Numbered, TIMEOUT, begin, completion, rule, take};
 fn opening_a_queue_in_use_names_the_process_that_holds_it() {
     let Some(_suite) = begin("nfqueue: a busy queue") else { return };
     let link = Link::new();
-    let options = QueueOptions { queue: 12, ..QueueOptions::default() };
+    let options = QueueOptions::default().with_queue(12);
     let held = link.left.run(|| open(&options)).unwrap();
     let error = link.left.run(|| open(&options)).unwrap_err();
     assert!(matches!(error, NfqueueError::Busy { queue: 12, port_id: Some(1..), .. }), "{error:?}");
@@ -19,7 +19,7 @@ fn opening_a_queue_in_use_names_the_process_that_holds_it() {
     let me = format!("another program has it: process {} (", std::process::id());
     assert!(text.contains("queue 12") && text.contains(&me), "{text}");
     // Other queues are free; so is this one in another namespace, and after it is closed.
-    drop(link.left.run(|| open(&QueueOptions { queue: 13, ..options })).unwrap());
+    drop(link.left.run(|| open(&options.with_queue(13))).unwrap());
     drop(link.right.run(|| open(&options)).unwrap());
     drop(held);
     drop(link.left.run(|| open(&options)).unwrap());
@@ -27,12 +27,12 @@ fn opening_a_queue_in_use_names_the_process_that_holds_it() {
 
 #[test]
 fn invalid_options_are_refused() {
-    let good = QueueOptions { queue: 5, ..QueueOptions::default() };
+    let good = QueueOptions::default().with_queue(5);
     for (options, what) in [
-        (QueueOptions { batch: 0, ..good }, "a batch size of 0 packets"),
-        (QueueOptions { max_length: 0, ..good }, "0 waiting packets"),
-        (QueueOptions { copy_range: 0, ..good }, "0 bytes"),
-        (QueueOptions { batch: usize::MAX, ..good }, "an arena holds at most"),
+        (good.with_batch(0), "a batch size of 0 packets"),
+        (good.with_max_length(0), "0 waiting packets"),
+        (good.with_copy_range(0), "0 bytes"),
+        (good.with_batch(usize::MAX), "an arena holds at most"),
     ] {
         let error = open(&options).unwrap_err().to_string();
         assert!(error.starts_with("netfilter queue 5: ") && error.contains(what), "{error}");
@@ -45,7 +45,7 @@ fn opening_a_queue_without_cap_net_admin_is_refused() {
     let link = Link::new();
     let error = link.left.run(|| {
         drop_capabilities();
-        open(&QueueOptions { queue: 2, ..QueueOptions::default() }).unwrap_err()
+        open(&QueueOptions::default().with_queue(2)).unwrap_err()
     });
     assert!(matches!(error, NfqueueError::NotPermitted { queue: 2 }), "{error:?}");
     assert!(error.to_string().contains("CAP_NET_ADMIN"), "{error}");
@@ -57,8 +57,7 @@ fn losing_cap_net_admin_is_reported_on_every_call() {
     let link = Link::new();
     rule(&link.left, "OUTPUT -p udp -j NFQUEUE --queue-num 2");
     let numbered = Numbered::over(&link);
-    let (mut receiver, mut executor) =
-        link.left.run(|| open(&QueueOptions { queue: 2, ..QueueOptions::default() })).unwrap();
+    let (mut receiver, mut executor) = link.left.run(|| open(&QueueOptions::default().with_queue(2))).unwrap();
     numbered.send(0..10);
     let batch = take(&mut receiver, 10);
     let executor = link.left.run(move || {

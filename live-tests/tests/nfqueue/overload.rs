@@ -19,7 +19,7 @@ fn a_full_queue_counts_its_drops_and_resumes() {
         // On INPUT: on OUTPUT the sender would block.
         rule(&link.right, "INPUT -p udp -j NFQUEUE --queue-num 0");
         let numbered = Numbered::over(&link);
-        let options = QueueOptions { max_length: 10, fail_open, ..QueueOptions::default() };
+        let options = QueueOptions::default().with_max_length(10).with_fail_open(fail_open);
         let (mut receiver, mut executor) = link.right.run(|| open(&options)).unwrap();
         for round in 0..3u32 {
             let first = round * 100;
@@ -50,7 +50,7 @@ fn a_full_receive_buffer_counts_its_drops_and_resumes() {
     let link = Link::new();
     rule(&link.right, "INPUT -p udp -j NFQUEUE --queue-num 0");
     let numbered = Numbered::over(&link);
-    let options = QueueOptions { receive_buffer: 40_000, ..QueueOptions::default() };
+    let options = QueueOptions::default().with_receive_buffer(40_000);
     let (mut receiver, mut executor) = link.right.run(|| open(&options)).unwrap();
     for round in 1..4 {
         numbered.send(0..2000);
@@ -77,8 +77,7 @@ fn waiting_with_a_full_batch_returns_at_once() {
     let link = Link::new();
     rule(&link.right, "INPUT -p udp -j NFQUEUE --queue-num 0");
     let numbered = Numbered::over(&link);
-    let (mut receiver, mut executor) =
-        link.right.run(|| open(&QueueOptions { batch: 8, ..QueueOptions::default() })).unwrap();
+    let (mut receiver, mut executor) = link.right.run(|| open(&QueueOptions::default().with_batch(8))).unwrap();
     numbered.send(0..20);
     for packets in [8, 8, 4] {
         let mut got = 0;
@@ -107,7 +106,7 @@ fn packets_waiting_when_the_queue_is_closed_get_the_fallback_verdict() {
         let link = Link::new();
         rule(&link.left, "OUTPUT -p udp -j NFQUEUE --queue-num 0 --queue-bypass");
         let numbered = Numbered::over(&link);
-        let options = QueueOptions { fail_open, ..QueueOptions::default() };
+        let options = QueueOptions::default().with_fail_open(fail_open);
         let (mut receiver, executor) = link.left.run(|| open(&options)).unwrap();
         numbered.send(0..30);
         let in_flight = take(&mut receiver, 10);

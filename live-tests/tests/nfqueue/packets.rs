@@ -21,7 +21,7 @@ fn packets_get_an_ethernet_header_from_what_the_kernel_knows() {
         let end = link.end(chain);
         let seen = Arc::new(Mutex::new(Vec::new()));
         let record = seen.clone();
-        let options = QueueOptions { port: 5, ..QueueOptions::default() };
+        let options = QueueOptions::default().with_port(5);
         let before = SystemTime::now();
         let lane = Lane::start(end, options, move |batch| {
             for index in 0..batch.len() {
@@ -58,7 +58,7 @@ fn echo_requests_are_answered_only_if_they_pass() {
     let addresses: [IpAddr; 2] = [link.veth.right.ipv4().into(), link.veth.right.ipv6().into()];
     for writes in [Window::Nothing, Window::WholePacket] {
         for (action, answers) in [(Action::Pass, true), (Action::Drop, false), (Action::Aborted, false)] {
-            let lane = Lane::start(&link.right, QueueOptions { writes, ..QueueOptions::default() }, all(action));
+            let lane = Lane::start(&link.right, QueueOptions::default().with_writes(writes), all(action));
             for address in addresses {
                 assert_eq!(ping(&link.left, address, if answers { TIMEOUT } else { QUIET_TIME }), answers, "{address}");
             }
@@ -84,7 +84,7 @@ fn without_a_program_the_bypass_option_decides() {
         assert_eq!(bypassed.arrived(&wanted), wanted, "{round}");
         assert_eq!(queued.arrived(&BTreeSet::new()), BTreeSet::new(), "{round}");
         // A program gets the packets of both rules, and leaves nothing behind.
-        let lane = Lane::start(&link.left, QueueOptions { queue: 1, ..QueueOptions::default() }, all(Action::Drop));
+        let lane = Lane::start(&link.left, QueueOptions::default().with_queue(1), all(Action::Drop));
         bypassed.send(0..50);
         assert_eq!(bypassed.arrived(&BTreeSet::new()), BTreeSet::new());
         let outcome = lane.stop();
@@ -98,7 +98,7 @@ fn a_receiver_is_full_when_its_memory_is_used_until_its_batch_is_taken() {
     let link = Link::new();
     rule(&link.right, "INPUT -p udp -j NFQUEUE --queue-num 0");
     let numbered = Numbered::over(&link);
-    let options = QueueOptions { batch: 16, ..QueueOptions::default() };
+    let options = QueueOptions::default().with_batch(16);
     let (mut receiver, mut executor) = link.right.run(|| open(&options)).unwrap();
     assert!(!receiver.is_full(), "nothing was received");
     numbered.send(0..24);

@@ -75,7 +75,7 @@ fn rewritten_packets_arrive_rewritten_and_others_unchanged() {
         let wanted: BTreeSet<u32> =
             (0..300u32).filter(|n| n % 7 != 0).map(|n| if n % 2 == 1 { n + 1000 } else { n }).collect();
         for writes in [Window::WholePacket, Window::Bytes(14 + 40 + 8 + 4)] {
-            let options = QueueOptions { room, batch, writes, ..QueueOptions::default() };
+            let options = QueueOptions::default().with_room(room).with_batch(batch).with_writes(writes);
             let lane = Lane::start(end, options, add_to_odd);
             numbered.send(0..300);
             assert_eq!(numbered.arrived(&wanted), wanted, "{chain} {writes:?}");
@@ -107,7 +107,7 @@ fn packets_can_grow_and_shrink() {
         let (link, numbered) = Link::queued(chain, ipv6);
         let end = link.end(chain);
         let options =
-            QueueOptions { room: ResizeRoom::Both, batch: 32, writes: Window::WholePacket, ..QueueOptions::default() };
+            QueueOptions::default().with_room(ResizeRoom::Both).with_batch(32).with_writes(Window::WholePacket);
         let lane = Lane::start(end, options, move |batch| {
             for index in 0..batch.len() {
                 let number = number(batch.packet(index));
@@ -157,7 +157,7 @@ fn packets_cut_below_an_ip_header_are_refused() {
     let link = Link::new();
     rule(&link.left, "OUTPUT -p udp -j NFQUEUE --queue-num 0");
     let numbered = Numbered::over(&link);
-    let options = QueueOptions { room: ResizeRoom::Both, ..QueueOptions::default() };
+    let options = QueueOptions::default().with_room(ResizeRoom::Both);
     let lane = Lane::start(&link.left, options, |batch| {
         for index in 0..batch.len() {
             let length = batch.packet(index).len() as i32;

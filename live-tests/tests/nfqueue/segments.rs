@@ -59,12 +59,12 @@ fn unsegmented_packets_pass_unchanged() {
         rule(end, &format!("{chain} -p tcp -j NFQUEUE --queue-num 0"));
         let addresses: [IpAddr; 2] = [link.veth.right.ipv4().into(), link.veth.right.ipv6().into()];
         for (address, options, is_long) in [
-            (0, QueueOptions { writes: Window::Nothing, ..QueueOptions::default() }, true),
-            (1, QueueOptions { writes: Window::Nothing, batch: 3, ..QueueOptions::default() }, true),
+            (0, QueueOptions::default().with_writes(Window::Nothing), true),
+            (1, QueueOptions::default().with_writes(Window::Nothing).with_batch(3), true),
             (0, QueueOptions::default(), true),
-            (1, QueueOptions { writes: Window::Bytes(54), ..QueueOptions::default() }, true),
-            (0, QueueOptions { gso: false, ..QueueOptions::default() }, false),
-            (1, QueueOptions { room: ResizeRoom::Both, ..QueueOptions::default() }, false),
+            (1, QueueOptions::default().with_writes(Window::Bytes(54)), true),
+            (0, QueueOptions::default().with_gso(false), false),
+            (1, QueueOptions::default().with_room(ResizeRoom::Both), false),
         ] {
             let lane = Lane::start(end, options, all(Action::Pass));
             transfer(&link, addresses[address], 0, 0);
@@ -116,7 +116,7 @@ fn outgoing_segments_can_be_rewritten() {
         let addresses: [IpAddr; 2] = [link.veth.right.ipv4().into(), link.veth.right.ipv6().into()];
         for address in addresses {
             let writes = Window::Bytes(14 + 40 + 18);
-            let options = QueueOptions { queue: 9, room, writes, ..QueueOptions::default() };
+            let options = QueueOptions::default().with_queue(9).with_room(room).with_writes(writes);
             let lane = Lane::start(&link.left, options, |batch| translate(batch, 16));
             transfer(&link, address, 7000, 7001);
             let outcome = lane.stop();
@@ -136,7 +136,7 @@ fn incoming_segments_can_be_rewritten() {
     rule(&link.right, "INPUT -p tcp -j NFQUEUE --queue-num 9");
     let addresses: [IpAddr; 2] = [link.veth.right.ipv4().into(), link.veth.right.ipv6().into()];
     for address in addresses {
-        let options = QueueOptions { queue: 9, ..QueueOptions::default() };
+        let options = QueueOptions::default().with_queue(9);
         let lane = Lane::start(&link.right, options, |batch| translate(batch, 16));
         transfer(&link, address, 7000, 7001);
         let outcome = lane.stop();
@@ -150,7 +150,7 @@ fn packets_copied_in_part_cannot_be_rewritten() {
     let link = Link::new();
     rule(&link.left, "OUTPUT -p tcp -j NFQUEUE --queue-num 0");
     // Headers only, which a filter that does not write can do with.
-    let options = QueueOptions { copy_range: 60, ..QueueOptions::default() };
+    let options = QueueOptions::default().with_copy_range(60);
     let longest = Arc::new(AtomicUsize::new(0));
     let longest_on_wire = longest.clone();
     let lane = Lane::start(&link.left, options, move |batch| {
@@ -168,7 +168,7 @@ fn packets_copied_in_part_cannot_be_rewritten() {
 
     // A second queue, so that late packets of the connection do not count.
     rule(&link.left, "OUTPUT -p udp -j NFQUEUE --queue-num 1");
-    let lane = Lane::start(&link.left, QueueOptions { queue: 1, ..options }, |batch| {
+    let lane = Lane::start(&link.left, options.with_queue(1), |batch| {
         for index in 0..batch.len() {
             let last = batch.packet_mut(index).last_mut().unwrap();
             *last ^= 1;
@@ -203,7 +203,7 @@ fn datagrams_that_the_kernel_segments_can_be_rewritten() {
         // SAFETY: an int that outlives the call, with its length. UDP_SEGMENT of linux/udp.h.
         let set = unsafe { libc::setsockopt(sender.as_raw_fd(), libc::SOL_UDP, 103, (&raw const size).cast(), length) };
         assert_eq!(set, 0);
-        let lane = Lane::start(end, QueueOptions { gso, ..QueueOptions::default() }, |batch| translate(batch, 6));
+        let lane = Lane::start(end, QueueOptions::default().with_gso(gso), |batch| translate(batch, 6));
         let message: Vec<u8> = (0..20_100).map(byte).collect();
         sender.send_to(&message, (address, 7001)).unwrap();
         let is_delivered = chain == "OUTPUT" || !gso;

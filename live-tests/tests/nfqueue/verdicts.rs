@@ -36,7 +36,7 @@ fn mixed_verdicts_reach_their_own_packets() {
     let numbered = Numbered::over(&link);
     for (seed, batch) in [(1, 1), (2, 7), (3, 64), (4, 1024), (5, 200)] {
         let wanted = verdicts(seed, 400);
-        let options = QueueOptions { queue: 3, batch, ..QueueOptions::default() };
+        let options = QueueOptions::default().with_queue(3).with_batch(batch);
         let filter = wanted.clone();
         let seen = Arc::new(Mutex::new(Vec::new()));
         let record = seen.clone();
@@ -69,7 +69,7 @@ fn batches_may_complete_in_any_order_or_never() {
     for seed in 0..12 {
         let mut random = Random::new(seed, 1);
         let fail_open = seed % 2 == 1;
-        let options = QueueOptions { queue: 3, fail_open, ..QueueOptions::default() };
+        let options = QueueOptions::default().with_queue(3).with_fail_open(fail_open);
         let (mut receiver, mut executor) = link.left.run(|| open(&options)).unwrap();
         // As many as may wait before a sender blocks.
         let mut wanted = verdicts(seed + 100, 180);
@@ -115,7 +115,7 @@ fn two_queues_keep_their_packets_apart() {
     rule(&link.left, &format!("OUTPUT -p udp --dport {} -j NFQUEUE --queue-num 0", first.address().port()));
     rule(&link.left, &format!("OUTPUT -p udp --dport {} -j NFQUEUE --queue-num 65535", second.address().port()));
     let lanes = [(0, 1), (u16::MAX, 0)].map(|(queue, odd)| {
-        Lane::start(&link.left, QueueOptions { queue, batch: 16, ..QueueOptions::default() }, move |batch| {
+        Lane::start(&link.left, QueueOptions::default().with_queue(queue).with_batch(16), move |batch| {
             batch.packets().map(|packet| if number(packet) % 2 == odd { 2 } else { 1 }).collect()
         })
     });

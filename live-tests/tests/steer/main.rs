@@ -27,7 +27,7 @@ fn begin() -> Option<Suite> {
 }
 
 fn options(mode: Option<Mode>) -> Options {
-    Options { mode, ..Options::default() }
+    Options::default().with_mode(mode)
 }
 
 /// Attaches a steering program to an end of a link.
@@ -55,7 +55,7 @@ fn a_program_is_attached_in_the_requested_mode_and_detached_on_drop() {
         [(None, Mode::Native, native), (Some(Mode::Native), Mode::Native, native), (Some(Mode::Skb), Mode::Skb, skb)]
     {
         for frags in [false, true] {
-            let attached = attach(&veth.right, &Steering::Default, &Options { mode: wanted, frags }).unwrap();
+            let attached = attach(&veth.right, &Steering::Default, &options(wanted).with_frags(frags)).unwrap();
             assert_eq!(attached.mode(), got);
             assert!(attached.not_native().is_none() && attached.is_attached());
             let output = ip_link_show(&veth.right);
@@ -107,7 +107,7 @@ fn errors_name_the_missing_interface_mode_or_queue() {
     assert_eq!(attached.mode(), Mode::Skb);
     assert_eq!(attached.not_native().unwrap().to_string(), error);
     drop(attached);
-    let frags = Options { mode: Some(Mode::Native), frags: true };
+    let frags = options(Some(Mode::Native)).with_frags(true);
     attach(&veth.right, &Steering::All, &frags).unwrap();
 
     let attached = attach(&veth.right, &Steering::All, &options(None)).unwrap();

@@ -61,7 +61,7 @@ impl LaneRequirements {
 /// let program = Filter::stock("port_filter")?.compile()?;
 /// let needs = LaneRequirements::of(&program, false);
 /// let (room, writes) = (needs.room, needs.writes);
-/// let options = QueueOptions { queue: 7, room, writes, ..QueueOptions::default() };
+/// let options = QueueOptions::default().with_queue(7).with_room(room).with_writes(writes);
 /// let (receiver, executor) = nfqueue::open(&options)?;
 /// let (receiver, executor) = (Box::new(receiver), Box::new(executor));
 /// let lane = Lane { name: "queue 7".into(), memory: None, receiver, executor };

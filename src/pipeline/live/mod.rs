@@ -52,6 +52,7 @@ pub use summary::{LaneSummary, LanesSummary, Latency, RunSnapshot, RunStats, Run
 
 /// When batches are closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct BatchPolicy {
     /// Maximum number of packets in a batch.
     pub max_packets: usize,
@@ -72,6 +73,18 @@ impl BatchPolicy {
     pub fn adaptive() -> BatchPolicy {
         BatchPolicy { max_packets: 1024, delay: sizing::DEFAULT_MAX_DELAY, adaptive: true }
     }
+
+    /// Sets [`BatchPolicy::max_packets`].
+    #[must_use]
+    pub fn with_max_packets(self, max_packets: usize) -> BatchPolicy {
+        BatchPolicy { max_packets, ..self }
+    }
+
+    /// Sets [`BatchPolicy::delay`].
+    #[must_use]
+    pub fn with_delay(self, delay: Duration) -> BatchPolicy {
+        BatchPolicy { delay, ..self }
+    }
 }
 
 impl Default for BatchPolicy {
@@ -83,6 +96,7 @@ impl Default for BatchPolicy {
 
 /// Options of a live run.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct LiveOptions {
     /// When batches are closed.
     pub batching: BatchPolicy,
@@ -102,6 +116,24 @@ impl LiveOptions {
     /// Options without pinning or measurement, where packets wait for the device.
     pub fn new(batching: BatchPolicy, dispatch: Dispatch) -> LiveOptions {
         LiveOptions { batching, dispatch, processors: Vec::new(), overload: OverloadPolicy::Block, window: None }
+    }
+
+    /// Sets [`LiveOptions::processors`].
+    #[must_use]
+    pub fn with_processors(self, processors: Vec<usize>) -> LiveOptions {
+        LiveOptions { processors, ..self }
+    }
+
+    /// Sets [`LiveOptions::overload`].
+    #[must_use]
+    pub fn with_overload(self, overload: OverloadPolicy) -> LiveOptions {
+        LiveOptions { overload, ..self }
+    }
+
+    /// Sets [`LiveOptions::window`].
+    #[must_use]
+    pub fn with_window(self, window: impl Into<Option<Arc<MeasurementWindow>>>) -> LiveOptions {
+        LiveOptions { window: window.into(), ..self }
     }
 }
 

@@ -1,6 +1,5 @@
 //! `run --af-xdp`: live packets from AF_XDP sockets.
 
-use portcullis::packet::ResizeRoom;
 use portcullis::packet_io::af_xdp::xdp::Mode;
 use portcullis::packet_io::af_xdp::{self, AfXdp, BusyPoll, CopyMode, FrameCounts, LaneLayout, Options, Steering};
 use portcullis::packet_io::live::link::{Interface, StackDevice};
@@ -19,40 +18,34 @@ const BUDGET: u32 = 64;
 /// Runs the filter on the packets that interfaces receive.
 pub fn run(args: &Args) -> Result<(), Failure> {
     let live = &args.live;
-    let mut options = Options {
-        ports: live
-            .af_xdp
-            .iter()
-            .map(|text| text.parse())
-            .collect::<Result<_, _>>()
-            .map_err(|e| usage("--af-xdp", &e))?,
-        by_interface: false,
-        redirect: live.redirect.clone(),
-        stack: match live.stack.as_str() {
-            "veth" => Some(StackDevice::Veth),
-            "tap" => Some(StackDevice::Tap),
-            "none" => None,
-            _ => Some(StackDevice::Auto),
-        },
-        lanes: LaneLayout::PerQueue,
-        steer: match &live.only {
-            Some(rules) => Steering::Only(rules.parse().map_err(|error| usage("--only", &error))?),
-            None if live.all => Steering::All,
-            None => Steering::Default,
-        },
-        mode: live.xdp_mode.as_deref().map(|mode| if mode == "skb" { Mode::Skb } else { Mode::Native }),
-        copying: match (live.zero_copy, live.copy) {
-            (true, _) => CopyMode::ZeroCopy,
-            (_, true) => CopyMode::Copy,
-            _ => CopyMode::Auto,
-        },
-        busy_poll: live.busy_poll.map(|microseconds| BusyPoll { microseconds, budget: BUDGET }),
-        huge_pages: live.huge_pages,
-        room: ResizeRoom::None,
-        metadata: false,
-        rewrites: false,
-        frames: live.frames.unwrap_or(Options::FRAMES),
+    let ports =
+        live.af_xdp.iter().map(|text| text.parse()).collect::<Result<_, _>>().map_err(|e| usage("--af-xdp", &e))?;
+    let stack = match live.stack.as_str() {
+        "veth" => Some(StackDevice::Veth),
+        "tap" => Some(StackDevice::Tap),
+        "none" => None,
+        _ => Some(StackDevice::Auto),
     };
+    let steer = match &live.only {
+        Some(rules) => Steering::Only(rules.parse().map_err(|error| usage("--only", &error))?),
+        None if live.all => Steering::All,
+        None => Steering::Default,
+    };
+    let mode = live.xdp_mode.as_deref().map(|mode| if mode == "skb" { Mode::Skb } else { Mode::Native });
+    let copying = match (live.zero_copy, live.copy) {
+        (true, _) => CopyMode::ZeroCopy,
+        (_, true) => CopyMode::Copy,
+        _ => CopyMode::Auto,
+    };
+    let mut options = Options::new(ports)
+        .with_redirect(live.redirect.clone())
+        .with_stack(stack)
+        .with_steer(steer)
+        .with_mode(mode)
+        .with_copying(copying)
+        .with_busy_poll(live.busy_poll.map(|microseconds| BusyPoll { microseconds, budget: BUDGET }))
+        .with_huge_pages(live.huge_pages)
+        .with_frames(live.frames.unwrap_or(Options::FRAMES));
     for (index, port) in options.ports.iter().enumerate() {
         if options.ports[..index].iter().any(|before| before.interface == port.interface) {
             let what = "the interface is given twice; give all of its queues at once, as eth0:0-3";

@@ -21,14 +21,14 @@ const CAPTURE_IDLE_EXIT: Duration = Duration::from_secs(1);
 /// Runs the filter on the packets that ports receive.
 pub fn run(args: &Args) -> Result<(), Failure> {
     let live = &args.live;
-    let mut options = Options {
-        queues: live.queues.unwrap_or(1),
-        redirect: redirects(&live.redirect)?,
-        eal: eal(live.eal.as_deref())?,
-        pass_to: live.pass_to.as_deref().map(str::parse).transpose().map_err(|e: DpdkError| usage("--pass-to", &e))?,
-        packets: live.frames.unwrap_or(Options::PACKETS),
-        ..Options::of(ports("--dpdk", &live.dpdk)?)
-    };
+    let mut options = Options::new(ports("--dpdk", &live.dpdk)?)
+        .with_queues(live.queues.unwrap_or(1))
+        .with_redirect(redirects(&live.redirect)?)
+        .with_eal(eal(live.eal.as_deref())?)
+        .with_pass_to(
+            live.pass_to.as_deref().map(str::parse).transpose().map_err(|e: DpdkError| usage("--pass-to", &e))?,
+        )
+        .with_packets(live.frames.unwrap_or(Options::PACKETS));
     let mut prepared = Prepared::new(args)?;
     super::refuse_copies("--dpdk", &prepared.program)?;
     prepared.idle_exit = live.idle_exit.or(default_idle_exit(&options.ports));

@@ -99,7 +99,7 @@ impl Prepared {
             true if args.device == Selector::Auto => DeviceChoice::first()?,
             _ => {
                 let expected = args.expected(EXPECTED_LIVE);
-                let settings = Settings { expected_packets: expected, cpu_dispatch: inline, ..Settings::default() };
+                let settings = Settings::default().with_expected_packets(expected).with_cpu_dispatch(inline);
                 DeviceChoice::open(&args.device, settings)?
             }
         };
@@ -255,10 +255,8 @@ fn run_lanes(
     let names: Vec<String> = lanes.iter().map(|lane| lane.lane.name.clone()).collect();
     let maps = Arc::new(Mutex::new(maps));
     let batching = batch_policy(args);
-    let live = LiveOptions {
-        processors: args.live.pin.iter().map(|cpu| (*cpu).into()).collect(),
-        ..LiveOptions::new(batching, dispatch)
-    };
+    let live =
+        LiveOptions::new(batching, dispatch).with_processors(args.live.pin.iter().map(|cpu| (*cpu).into()).collect());
     let stats: Vec<Arc<LaneStats>> = lanes.iter().map(|_| Arc::default()).collect();
     if let Some(duration) = args.live.duration {
         let stop = interrupt.stop.clone();
@@ -432,7 +430,7 @@ fn batch_policy(args: &Args) -> BatchPolicy {
             let auto = BatchPolicy::adaptive();
             // Frames of packets in flight are not available for reception.
             let most = args.live.frames.map_or(auto.max_packets, |frames| (frames as usize / 8).max(1));
-            BatchPolicy { max_packets: most, delay: delay.unwrap_or(auto.delay), ..auto }
+            auto.with_max_packets(most).with_delay(delay.unwrap_or(auto.delay))
         }
     }
 }

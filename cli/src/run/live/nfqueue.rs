@@ -29,15 +29,13 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     }
     let mut lanes = Vec::new();
     for (port, queue) in (0..).zip(queues) {
-        let mut options = QueueOptions {
-            queue: *queue,
-            room,
-            writes,
-            fail_open: args.live.fail_open,
-            port,
-            metadata,
-            ..QueueOptions::default()
-        };
+        let mut options = QueueOptions::default()
+            .with_queue(*queue)
+            .with_room(room)
+            .with_writes(writes)
+            .with_fail_open(args.live.fail_open)
+            .with_port(port)
+            .with_metadata(metadata);
         if let Some(BatchSize::Packets(batch)) = args.batch {
             options.batch = batch as usize;
         }

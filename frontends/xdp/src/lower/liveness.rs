@@ -20,7 +20,9 @@ pub(crate) struct BlockLiveness {
 /// A set of variables, by number.
 type BitSet = Vec<u64>;
 
+/// The program's return value, in r0.
 pub(crate) const RESULT: Variable = Variable::Register { frame: 0, register: 0, half: 0 };
+/// The target of the last redirect, which leaves the program with its return value.
 pub(crate) const REDIRECT: Variable = Variable::Register { frame: 0, register: REDIRECT_TARGET, half: 0 };
 
 /// Map loads whose value is live.
@@ -35,14 +37,16 @@ pub(crate) fn observed_loads(blocks: &[Block], needed: &[BlockLiveness]) -> BTre
 }
 
 /// Computes the liveness of each block, and the words of private copies that are live at entry, as
-/// (map, word). Worklist over the blocks, until no live-in set grows.
-pub(crate) fn analyze(blocks: &[Block], memory: &[bool]) -> (Vec<BlockLiveness>, Vec<(u16, u16)>) {
+/// (map, word). Slots of frames that `indexed_frames` marks are memory, not variables. Worklist over
+/// the blocks, until no live-in set grows.
+pub(crate) fn analyze(blocks: &[Block], indexed_frames: &[bool]) -> (Vec<BlockLiveness>, Vec<(u16, u16)>) {
     let mut numbers: HashMap<Variable, usize> = HashMap::new();
     let mut number = |var: Variable| {
         let next = numbers.len();
         *numbers.entry(var).or_insert(next)
     };
-    let computed: Vec<Vec<(Variable, Id)>> = blocks.iter().map(|block| defined_variables(block, memory)).collect();
+    let computed: Vec<Vec<(Variable, Id)>> =
+        blocks.iter().map(|block| defined_variables(block, indexed_frames)).collect();
     let mut vars: Vec<Vec<(usize, Id)>> = Vec::new();
     for (block, computed) in blocks.iter().zip(&computed) {
         vars.push(computed.iter().map(|&(var, id)| (number(var), id)).collect());
@@ -105,12 +109,12 @@ pub(crate) fn analyze(blocks: &[Block], memory: &[bool]) -> (Vec<BlockLiveness>,
         } else {
             computed[at].iter().filter(is_set).copied().collect()
         };
-        let asks = |to: usize| sets.iter().any(|(var, _)| contains(&live_in[to], numbers[var]));
-        let asked = match block.terminator {
-            Terminator::Branch(_, taken, fallen) => [taken, fallen].map(asks),
+        let uses_outputs = |to: usize| sets.iter().any(|(var, _)| contains(&live_in[to], numbers[var]));
+        let arm_uses_outputs = match block.terminator {
+            Terminator::Branch(_, taken, fallen) => [taken, fallen].map(uses_outputs),
             Terminator::Goto(_) | Terminator::Exit => [false; 2],
         };
-        all.push(BlockLiveness { live_ops: ops, outputs: sets, arm_uses_outputs: asked });
+        all.push(BlockLiveness { live_ops: ops, outputs: sets, arm_uses_outputs });
     }
     let first = numbers.iter().filter(|(_, number)| contains(&live_in[0], **number));
     let mut first: Vec<(u16, u16)> = first
@@ -146,17 +150,17 @@ fn contains(set: &BitSet, number: usize) -> bool {
 }
 
 /// The variables that a block gives a value. Words of indexed frames are not variables.
-pub(crate) fn defined_variables(block: &Block, memory: &[bool]) -> Vec<(Variable, Id)> {
+pub(crate) fn defined_variables(block: &Block, indexed_frames: &[bool]) -> Vec<(Variable, Id)> {
     let mut all = block.exit_state.loaded_variables();
-    all.retain(|(var, _)| !matches!(var, Variable::Stack { frame, .. } if memory[usize::from(*frame)]));
+    all.retain(|(var, _)| !matches!(var, Variable::Stack { frame, .. } if indexed_frames[usize::from(*frame)]));
     all.extend(&block.code.amounts);
     all.extend(block.code.carried_reads.iter().map(|(&var, &id)| (var, id)));
     all.extend(block.code.private_words.iter().map(|(&(map, word), &id)| (Variable::PrivateWord { map, word }, id)));
     all
 }
 
-/// The operations of a block that are needed if the operations `asked` are.
-pub(crate) fn live_ops(block: &Block, asked: impl Iterator<Item = Id>) -> Vec<bool> {
+/// The operations of a block that are needed if the operations `roots` are.
+pub(crate) fn live_ops(block: &Block, roots: impl Iterator<Item = Id>) -> Vec<bool> {
     let code = &block.code;
     let mut needed = vec![false; code.ops.len()];
     let mut work: Vec<Id> = Vec::new();
@@ -164,7 +168,7 @@ pub(crate) fn live_ops(block: &Block, asked: impl Iterator<Item = Id>) -> Vec<bo
     if let Terminator::Branch(condition, ..) = block.terminator {
         work.push(condition);
     }
-    work.extend(asked);
+    work.extend(roots);
     while let Some(id) = work.pop() {
         let id = code.replaced_loads.get(&id).copied().unwrap_or(id);
         if !std::mem::replace(&mut needed[id as usize], true) {

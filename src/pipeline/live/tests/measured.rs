@@ -65,7 +65,7 @@ fn the_warm_up_is_not_measured_and_the_limit_ends_the_run() {
         let (stats, batches, window) = returning_in_time(move || {
             let stop = CancelToken::new();
             let window = Arc::new(MeasurementWindow::new(250, Some(320), stop.clone()));
-            let measured = |options| LiveOptions { window: Some(window.clone()), ..options };
+            let measured = |options: LiveOptions| options.with_window(window.clone());
             let script = vec![Step::Packets(120), Step::Nothing, Step::Packets(1000)];
             let (stats, batches) = run_one(script, measured, dispatch, (stop, cancelled()));
             (stats, batches, window)
@@ -94,7 +94,7 @@ fn nothing_is_measured_during_the_warm_up() {
             let stop = CancelToken::new();
             let window = Arc::new(MeasurementWindow::new(251, None, stop.clone()));
             let script = vec![Step::Packets(250), Step::Stop(stop.clone())];
-            let measured = |options| LiveOptions { window: Some(window.clone()), ..options };
+            let measured = |options: LiveOptions| options.with_window(window.clone());
             let (stats, _) = run_one(script, measured, dispatch, (stop, cancelled()));
             assert!(!window.is_warmed_up() && window.elapsed().is_none());
             stats
@@ -115,10 +115,10 @@ fn batches_beyond_the_queue_limits_are_dropped_and_counted() {
                 let (stop, all_came) = (CancelToken::new(), CancelToken::new());
                 let script = vec![Step::Packets(3000), Step::Stop(all_came.clone()), Step::Stop(stop.clone())];
                 let window = Some(Arc::new(MeasurementWindow::new(warm_up, None, stop.clone())));
-                let options = |options| LiveOptions {
-                    window,
-                    overload: OverloadPolicy::Drop { max_batches: batches, max_packets: packets },
-                    ..options
+                let options = |options: LiveOptions| {
+                    options
+                        .with_window(window)
+                        .with_overload(OverloadPolicy::Drop { max_batches: batches, max_packets: packets })
                 };
                 run_one(script, options, Dispatch::Pipelined, (stop, all_came))
             });
