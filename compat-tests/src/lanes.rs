@@ -56,8 +56,8 @@ impl Device for Lanes {
     }
 
     fn load(&self, program: &Arc<Program>, options: &LoadOptions) -> Result<Box<dyn Session>, DeviceError> {
-        let traced =
-            LaneProgram::trace(program).map_err(|reason| DeviceError::Unsupported { device: ID.into(), reason })?;
+        let traced = LaneProgram::trace(program)
+            .map_err(|error| DeviceError::Unsupported { device: ID.into(), reason: error.to_string() })?;
         Ok(Box::new(SynchronousSession::new(ID, program, options, Interpreted { traced, unspecified: 1 })))
     }
 }

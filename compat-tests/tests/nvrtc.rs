@@ -25,7 +25,7 @@ fn compilers() -> Option<PathBuf> {
     };
     match (portcullis::backend::cuda::nvrtc_version(), ptxas) {
         (Ok(_), Some(ptxas)) => Some(ptxas),
-        (Err(reason), _) => absent(&reason),
+        (Err(error), _) => absent(&error.to_string()),
         (Ok(_), None) => absent(&format!("no ptxas ({PTXAS}), which `cargo xtask test` fetches")),
     }
 }
@@ -38,9 +38,9 @@ fn passed(remark: &str) {
 /// Compiles a source to machine code, as the backend does, and to PTX for ptxas.
 fn compile(ptxas: &Path, cubin: &CubinSource, arch: u32) -> Usage {
     let fail = |reason: String| -> ! { panic!("{reason}\n{}, sm_{arch}\n{}", cubin.dispatch, cubin.source) };
-    let image = cubin.compile().unwrap_or_else(|reason| fail(reason));
+    let image = cubin.compile().unwrap_or_else(|error| fail(error.to_string()));
     assert!(image.starts_with(b"\x7fELF"), "not an ELF file");
-    let ptx = cubin.ptx().unwrap_or_else(|reason| fail(reason));
+    let ptx = cubin.ptx().unwrap_or_else(|error| fail(error.to_string()));
     assemble(ptxas, &ptx, arch).unwrap_or_else(|reason| fail(reason))
 }
 
@@ -201,7 +201,7 @@ fn invalid_source_is_refused_and_spills_are_detected() {
     let program = case.compile().unwrap();
     let cubin = sources(&program, 90).remove(0);
     let broken = CubinSource { source: cubin.source.replacen("uint", "unit", 1), ..cubin.clone() };
-    let reason = broken.compile().unwrap_err();
+    let reason = broken.compile().unwrap_err().to_string();
     assert!(reason.contains("error: identifier \"uint\" is undefined"), "{reason}");
     // More live values than a thread has registers, given this limit.
     let values: String = (0..128).map(|i| format!("float v{i} = p[{i}];\n")).collect();

@@ -43,7 +43,8 @@ pub(crate) fn check_rejected(errors: &Diagnostics) {
 pub(crate) fn check_accepted(program: &Arc<Program>) {
     let interpreter = Interpreter::new(program).expect("the interpreter accepts what the verifier accepts");
     let traced = LaneProgram::trace(program);
-    if let Err(reason) = &traced {
+    if let Err(error) = &traced {
+        let reason = error.to_string();
         let reports_a_bug = |words: &str| reason.contains(words);
         assert!(!reports_a_bug("fault of Portcullis") && !reports_a_bug("bug in Portcullis"), "{reason}");
     }

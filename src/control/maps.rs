@@ -18,7 +18,7 @@ pub fn get_entries(
     let written = match key {
         None => dump(&map, &service.map_words(number)?, format, &mut out),
         Some(cells) => {
-            let key = text::parse_key(&map, cells).map_err(Refusal::failed)?;
+            let key = text::parse_key(&map, cells).map_err(|error| Refusal::failed(error.to_string()))?;
             let value = service.get_entry(number, key.clone())?.ok_or_else(|| no_entry(&map, cells))?;
             dump_rows(&map, [Row { key, value }], format, &mut out)
         }
@@ -30,7 +30,7 @@ pub fn get_entries(
 /// Sets the value of an entry, creating it if necessary.
 pub fn set_entry(service: &mut dyn Service, name: &str, key: &[String], value: &[String]) -> Result<(), Refusal> {
     let (number, map) = find(service, name)?;
-    let (key, value) = text::parse_entry(&map, key, value).map_err(Refusal::failed)?;
+    let (key, value) = text::parse_entry(&map, key, value).map_err(|error| Refusal::failed(error.to_string()))?;
     if service.set_entry(number, key, value)? {
         return Ok(());
     }
@@ -44,7 +44,7 @@ pub fn set_entry(service: &mut dyn Service, name: &str, key: &[String], value: &
 /// Removes an entry.
 pub fn remove_entry(service: &mut dyn Service, name: &str, cells: &[String]) -> Result<(), Refusal> {
     let (number, map) = find(service, name)?;
-    let key = text::parse_key(&map, cells).map_err(Refusal::failed)?;
+    let key = text::parse_key(&map, cells).map_err(|error| Refusal::failed(error.to_string()))?;
     if service.remove_entry(number, key)? { Ok(()) } else { Err(no_entry(&map, cells)) }
 }
 

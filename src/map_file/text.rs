@@ -94,19 +94,26 @@ fn reject_constants(map: &Declaration) -> Result<(), String> {
     }
 }
 
+/// Error of [`parse_key`] and [`parse_entry`]: a cell is wrong or missing, or the map takes no
+/// entries. The message says what was expected.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct CellError(String);
+
 /// Parses a key from cells like those of rows. Returns its words.
 ///
 /// # Errors
-/// A message about the wrong cell.
-pub fn parse_key(map: &Declaration, cells: &[impl AsRef<str>]) -> Result<Vec<u32>, String> {
+/// [`CellError`] names the wrong cell.
+pub fn parse_key(map: &Declaration, cells: &[impl AsRef<str>]) -> Result<Vec<u32>, CellError> {
     let mut builder = RowBuilder::new(map);
-    builder.parse_key_cells(cells)?;
+    builder.parse_key_cells(cells).map_err(CellError)?;
     if let Some(bytes) = &builder.bytes {
-        return bytes.key_words();
+        return bytes.key_words().map_err(CellError);
     }
     let (there, wanted) = (builder.words.len(), builder.length(Part::Key));
     if there < wanted {
-        return Err(format!("the key ends after {there} of {wanted} words; {}", builder.describe_row()));
+        let row = builder.describe_row();
+        return Err(CellError(format!("the key ends after {there} of {wanted} words; {row}")));
     }
     Ok(builder.words)
 }
@@ -114,20 +121,21 @@ pub fn parse_key(map: &Declaration, cells: &[impl AsRef<str>]) -> Result<Vec<u32
 /// Parses a key and a value from cells like those of rows. Returns their words.
 ///
 /// # Errors
-/// A message about the wrong cell.
+/// [`CellError`] names the wrong cell.
 pub fn parse_entry(
     map: &Declaration,
     key: &[impl AsRef<str>],
     value: &[impl AsRef<str>],
-) -> Result<(Vec<u32>, Vec<u32>), String> {
-    reject_constants(map)?;
+) -> Result<(Vec<u32>, Vec<u32>), CellError> {
+    reject_constants(map).map_err(CellError)?;
     let mut builder = RowBuilder::new(map);
-    builder.parse_key_cells(key)?;
+    builder.parse_key_cells(key).map_err(CellError)?;
     if builder.part() == Part::Value || builder.length(Part::Value) == 0 {
-        value.iter().try_for_each(|cell| builder.parse_cell(cell.as_ref().trim(), Part::Value))?;
+        let parsed = value.iter().try_for_each(|cell| builder.parse_cell(cell.as_ref().trim(), Part::Value));
+        parsed.map_err(CellError)?;
     }
-    builder.end_row(1)?;
-    let (key, value) = builder.rows.entries.iter().next().ok_or("there is no row")?;
+    builder.end_row(1).map_err(CellError)?;
+    let (key, value) = builder.rows.entries.iter().next().ok_or_else(|| CellError("there is no row".into()))?;
     Ok((key.to_vec(), value.to_vec()))
 }
 

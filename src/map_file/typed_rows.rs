@@ -405,7 +405,7 @@ mod tests {
             (&["0", "1"], &["1"], "one cell too many"),
             (&["0"], &["-1"], "is not in __u64"),
         ] {
-            let message = text::parse_entry(&numbered, key, value).unwrap_err();
+            let message = text::parse_entry(&numbered, key, value).unwrap_err().to_string();
             assert!(message.contains(wrong), "{key:?} {value:?}: {message}");
         }
         // A key whose size is not that of a number, and a prefix.
@@ -415,7 +415,10 @@ mod tests {
         let trie = map(11, 8, 4);
         assert_eq!(text::parse_key(&trie, &["10.255.0.0/12"]), Ok(vec![12, 0x0000_f00a]));
         assert!(
-            text::parse_key(&trie, &["2001:db8::/32"]).unwrap_err().contains("not a prefix of an address of 32 bits")
+            text::parse_key(&trie, &["2001:db8::/32"])
+                .unwrap_err()
+                .to_string()
+                .contains("not a prefix of an address of 32 bits")
         );
         assert!(text::parse_key(&map(1, 8, 4), &["10.0.0.0/8"]).is_err(), "the keys are no prefixes");
     }

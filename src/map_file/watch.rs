@@ -16,7 +16,7 @@ use std::time::{Duration, SystemTime};
 use portcullis_core::map::{Declaration, Format};
 use portcullis_core::reason;
 
-use super::text::{self, ParsedRows};
+use super::text::{self, ParsedRows, RowErrors};
 
 /// Interval of polling.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
@@ -34,15 +34,51 @@ pub struct FileWatcher {
     changes: Arc<Mutex<PendingChanges>>,
 }
 
-/// The rows of a changed file, or a message about why there are none.
-pub type Change = Result<ParsedRows, String>;
+/// The rows of a changed file, or the reason why it has none.
+pub type Change = Result<ParsedRows, WatchError>;
+
+/// Why a watched file has no rows.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WatchError {
+    /// The file cannot be read.
+    #[error("{}: {}", .file.display(), reason(.error))]
+    Read {
+        /// The file.
+        file: PathBuf,
+        /// The system's error.
+        error: io::Error,
+    },
+    /// The file is empty: it is about to be rewritten, or was lost.
+    #[error("{}: the file is empty; for a map without entries, write a header line or `#`", .file.display())]
+    Empty {
+        /// The file.
+        file: PathBuf,
+    },
+    /// Rows of the file are wrong.
+    #[error("{}", .errors.with_file_name(&.file.display().to_string()))]
+    Rows {
+        /// The file.
+        file: PathBuf,
+        /// The errors, by line.
+        errors: RowErrors,
+    },
+    /// The thread that watches the file cannot be started.
+    #[error("{}: cannot watch it: {}", .file.display(), reason(.error))]
+    Thread {
+        /// The file.
+        file: PathBuf,
+        /// The system's error.
+        error: io::Error,
+    },
+}
 
 /// Results that have not been taken. An error does not replace earlier rows, which the map gets
 /// meanwhile.
 #[derive(Debug, Default)]
 struct PendingChanges {
     rows: Option<ParsedRows>,
-    error: Option<String>,
+    error: Option<WatchError>,
 }
 
 impl PendingChanges {
@@ -63,8 +99,8 @@ impl FileWatcher {
     /// Reads the file, and starts to watch it.
     ///
     /// # Errors
-    /// A message: the file cannot be read, or its rows are wrong.
-    pub fn start(path: &Path, map: &Declaration, format: Format) -> Result<(ParsedRows, FileWatcher), String> {
+    /// [`WatchError`]: the file cannot be read, or its rows are wrong.
+    pub fn start(path: &Path, map: &Declaration, format: Format) -> Result<(ParsedRows, FileWatcher), WatchError> {
         let mut file = WatchedFile::new(path, map, format);
         let rows = match file.read_if_changed() {
             Some(change) => change?,
@@ -77,7 +113,7 @@ impl FileWatcher {
         thread::Builder::new()
             .name("watch".into())
             .spawn(move || file.watch(&of_thread))
-            .map_err(|error| format!("{}: cannot watch it: {}", path.display(), reason(&error)))?;
+            .map_err(|error| WatchError::Thread { file: path.to_owned(), error })?;
         Ok((rows, FileWatcher { changes }))
     }
 
@@ -183,7 +219,7 @@ impl WatchedFile {
     fn read_if_changed(&mut self) -> Option<Change> {
         let stamp = match self.stamp() {
             Ok(stamp) => stamp,
-            Err(error) => return self.report_error(&error),
+            Err(error) => return self.report_error(error),
         };
         if let Some(Report::Content { stamp: before, .. }) = &self.last_report
             && *before == stamp
@@ -193,7 +229,7 @@ impl WatchedFile {
         }
         let bytes = match text::read_file(&self.path, &self.map) {
             Ok(bytes) => bytes,
-            Err(error) => return self.report_error(&error),
+            Err(error) => return self.report_error(error),
         };
         if self.stamp().ok().as_ref() != Some(&stamp) {
             // The file is being written; read it at a later poll.
@@ -208,30 +244,29 @@ impl WatchedFile {
     }
 
     /// Reports once that the file cannot be read.
-    fn report_error(&mut self, error: &io::Error) -> Option<Change> {
-        let why = Report::Error(format!("{}: {}", self.path.display(), reason(error)));
-        if self.last_report.as_ref() == Some(&why) {
+    fn report_error(&mut self, error: io::Error) -> Option<Change> {
+        let error = WatchError::Read { file: self.path.clone(), error };
+        let report = Report::Error(error.to_string());
+        if self.last_report.as_ref() == Some(&report) {
             return None;
         }
-        let Report::Error(text) = &why else { return None };
-        let text = text.clone();
-        self.last_report = Some(why);
-        Some(Err(text))
+        self.last_report = Some(report);
+        Some(Err(error))
     }
 
     fn read(&self) -> Change {
         let bytes = text::read_file(&self.path, &self.map)
-            .map_err(|error| format!("{}: {}", self.path.display(), reason(&error)))?;
+            .map_err(|error| WatchError::Read { file: self.path.clone(), error })?;
         self.parse(&bytes)
     }
 
     fn parse(&self, bytes: &[u8]) -> Change {
-        let name = self.path.display().to_string();
         // A file truncated to nothing is about to be rewritten, or was lost.
         if bytes.is_empty() && self.format == Format::Csv {
-            return Err(format!("{name}: the file is empty; for a map without entries, write a header line or `#`"));
+            return Err(WatchError::Empty { file: self.path.clone() });
         }
-        text::parse(&self.map, self.format, bytes).map_err(|errors| errors.with_file_name(&name))
+        text::parse(&self.map, self.format, bytes)
+            .map_err(|errors| WatchError::Rows { file: self.path.clone(), errors })
     }
 }
 
@@ -248,7 +283,8 @@ mod tests {
 
     /// The keys of the rows, or the error.
     fn keys(change: Option<Change>) -> Option<Result<Vec<u32>, String>> {
-        change.map(|change| change.map(|rows| rows.entries.iter().map(|(key, _)| key[0]).collect()))
+        let keys = |rows: ParsedRows| rows.entries.iter().map(|(key, _)| key[0]).collect();
+        change.map(|change| change.map(keys).map_err(|error| error.to_string()))
     }
 
     /// Writes a file with a modification time `age` seconds ago.

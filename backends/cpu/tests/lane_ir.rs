@@ -272,7 +272,8 @@ fn unproven_loads_have_a_bounds_check() {
 #[test]
 fn filters_that_lane_ir_cannot_express_are_refused_with_a_reason() {
     let refused = |text: &str| {
-        LaneProgram::trace(&program(text)).err().unwrap_or_else(|| panic!("the filter was not refused\n{text}"))
+        let error = LaneProgram::trace(&program(text)).err();
+        error.unwrap_or_else(|| panic!("the filter was not refused\n{text}")).to_string()
     };
     // Each helper calls the previous one twice: 2^14 calls.
     let mut text = "fn f0(pkt: u32, n: u32) -> u32 { return load_u8(pkt, n) * 3u; }\n".to_owned();

@@ -36,7 +36,7 @@ pub mod memory;
 mod probe;
 mod session;
 
-pub use compile::{CUBIN_FOLDER_ENV, CubinSource, cubins, nvrtc_version};
+pub use compile::{CUBIN_FOLDER_ENV, CubinSource, NvrtcError, cubins, nvrtc_version};
 pub use device::CudaDevice;
 pub use probe::probe;
 

@@ -218,7 +218,7 @@ impl Benchmark<'_> {
         drop(lanes);
         let written = run.written();
         let buffers = ports::balance(run.close()).attribute_to_device(given_up);
-        let cut_short = written.iter().find_map(|written| written.check().err());
+        let cut_short = written.iter().find_map(|written| written.check().err()).map(|error| error.to_string());
         let is_cancelled = measurements.is_cancelled && cut_short.is_none();
         row.ran = Some(
             Measurements { buffers, is_cancelled, error: measurements.error.or(cut_short), ..measurements }

@@ -25,7 +25,8 @@ pub struct MapFollower {
 impl MapFollower {
     /// Reads the file and starts to watch it. The rows are for [`MapFollower::begin`].
     pub fn new(from: &MapFile, (number, map): (usize, &Declaration)) -> Result<(MapFollower, ParsedRows), Failure> {
-        let (rows, watch) = FileWatcher::start(&from.file, map, from.format).map_err(Failure::Error)?;
+        let (rows, watch) =
+            FileWatcher::start(&from.file, map, from.format).map_err(|error| Failure::Error(error.to_string()))?;
         let followed = Entries::new(map);
         Ok((MapFollower { from: from.clone(), number, map: map.clone(), watch, followed, failing: false }, rows))
     }
@@ -57,7 +58,7 @@ impl MapFollower {
         while let Some(change) = self.watch.take_change() {
             last = Some(match change {
                 Ok(rows) => self.follow(rows, session)?,
-                Err(wrong) => Err(wrong),
+                Err(error) => Err(error.to_string()),
             });
         }
         let Some(last) = last else { return Ok(None) };

@@ -235,6 +235,24 @@ pub enum DpdkError {
         /// The release, as DPDK reports it.
         version: String,
     },
+    /// A port's capture cannot be written, although net_pcap reported no error.
+    #[error("{}: packets cannot be written: {}", .file.display(), reason(.error))]
+    CaptureWrite {
+        /// The capture file.
+        file: PathBuf,
+        /// The system's error.
+        error: io::Error,
+    },
+    /// A port's captures are shorter than the packets that it was given.
+    #[error("{files}: {missing} of {expected} bytes are missing; is the disk full?")]
+    CaptureTruncated {
+        /// The capture files, for the message.
+        files: String,
+        /// Number of bytes that the files lack.
+        missing: u64,
+        /// Number of bytes that the files should have, headers included.
+        expected: u64,
+    },
     /// Receiving cannot start.
     #[error(transparent)]
     Live(#[from] LiveError),

@@ -1,10 +1,10 @@
 //! Verifying captures that ports write: net_pcap does not report incomplete writes.
 
 use std::fs::OpenOptions;
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::PathBuf;
 
-use portcullis_core::reason;
+use super::error::DpdkError;
 
 /// Length in bytes of a capture's header and of a packet's (`struct pcap_file_header`, `struct
 /// pcap_sf_pkthdr`).
@@ -28,31 +28,30 @@ impl WrittenCaptures {
     /// Checks that the files are complete, once the port is closed.
     ///
     /// # Errors
-    /// A sentence that names the missing bytes and the likely cause.
-    pub fn check(&self) -> Result<(), String> {
+    /// [`DpdkError::CaptureWrite`] or [`DpdkError::CaptureTruncated`].
+    pub fn check(&self) -> Result<(), DpdkError> {
         let mut there = 0;
         for file in &self.files {
-            let failed =
-                |error: &io::Error| Err(format!("{}: packets cannot be written: {}", file.display(), reason(error)));
+            let failed = |error| Err(DpdkError::CaptureWrite { file: file.clone(), error });
             let opened = OpenOptions::new().write(true).open(file);
             let (mut opened, kind) = match opened.and_then(|file| Ok((file.metadata()?, file))) {
                 Ok((metadata, opened)) => (opened, metadata),
-                Err(error) => return failed(&error),
+                Err(error) => return failed(error),
             };
             if kind.is_file() {
                 there += kind.len();
             } else {
                 // Pipes and devices keep nothing to count; an empty write shows whether they can be
                 // written.
-                return opened.write(&[]).map(drop).or_else(|error| failed(&error));
+                return opened.write(&[]).map(drop).or_else(failed);
             }
         }
         if there >= self.bytes {
             return Ok(());
         }
         let names: Vec<String> = self.files.iter().map(|file| file.display().to_string()).collect();
-        let (names, missing) = (names.join(" and "), self.bytes - there);
-        Err(format!("{names}: {missing} of {} bytes are missing; is the disk full?", self.bytes))
+        let (files, missing) = (names.join(" and "), self.bytes - there);
+        Err(DpdkError::CaptureTruncated { files, missing, expected: self.bytes })
     }
 }
 
@@ -65,20 +64,22 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let files = vec![folder.path().join("a.pcap"), folder.path().join("b.pcap")];
         let written = WrittenCaptures::new(files.clone(), 3, 200);
-        assert!(written.check().unwrap_err().contains("a.pcap: packets cannot be written: No such file or directory"));
+        let error = written.check().unwrap_err().to_string();
+        assert!(error.contains("a.pcap: packets cannot be written: No such file or directory"), "{error}");
         for (file, length) in files.iter().zip([24 + 2 * 16 + 150, 24 + 16 + 50]) {
             std::fs::write(file, vec![0; length]).unwrap();
         }
-        assert_eq!(written.check(), Ok(()));
+        written.check().unwrap();
         std::fs::write(&files[1], [0; 24 + 16]).unwrap();
-        let error = written.check().unwrap_err();
+        let error = written.check().unwrap_err().to_string();
         assert!(error.contains("b.pcap: 50 of 296 bytes are missing"), "{error}");
     }
 
     #[test]
     fn unwritable_devices_are_reported() {
         let written = |file: &str| WrittenCaptures::new(vec![file.into()], 1, 60).check();
-        assert!(written("/dev/full").unwrap_err().contains("/dev/full: packets cannot be written: "));
-        assert_eq!(written("/dev/null"), Ok(()));
+        let error = written("/dev/full").unwrap_err().to_string();
+        assert!(error.contains("/dev/full: packets cannot be written: "), "{error}");
+        written("/dev/null").unwrap();
     }
 }

@@ -23,36 +23,50 @@ pub struct CubinSource {
     pub file_name: String,
 }
 
+/// Error of NVRTC, CUDA's run-time compiler.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NvrtcError {
+    /// NVRTC cannot be used on this machine; the text says why and what to install.
+    #[error("{0}")]
+    Unavailable(String),
+    /// NVRTC has not compiled a source; the text has its messages.
+    #[error("{0}")]
+    Compile(String),
+}
+
 impl CubinSource {
     /// Compiles the cubin with this machine's NVRTC. Needs no GPU.
     ///
     /// # Errors
-    /// There is no NVRTC, or the compiler's own messages.
-    pub fn compile(&self) -> Result<Vec<u8>, String> {
-        nvrtc()?.compile(&self.file_name, &self.source, &self.options, ImageKind::Cubin)
+    /// [`NvrtcError`]: NVRTC cannot be loaded, or rejects the source.
+    pub fn compile(&self) -> Result<Vec<u8>, NvrtcError> {
+        let made = nvrtc()?.compile(&self.file_name, &self.source, &self.options, ImageKind::Cubin);
+        made.map_err(NvrtcError::Compile)
     }
 
     /// Compiles the source to PTX, for tools that inspect it.
     ///
     /// # Errors
     /// As for [`compile`](Self::compile).
-    pub fn ptx(&self) -> Result<Vec<u8>, String> {
+    pub fn ptx(&self) -> Result<Vec<u8>, NvrtcError> {
         let options = self.options.iter().map(|option| option.replace("=sm_", "=compute_"));
-        nvrtc()?.compile(&self.file_name, &self.source, &options.collect::<Vec<_>>(), ImageKind::Ptx)
+        let made = nvrtc()?.compile(&self.file_name, &self.source, &options.collect::<Vec<_>>(), ImageKind::Ptx);
+        made.map_err(NvrtcError::Compile)
     }
 }
 
 /// Returns the version of this machine's NVRTC, major and minor.
 ///
 /// # Errors
-/// There is none; the text says what to install.
-pub fn nvrtc_version() -> Result<(i32, i32), String> {
+/// [`NvrtcError::Unavailable`] if NVRTC cannot be loaded.
+pub fn nvrtc_version() -> Result<(i32, i32), NvrtcError> {
     Ok(nvrtc()?.version)
 }
 
 /// Loads NVRTC where no driver determines the version: 12 first.
-fn nvrtc() -> Result<&'static Nvrtc, String> {
-    Nvrtc::get(12)
+fn nvrtc() -> Result<&'static Nvrtc, NvrtcError> {
+    Nvrtc::get(12).map_err(NvrtcError::Unavailable)
 }
 
 /// Lists the kernels that a program needs on GPUs of an architecture (90 for compute capability

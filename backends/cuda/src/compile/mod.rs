@@ -23,7 +23,7 @@ mod nvrtc;
 mod source;
 mod target;
 
-pub use cubin::{CubinSource, cubins, nvrtc_version};
+pub use cubin::{CubinSource, NvrtcError, cubins, nvrtc_version};
 pub use target::CUBIN_FOLDER_ENV;
 
 pub(crate) use kernel::{Kernel, MAX_ARGUMENTS};

@@ -65,8 +65,8 @@ pub fn failure(error: DpdkError) -> Failure {
 
 /// Checks that output captures contain all packets that were sent to them.
 fn check(written: &[WrittenCaptures]) -> Result<(), Failure> {
-    let wrong: Vec<String> = written.iter().filter_map(|written| written.check().err()).collect();
-    wrong.iter().for_each(|what| out::error(what));
+    let wrong: Vec<DpdkError> = written.iter().filter_map(|written| written.check().err()).collect();
+    wrong.iter().for_each(|error| out::error(&error.to_string()));
     if wrong.is_empty() { Ok(()) } else { Err(Failure::Silent(FAILED)) }
 }
 

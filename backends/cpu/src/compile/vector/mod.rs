@@ -25,15 +25,28 @@ pub struct LaneProgram {
     lanes: ir::LaneIr,
 }
 
+/// Error of [`LaneProgram::trace`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TraceError {
+    /// Lane IR cannot express a construct of the filter, which the text describes.
+    #[error("{0}")]
+    Unsupported(String),
+    /// Tracing itself failed, for the reason in the text: its thread could not be started, or it
+    /// panicked.
+    #[error("{0}")]
+    Failed(String),
+}
+
 impl LaneProgram {
     /// Traces a filter.
     ///
     /// # Errors
     ///
-    /// The construct that lane IR cannot express, in words.
-    pub fn trace(program: &Program) -> Result<LaneProgram, String> {
-        let lanes = on_large_stack(|| trace::trace(program))?;
-        lanes.map(|lanes| LaneProgram { lanes }).map_err(|error| error.0)
+    /// [`TraceError`] describes the construct that lane IR cannot express.
+    pub fn trace(program: &Program) -> Result<LaneProgram, TraceError> {
+        let lanes = on_large_stack(|| trace::trace(program)).map_err(TraceError::Failed)?;
+        lanes.map(|lanes| LaneProgram { lanes }).map_err(|error| TraceError::Unsupported(error.0))
     }
 
     /// Renders the IR as text (`check --emit lanes`).
