@@ -20,7 +20,7 @@ use portcullis_compat_tests::{devices, host, stock};
 use portcullis_core::diagnostics::Source;
 use portcullis_core::interp::Interpreter;
 use portcullis_core::map;
-use portcullis_core::map::declaration::{CommentSyntax, declarations};
+use portcullis_core::map::parser::{CommentSyntax, declarations};
 use portcullis_core::packet::Metadata;
 use portcullis_core::program::ProgramOptions;
 use portcullis_core::program::prelude;

@@ -6,7 +6,7 @@
 use naga::front::wgsl::{Frontend, Options};
 
 use crate::diagnostics::{Diagnostics, Source};
-use crate::map::{self, declaration::CommentSyntax};
+use crate::map::{self, parser::CommentSyntax};
 use crate::program::{CAPABILITIES, Program, ProgramOptions, prelude};
 use crate::stack::run_on_large_stack;
 
@@ -18,7 +18,7 @@ use crate::stack::run_on_large_stack;
 /// # Panics
 /// If naga cannot parse the text.
 pub(crate) fn compile(source: &Source, options: &ProgramOptions) -> Result<Program, Diagnostics> {
-    let maps = map::declaration::declarations(&source.text, CommentSyntax::Wgsl)
+    let maps = map::parser::declarations(&source.text, CommentSyntax::Wgsl)
         .map_err(|errors| Diagnostics { source: source.clone(), errors })?;
     run_on_large_stack(source, || {
         let text = format!("{}\n{}{}", source.text, prelude::TEXT, map::wgsl_text(&maps));

@@ -4,8 +4,8 @@
 use std::path::Path;
 
 use portcullis::control::{self, Answer, Refusal, Reload, ReloadReport, Request, Service};
-use portcullis::map::declaration::{CommentSyntax, declarations};
 use portcullis::map::layout::Layout;
+use portcullis::map::parser::{CommentSyntax, declarations};
 use portcullis::map::{Declaration, Table};
 use serde_json::value::RawValue;
 

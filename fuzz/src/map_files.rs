@@ -1,8 +1,8 @@
 //! Fuzz target: arbitrary bytes as rows of a map, and as a file of saved map state. Errors must be
 //! printable, and what is read must survive writing and reading again.
 
-use portcullis::map::declaration::{CommentSyntax, declarations};
 use portcullis::map::layout::Layout;
+use portcullis::map::parser::{CommentSyntax, declarations};
 use portcullis::map::{Declaration, Format, Table, dump};
 use portcullis::map_file::{Entries, insert_entries, state, text};
 

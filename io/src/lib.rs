@@ -15,7 +15,7 @@
 //! - `routes` (Linux): the kernel's interfaces, routes and neighbours.
 //! - [`wrap`]: sources around other sources: limit, repeat, tee, fault injection.
 //!
-//! [`open`] and [`create`] choose the source or sink from the user's text.
+//! [`open()`] and [`create`] choose the source or sink from the user's text.
 //!
 //! ```
 //! use portcullis_io::{Sink, Source, SourceOptions, create, open};
@@ -57,6 +57,7 @@ pub mod live;
 mod netlink;
 #[cfg(all(target_os = "linux", feature = "nfqueue"))]
 pub mod nfqueue;
+mod open;
 #[cfg(target_os = "linux")]
 pub mod pinned;
 mod reason;
@@ -69,8 +70,9 @@ mod source;
 pub mod synth;
 pub mod wrap;
 
+pub use open::{create, open};
 pub use reason::create_error_reason;
 pub use redirect::RedirectSink;
 pub use redirect_groups::RedirectGroups;
-pub use sink::{Sink, SinkError, Written, create, resolved_path, same_destination, same_file};
-pub use source::{CaptureFormat, Interface, Progress, Resolution, Source, SourceError, SourceOptions, Warning, open};
+pub use sink::{Sink, SinkError, Written, resolved_path, same_destination, same_file};
+pub use source::{CaptureFormat, Interface, Progress, Resolution, Source, SourceError, SourceOptions, Warning};

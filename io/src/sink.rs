@@ -1,4 +1,4 @@
-//! The [`Sink`] trait, its errors, and creating sinks from paths.
+//! The [`Sink`] trait, its errors, and comparing the paths of sinks.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -6,9 +6,7 @@ use std::path::{Path, PathBuf};
 use portcullis_core::packet::Batch;
 use portcullis_core::reason;
 
-use crate::capture::{CaptureKind, CaptureSink};
 use crate::reason::create_error_reason;
-use crate::source::CaptureFormat;
 
 /// Totals of a finished sink.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -78,36 +76,6 @@ impl SinkError {
             }
         }
     }
-}
-
-/// Creates the capture file `path`, replacing an existing one: pcapng if the name ends in
-/// `.pcapng`, classic pcap with the resolution of `format` otherwise. `-` is classic pcap on
-/// standard output.
-///
-/// The file exists from now on, even if no packet is written. Check [`same_file`] first.
-///
-/// # Errors
-/// See [`SinkError`].
-pub fn create(path: impl AsRef<Path>, format: &CaptureFormat) -> Result<Box<dyn Sink>, SinkError> {
-    let path = path.as_ref();
-    if path == Path::new("-") {
-        return Ok(Box::new(standard_output(format)?.live()));
-    }
-    Ok(Box::new(CaptureSink::create(path, format)?))
-}
-
-/// A capture on standard output, without the line buffering of [`io::stdout`].
-fn standard_output(format: &CaptureFormat) -> Result<CaptureSink, SinkError> {
-    let name = "stdout";
-    #[cfg(unix)]
-    {
-        use std::os::fd::AsFd;
-        let descriptor = io::stdout().as_fd().try_clone_to_owned();
-        let descriptor = descriptor.map_err(|error| SinkError::Create { name: name.into(), error })?;
-        CaptureSink::with_file(name, descriptor.into(), CaptureKind::Pcap, format)
-    }
-    #[cfg(not(unix))]
-    CaptureSink::new(name, Box::new(io::stdout()), CaptureKind::Pcap, format)
 }
 
 /// Whether both paths name one existing file, so that creating the second would truncate the first.

@@ -1,15 +1,15 @@
-//! The [`Source`] trait, its options, warnings and errors, and opening sources from text.
+//! The [`Source`] trait, its options, warnings and errors.
 
-use std::ffi::OsStr;
 use std::fmt;
 use std::io;
 
 use portcullis_core::packet::{ArenaError, Batch, ResizeRoom};
 use portcullis_core::reason;
 
-use crate::capture::{self, LinkType};
+use crate::capture::limits::MAX_PACKET;
+use crate::capture::link_type::LinkType;
 use crate::sink::SinkError;
-use crate::synth::{Spec, SpecError, SynthSource};
+use crate::synth::SpecError;
 
 /// A source of packets, in batches.
 pub trait Source: Send {
@@ -249,7 +249,7 @@ pub enum SourceError {
     #[error(
         "{name}: the record at byte {at} claims {length} captured bytes, and a packet has at most {max}; \
          the capture is damaged there",
-        max = capture::MAX_PACKET
+        max = MAX_PACKET
     )]
     TooLong {
         /// The file.
@@ -278,22 +278,4 @@ pub enum SourceError {
     /// No memory for packets.
     #[error(transparent)]
     Memory(#[from] ArenaError),
-}
-
-/// Opens the source named by `text`: `-` is a capture on standard input, `synth:` followed by a
-/// [`Spec`] is synthetic traffic, anything else is the path of a capture file.
-///
-/// # Errors
-/// See [`SourceError`]. A fault after the first block of a capture is reported by
-/// [`Source::next_batch`].
-pub fn open(input: impl AsRef<OsStr>, options: &SourceOptions) -> Result<Box<dyn Source>, SourceError> {
-    let input = input.as_ref();
-    match input.to_str() {
-        Some("-") => capture::read("stdin", None, Box::new(io::stdin()), options),
-        Some(text) if text.starts_with("synth:") => {
-            let spec: Spec = text["synth:".len()..].parse()?;
-            Ok(Box::new(SynthSource::new(&spec, options)))
-        }
-        _ => capture::open(input, options),
-    }
 }

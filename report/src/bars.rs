@@ -7,8 +7,7 @@ use std::fs::OpenOptions;
 use std::io::{Error, Write};
 
 use super::number::digits;
-use super::results::{Bar, Cell, Device, Measured, Outcome, Results};
-use super::run::AUTO;
+use super::results::{AUTO, Bar, Cell, Device, Measured, Outcome, Results};
 use super::xdp_on_gpu::{Row, Source, Table};
 
 /// Compares a run with every target, in the order of docs/performance.md.

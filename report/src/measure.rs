@@ -13,8 +13,7 @@ use portcullis_core::device::{
 use portcullis_core::program::Program;
 
 use super::oracle::Expected;
-use super::results::{self, Estimate, Latency, Load, RESIDENT, StopReason};
-use super::run::AUTO;
+use super::results::{self, AUTO, Estimate, Latency, Load, RESIDENT, StopReason};
 use super::statistics::{Latencies, median};
 use super::traffic::{Pool, RING, Ring};
 use portcullis_conformance::state;

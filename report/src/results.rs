@@ -11,6 +11,9 @@ use super::xdp_on_gpu::Table;
 /// Version of the format, increased when older files can no longer be read.
 pub const SCHEMA: u32 = 1;
 
+/// Id of the device that chooses among others per batch.
+pub const AUTO: &str = "auto";
+
 /// Results of a benchmark run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Results {

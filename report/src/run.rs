@@ -74,9 +74,6 @@ impl FromStr for Start {
     }
 }
 
-/// Id of the device that chooses among others per batch.
-pub const AUTO: &str = "auto";
-
 /// How much of the matrix is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extent {

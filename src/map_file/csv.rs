@@ -2,7 +2,8 @@
 
 use csv::{ReaderBuilder, StringRecord, Trim};
 
-use super::text::{RowBuilder, quote_cell};
+use super::cells::quote_cell;
+use super::row_builder::RowBuilder;
 
 /// Separators other than a comma that people may have used.
 const OTHER_SEPARATORS: [char; 4] = [';', '\t', ' ', '|'];

@@ -7,8 +7,9 @@ use portcullis_core::map::fields::{Field, FieldType};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::text::{Part, RowBuilder, quote_cell};
-use super::typed_rows::JsonMembers;
+use super::cells::{Part, quote_cell};
+use super::json_members::{JsonMembers, message_of};
+use super::row_builder::RowBuilder;
 
 /// A row whose members are not parsed yet.
 #[derive(Deserialize, Default)]
@@ -188,12 +189,4 @@ fn offset_of(text: &str, part: &str) -> usize {
 
 fn newlines(text: &str) -> usize {
     text.bytes().filter(|byte| *byte == b'\n').count()
-}
-
-/// Message of an error without its position, which is reported separately.
-pub(super) fn message_of(error: &serde_json::Error) -> String {
-    let text = error.to_string();
-    let text = text.rfind(" at line ").map_or(text.as_str(), |at| &text[..at]);
-    // The message may quote control characters from the file.
-    text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }

@@ -4,10 +4,13 @@
 //! A file is parsed completely before a map is changed. Changes are made in a [`Table`], a copy of
 //! the map, of which the session gets the changed words, all or none.
 
+mod cells;
 mod csv;
 mod entries;
 mod json;
+mod json_members;
 mod literals;
+mod row_builder;
 pub mod state;
 pub mod text;
 mod typed_rows;
@@ -49,14 +52,14 @@ pub enum FindMapError {
 /// entries.
 pub fn find_map(maps: &[Declaration], name: &str) -> Result<usize, FindMapError> {
     match maps.iter().position(|map| map.is_called(name)) {
-        Some(number) if maps[number].is_ring => Err(FindMapError::EventRing { name: text::quote_cell(name) }),
+        Some(number) if maps[number].is_ring => Err(FindMapError::EventRing { name: cells::quote_cell(name) }),
         Some(number) => Ok(number),
         None => {
             let names = || maps.iter().filter(|map| !map.is_ring).map(|map| map.name.as_str());
             let near = nearest(name, names()).map_or_else(String::new, |near| format!("; did you mean `{near}`?"));
             let there: Vec<String> = names().map(|name| format!("`{name}`")).collect();
             let there = if there.is_empty() { "no maps".into() } else { there.join(", ") };
-            Err(FindMapError::Unknown { name: text::quote_cell(name), known: there, hint: near })
+            Err(FindMapError::Unknown { name: cells::quote_cell(name), known: there, hint: near })
         }
     }
 }

@@ -1,17 +1,15 @@
 //! Rows of maps from objects, whose keys and values have C types: CSV cell by cell, JSON by member
 //! names, both as bpftool writes them.
 
-use std::fmt;
-
 use portcullis_core::map::typed::Encoding;
 use portcullis_core::map::typed::{self, CKind, CMember, CType, FieldLocation, NumberStyle, ScalarField, TypeInfo};
 use portcullis_core::map::{Declaration, MapKind};
 use serde::Deserialize;
-use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
+use super::cells::{Part, quote_cell};
+use super::json_members::{JsonMembers, message_of};
 use super::literals;
-use super::text::{Part, quote_cell};
 
 /// Builds a row's key and value bytes from its cells.
 pub(super) struct TypedRowBuilder<'a> {
@@ -234,31 +232,6 @@ struct PerCpuValue<'a> {
     value: &'a RawValue,
 }
 
-/// The members of a JSON object in order, with duplicates: several members may have no name.
-pub(super) struct JsonMembers<'a>(pub Vec<(String, &'a RawValue)>);
-
-impl<'de: 'a, 'a> Deserialize<'de> for JsonMembers<'a> {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<JsonMembers<'a>, D::Error> {
-        struct All;
-        impl<'de> Visitor<'de> for All {
-            type Value = Vec<(String, &'de RawValue)>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                let mut all = Vec::new();
-                while let Some(pair) = map.next_entry()? {
-                    all.push(pair);
-                }
-                Ok(all)
-            }
-        }
-        from.deserialize_map(All).map(JsonMembers)
-    }
-}
-
 /// The part of the text that is wrong, and an error message.
 type JsonError<'t> = (&'t str, String);
 
@@ -363,11 +336,6 @@ fn scalar_text(value: &RawValue) -> Option<String> {
 fn offset_of(text: &str, part: &str) -> usize {
     let offset = (part.as_ptr() as usize).wrapping_sub(text.as_ptr() as usize);
     if text.is_char_boundary(offset) { offset } else { 0 }
-}
-
-/// Message of an error without its position, which is reported separately.
-fn message_of(error: &serde_json::Error) -> String {
-    super::json::message_of(error)
 }
 
 #[cfg(test)]

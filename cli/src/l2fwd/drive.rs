@@ -31,7 +31,7 @@ use crate::filter::FilterArgs;
 use crate::out;
 use crate::run::interrupt::Interrupt;
 use crate::run::live::dpdk as ports;
-use crate::run::live::{CaptureRequirements, drive, mempool};
+use crate::run::live::{CaptureRequirements, drive, lane_sessions, mempool};
 
 /// Stock filter used when none is given; l2fwd-nv does the same.
 const MAC_SWAP: &str = "mac_swap";
@@ -269,13 +269,13 @@ impl Benchmark<'_> {
         sessions: &mut [Box<dyn Session>],
         device: Option<&DeviceInfo>,
     ) -> Result<bool, DeviceError> {
-        let copied = drive::import(
+        let copied = lane_sessions::import(
             lanes.iter().map(|lane| &lane.memory).zip(sessions.iter_mut().map(|session| &mut **session)),
         )?;
         if let Some(device) = device {
-            drive::show_copies(copied, device);
+            lane_sessions::show_copies(copied, device);
         }
-        sessions.iter_mut().try_for_each(|session| drive::warm_up(&mut **session, &self.program))?;
+        sessions.iter_mut().try_for_each(|session| lane_sessions::warm_up(&mut **session, &self.program))?;
         Ok(copied)
     }
 

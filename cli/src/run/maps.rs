@@ -1,6 +1,8 @@
 //! Maps of a run: their initial entries, the files they follow, and where they are written.
 
 use std::sync::Arc;
+#[cfg(all(target_os = "linux", feature = "live"))]
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use portcullis::device::{CancelToken, DeviceError, DeviceInfo, Session};
@@ -42,6 +44,12 @@ type Numbered<'a> = (usize, &'a Declaration);
 /// Returns the map that a file is for.
 fn numbered<'a>(file: &MapFile, program: &'a Program) -> Option<Numbered<'a>> {
     file.number(program).map(|number| (number, &program.maps()[number]))
+}
+
+/// Locks the maps, also after a thread panicked while it held the lock.
+#[cfg(all(target_os = "linux", feature = "live"))]
+pub fn lock(maps: &Mutex<Maps>) -> MutexGuard<'_, Maps> {
+    maps.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Maps {

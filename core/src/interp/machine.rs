@@ -158,7 +158,8 @@ impl<'p> Machine<'p> {
     ) -> Result<Option<MapReply>, Stop> {
         match (&mut self.replies, pointer) {
             (Some(replies), Pointer { space: Space::Map(map), slot }) => {
-                replies.next(MapRequest { map, at: slot, op, uses_result }, at.index()).map(Some)
+                let reply = replies.next(at.index());
+                reply.map(Some).ok_or(Stop::Blocked(MapRequest { map, at: slot, op, uses_result }))
             }
             _ => Ok(None),
         }

@@ -5,10 +5,7 @@
 //! prelude's own code can be run in every interleaving of several packets, with memory as relaxed
 //! as on a device.
 
-use super::machine::{Machine, Stop};
-use super::{InterpError, Interpreter, Outcome};
-use crate::device::CancelToken;
-use crate::packet::{Metadata, Verdict};
+use super::Outcome;
 
 /// An atomic operation on a map word. Each returns the previous value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -89,34 +86,16 @@ pub(super) struct Replies {
 }
 
 impl Replies {
-    /// The reply to the next request, or [`Stop::Blocked`] if there is none left.
-    pub(super) fn next(&mut self, request: MapRequest, at: usize) -> Result<MapReply, Stop> {
-        self.at = at;
-        let reply = self.all.get(self.used).ok_or(Stop::Blocked(request))?;
-        self.used += 1;
-        Ok(*reply)
+    pub(super) fn new(replies: &[MapReply]) -> Replies {
+        Replies { all: replies.to_vec(), used: 0, at: 0 }
     }
-}
 
-impl Interpreter {
-    /// Runs one packet from its start, with replies to its first map accesses, until it needs
-    /// another reply or ends.
-    ///
-    /// # Errors
-    /// As [`Interpreter::run`].
-    pub fn run_with_replies(
-        &self,
-        packet: &[u8],
-        metadata: &Metadata,
-        replies: &[MapReply],
-    ) -> Result<Progress, InterpError> {
-        let cancel = CancelToken::new();
-        let mut machine = Machine::new(&self.program, &self.code, Vec::new(), &cancel);
-        machine.replies = Some(Replies { all: replies.to_vec(), used: 0, at: 0 });
-        match machine.run_packet(packet, 0, metadata) {
-            Ok(value) => Ok(Progress::Finished(machine.outcome(Verdict::from_return(value)))),
-            Err(Stop::Blocked(request)) => Ok(Progress::Blocked { request, state: machine.state(request) }),
-            Err(stop) => Err(stop.into_error()),
-        }
+    /// The reply to the next request, which the expression with this index makes; `None` if none is
+    /// left.
+    pub(super) fn next(&mut self, at: usize) -> Option<MapReply> {
+        self.at = at;
+        let reply = self.all.get(self.used).copied()?;
+        self.used += 1;
+        Some(reply)
     }
 }

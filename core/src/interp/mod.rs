@@ -41,6 +41,7 @@ use crate::map::layout::zeros;
 use crate::packet::{Metadata, Verdict};
 use crate::program::Program;
 use machine::{Machine, Stop};
+use map_requests::{MapReply, Progress, Replies};
 use prepare::PreparedProgram;
 
 /// Errors of preparing or running a filter.
@@ -109,5 +110,26 @@ impl Interpreter {
         let mut machine = Machine::new(&self.program, &self.code, zeros(self.program.maps()), &cancel);
         let value = machine.run_packet(packet, 0, metadata).map_err(Stop::into_error)?;
         Ok(machine.outcome(Verdict::from_return(value)))
+    }
+
+    /// Runs one packet from its start, with replies to its first map accesses, until it needs
+    /// another reply or ends.
+    ///
+    /// # Errors
+    /// As [`Interpreter::run`].
+    pub fn run_with_replies(
+        &self,
+        packet: &[u8],
+        metadata: &Metadata,
+        replies: &[MapReply],
+    ) -> Result<Progress, InterpError> {
+        let cancel = CancelToken::new();
+        let mut machine = Machine::new(&self.program, &self.code, Vec::new(), &cancel);
+        machine.replies = Some(Replies::new(replies));
+        match machine.run_packet(packet, 0, metadata) {
+            Ok(value) => Ok(Progress::Finished(machine.outcome(Verdict::from_return(value)))),
+            Err(Stop::Blocked(request)) => Ok(Progress::Blocked { request, state: machine.state(request) }),
+            Err(stop) => Err(stop.into_error()),
+        }
     }
 }

@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use super::typed::write_quoted;
+use super::quoting::{csv_cell, write_quoted};
 
 /// Annotations of entries by index.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,7 +49,7 @@ impl Annotation {
         match self {
             Annotation::Unknown => String::new(),
             Annotation::Number(number) => number.to_string(),
-            Annotation::Text(text) => super::typed::csv_cell(text).into_owned(),
+            Annotation::Text(text) => csv_cell(text).into_owned(),
         }
     }
 

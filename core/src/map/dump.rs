@@ -7,8 +7,9 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use super::annotations::Annotation;
+use super::columns::Columns;
 use super::declaration::{Declaration, MapKind};
-use super::fields::{Columns, Field};
+use super::fields::Field;
 use super::rows::{Row, sorted_rows};
 
 /// Format of a dump.
@@ -147,8 +148,8 @@ mod tests {
     use std::sync::Arc;
 
     use super::super::annotations::Annotations;
-    use super::super::declaration::{CommentSyntax, declarations};
     use super::super::layout::{HEADER_WORDS, Layout, stored_word};
+    use super::super::parser::{CommentSyntax, declarations};
     use super::*;
 
     fn map(kind: MapKind, key: u32, value: u32, entries: u32) -> Declaration {

@@ -1,8 +1,11 @@
 //! Layout of a map's memory, an array of 32-bit words. It is the same on every device, so that maps
 //! can be saved, loaded and moved. `docs/reference/map-memory.md` is the specification.
 
+pub(super) mod trie;
+
 use super::declaration::{Declaration, MapKind};
-use super::lpm::TrieLayout;
+
+pub use trie::TrieLayout;
 
 /// Number of words before a map's slots.
 pub const HEADER_WORDS: u32 = 16;

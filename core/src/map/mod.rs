@@ -1,9 +1,10 @@
 //! Maps: state that outlives a packet. `docs/guide/maps.md` specifies their semantics,
 //! `docs/reference/map-memory.md` their layout in memory.
 //!
-//! - [`declaration`]: the lines of a filter's source that declare maps.
-//! - [`fields`]: names and types for the words of their entries.
-//! - [`layout`]: where a map's parts are in its memory; [`lpm`]: likewise for prefix maps.
+//! - [`declaration`]: maps as filters declare them; [`parser`]: the lines of a filter's source that
+//!   do.
+//! - [`fields`]: names and types for the words of their entries; [`Columns`]: those of a map.
+//! - [`layout`]: where a map's parts are in its memory; [`lpm`]: access to prefix maps.
 //! - [`wgsl_text`]: the functions by which filters access maps, as a part of the prelude.
 //! - [`Table`]: a map in the host's memory; [`MapHandle`]: a map of a session, with Rust types
 //!   ([`Words`]) for keys and values; [`EntryAccess`]: one entry of a map of a session.
@@ -13,6 +14,8 @@
 //! - [`compactor`]: maintenance of hash maps between batches.
 
 mod annotations;
+mod cidr;
+mod columns;
 pub mod compactor;
 pub mod declaration;
 mod dump;
@@ -21,6 +24,8 @@ pub mod fields;
 mod handle;
 pub mod layout;
 pub mod lpm;
+pub mod parser;
+mod quoting;
 mod rows;
 mod slot;
 mod table;
@@ -29,6 +34,7 @@ mod wgsl;
 mod words;
 
 pub use annotations::{Annotation, Annotations};
+pub use columns::Columns;
 pub use declaration::{Declaration, MapKind};
 pub use dump::{Format, dump, dump_rows};
 pub use entry::{EntryAccess, EntryUpdate};

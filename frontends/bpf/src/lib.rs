@@ -15,6 +15,7 @@ mod bounds_checks;
 mod cfg;
 mod check;
 mod dataflow;
+mod decode;
 mod instruction;
 mod lower;
 mod merge_branches;

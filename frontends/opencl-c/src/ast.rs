@@ -2,7 +2,7 @@
 
 use super::files::Span;
 use super::token::Name;
-use super::types::Scalar;
+use super::types::{Scalar, Space};
 
 /// Maximum nesting depth of expressions, statements and types. Operators count: each operator of `a
 /// + b + c` adds a level, because it does in the tree.
@@ -29,17 +29,6 @@ pub struct Function {
 pub struct Declaration {
     pub specifiers: Specifiers,
     pub declarators: Vec<Declarator>,
-}
-
-/// Address spaces (OpenCL C 1.2, 6.5).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Space {
-    /// The packet.
-    Global,
-    /// Tables.
-    Constant,
-    /// Local variables.
-    Private,
 }
 
 pub struct Specifiers {

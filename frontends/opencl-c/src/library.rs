@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use naga::{Expression, Literal, Module};
 
-use portcullis_core::map::declaration::{self, CommentSyntax};
+use portcullis_core::map::parser::{self, CommentSyntax};
 use portcullis_core::map::{self, Declaration, MapKind};
 use portcullis_core::program::prelude::{self, Intrinsic};
 
@@ -65,8 +65,7 @@ fn all_constants(maps: &[Declaration]) -> &'static HashMap<String, u32> {
         return PLAIN.get_or_init(|| of(&[]));
     }
     WITH_MAPS.get_or_init(|| {
-        let example =
-            declaration::declarations(&declaration::example_declaration(MapKind::Counter, 1), CommentSyntax::C);
+        let example = parser::declarations(&parser::example_declaration(MapKind::Counter, 1), CommentSyntax::C);
         of(&example.expect("the example map parses"))
     })
 }
@@ -114,9 +113,8 @@ mod tests {
     #[test]
     fn map_functions_are_found_by_name() {
         for kind in MapKind::ALL {
-            let maps =
-                format!("{}{}", declaration::example_declaration(kind, 1), declaration::example_declaration(kind, 2));
-            let maps = declaration::declarations(&maps, CommentSyntax::C).unwrap();
+            let maps = format!("{}{}", parser::example_declaration(kind, 1), parser::example_declaration(kind, 2));
+            let maps = parser::declarations(&maps, CommentSyntax::C).unwrap();
             assert_eq!((constant(&maps, "MAP_NONE"), constant(&maps, "MAP_FULL")), (Some(!0), Some(!1)));
             assert_eq!(constant(&maps, "XDP_PASS"), Some(2));
             let module = module(&maps, false);

@@ -1,9 +1,9 @@
 //! Typed tree: names are resolved, conversions explicit and constants evaluated. The only errors
 //! left to lowering are those about the targets of pointers.
 
-use super::ast::{BinaryOp, Space};
+use super::ast::BinaryOp;
 use super::files::Span;
-use super::types::{Structs, Type};
+use super::types::{Space, Structs, Type};
 use portcullis_core::program::prelude::Intrinsic;
 
 /// Index of a local variable or parameter in [`Function::locals`].
@@ -105,6 +105,13 @@ pub struct Expr {
     pub kind: ExprKind,
     pub ty: Type,
     pub span: Span,
+}
+
+impl Expr {
+    /// A placeholder for an expression whose error has been reported.
+    pub fn error(span: Span) -> Expr {
+        Expr { kind: ExprKind::Integer(0), ty: Type::Error, span }
+    }
 }
 
 pub enum ExprKind {

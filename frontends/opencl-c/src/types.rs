@@ -2,7 +2,6 @@
 
 use std::rc::Rc;
 
-use super::ast::Space;
 use super::token::Name;
 
 /// Arithmetic types (OpenCL C 1.2, 6.1.1). `bool` counts as a one-bit integer.
@@ -149,6 +148,17 @@ pub enum Type {
     /// Type of an erroneous expression. It is compatible with every type, so that one mistake is
     /// reported once.
     Error,
+}
+
+/// Address spaces (OpenCL C 1.2, 6.5).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Space {
+    /// The packet.
+    Global,
+    /// Tables.
+    Constant,
+    /// Local variables.
+    Private,
 }
 
 /// A pointer type: pointee and qualifiers.

@@ -8,8 +8,8 @@
 use std::collections::HashMap;
 
 use super::const_integers::{self, Integer};
+use super::declaration::{DECLARATION_KEYWORDS, Declaration};
 use super::lexer::{Token, TokenKind};
-use super::scan::{DECLARATION_KEYWORDS, Declaration};
 use portcullis_core::diagnostics::Diagnostic;
 
 /// Maximum number of scalars of a type: the number of bytes of private memory.

@@ -1,6 +1,7 @@
 //! Front end for WGSL: parses the filter's text, followed by the prelude, into one naga module.
 
 mod const_integers;
+mod declaration;
 mod expanded_size;
 mod lexer;
 mod scan;
@@ -9,7 +10,7 @@ use naga::front::wgsl::{Frontend, Options, ParseError};
 
 use portcullis_core::diagnostics::too_long;
 use portcullis_core::diagnostics::{Diagnostic, Diagnostics, MAX_SOURCE_BYTES, Source};
-use portcullis_core::map::{self, declaration::CommentSyntax};
+use portcullis_core::map::{self, parser::CommentSyntax};
 use portcullis_core::program::{CAPABILITIES, Program, ProgramOptions};
 use portcullis_core::program::{FILTER_FUNCTION, prelude};
 use portcullis_core::stack::run_on_large_stack;
@@ -32,9 +33,9 @@ pub fn compile(source: &Source, options: &ProgramOptions) -> Result<Program, Dia
 /// [`compile`] on the current thread's stack.
 fn compile_here(source: &Source, options: &ProgramOptions) -> Result<Program, Diagnostics> {
     let rejected = |errors| Diagnostics { source: source.clone(), errors };
-    let maps = map::declaration::declarations(&source.text, CommentSyntax::Wgsl).map_err(rejected)?;
+    let maps = map::parser::declarations(&source.text, CommentSyntax::Wgsl).map_err(rejected)?;
     let declared = scan::scan(&source.text, !maps.is_empty()).map_err(rejected)?;
-    let is_filter = |d: &&scan::Declaration| source.text[d.name.clone()] == *FILTER_FUNCTION;
+    let is_filter = |d: &&declaration::Declaration| source.text[d.name.clone()] == *FILTER_FUNCTION;
     match declared.iter().find(is_filter) {
         Some(filter) if filter.keyword == "fn" => {}
         other => return Err(Diagnostics::one(source, no_filter(other.map(|d| d.name.clone())))),

@@ -9,11 +9,12 @@ use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::LazyLock;
 
+use super::declaration::{DECLARATION_KEYWORDS, Declaration};
 use super::expanded_size::check_expanded_sizes;
 use super::lexer::{Token, TokenKind, tokenize};
 use portcullis_core::diagnostics::Diagnostic;
 use portcullis_core::map;
-use portcullis_core::map::declaration::CommentSyntax;
+use portcullis_core::map::parser::CommentSyntax;
 use portcullis_core::program::prelude;
 
 /// Maximum depth of an expression, and of nested blocks, where every `else if` counts as one level.
@@ -24,20 +25,6 @@ pub const MAX_BRACKETS: usize = 192;
 
 /// Maximum number of declarations at module scope; some of naga's passes take time quadratic in it.
 pub const MAX_DECLARATIONS: usize = 8_192;
-
-/// A declaration at module scope.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Declaration {
-    /// `fn`, `const`, ….
-    pub keyword: &'static str,
-    /// Byte range of the name.
-    pub name: Range<usize>,
-    /// Index of the name's token.
-    pub token: usize,
-}
-
-/// Keywords that declare something at module scope.
-pub(super) const DECLARATION_KEYWORDS: [&str; 6] = ["fn", "struct", "alias", "const", "override", "var"];
 
 /// Checks a filter's text and returns its module-scope declarations. `has_maps` adds the names of
 /// the map functions to the prelude's.
@@ -102,8 +89,8 @@ static PRELUDE_NAMES: LazyLock<PreludeNames> = LazyLock::new(|| PreludeNames::of
 /// their functions use.
 static PRELUDE_NAMES_WITH_MAPS: LazyLock<PreludeNames> = LazyLock::new(|| {
     let kinds = map::MapKind::ALL.into_iter().zip(1..);
-    let maps: String = kinds.map(|(kind, number)| map::declaration::example_declaration(kind, number)).collect();
-    let maps = map::declaration::declarations(&maps, CommentSyntax::Wgsl).expect("the example maps parse");
+    let maps: String = kinds.map(|(kind, number)| map::parser::example_declaration(kind, number)).collect();
+    let maps = map::parser::declarations(&maps, CommentSyntax::Wgsl).expect("the example maps parse");
     PreludeNames::of(format!("{}{}", prelude::TEXT, map::wgsl_text(&maps)).leak())
 });
 

@@ -152,7 +152,7 @@ fn compile_configured(
     rings.iter().for_each(|ring| text += &ring.text());
     if traps {
         let traps = linked.program_sites(analyzed.facts.trap_sites.values());
-        let counter = Declaration::new(lower::emit::TRAP_MAP, MapKind::Counter, 1, 2, traps.len() as u32);
+        let counter = Declaration::new(decode::maps::TRAP_MAP, MapKind::Counter, 1, 2, traps.len() as u32);
         declared.push(Declaration { annotations: Some(Arc::new(ProgramSite::notes(&traps))), ..counter });
     }
     let disassembly = Disassembly::new(object);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::analysis::fixpoint::AnalyzedProgram;
+use crate::analysis::program::AnalyzedProgram;
 use crate::broadcast::{self, Broadcast};
 use crate::decode::helper;
 use crate::decode::linked::LinkedObject;

@@ -1,12 +1,11 @@
 //! Parameters that the host sets in an object before a program is compiled: global variables, and
 //! the number of entries of maps. Constants among them decide which code is reachable.
 
-use std::sync::Arc;
-
 use crate::decode::maps::max_entries_of;
-use crate::object::{MapDefinition, Object, Variable};
+use crate::decode::variable_types::{section_type, variable_type};
+use crate::object::{MapDefinition, Object};
 use portcullis_core::diagnostics::{Diagnostic, Diagnostics, Source};
-use portcullis_core::map::typed::{self, CKind, CMember, CType, FieldLocation, NumberStyle};
+use portcullis_core::map::typed::{self, CKind, CMember, FieldLocation, NumberStyle};
 use portcullis_core::program::{LEADING_ZEROS, ProgramOptions, has_leading_zeros};
 use portcullis_core::spelling::nearest;
 
@@ -36,18 +35,6 @@ pub struct GlobalVariable {
     pub constant: bool,
     /// Whether the host has set the variable or a part of it.
     pub is_set: bool,
-}
-
-/// Type of a variable: from BTF, or a number of the symbol's size.
-fn variable_type(object: &Object, variable: &Variable) -> Arc<CType> {
-    let known = variable.ty.and_then(|ty| object.btf.c_type(ty)).filter(|ty| ty.size == variable.size);
-    known.unwrap_or_else(|| CType::unknown(variable.size))
-}
-
-/// The structure type of a section of variables.
-pub(super) fn section_type(object: &Object, map: &MapDefinition) -> Arc<CType> {
-    let members = map.variables.iter().map(|it| (it.name.clone(), it.at, variable_type(object, it)));
-    CType::section(&map.name, map.value_size, members)
 }
 
 /// The global variables of an object; `given` are the parameters that were applied to it.

@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use portcullis_core::device::Completion;
 use portcullis_core::packet::{Action, BatchParts, Verdict};
 
-use super::frame_pool::{BatchBuffers, BatchFrames, FramePool, PacketMemory};
+use super::frame_pool::{BatchBuffers, BatchFrames, FramePool};
 use super::tx::{Tx, TxBatch};
-use super::umem::{Frame, HEADROOM, Umem};
+use super::umem::{Frame, HEADROOM, PacketMemory, Umem};
 use crate::RedirectGroups;
 use crate::live::link::{InjectionPoint, StackInjector};
 use crate::live::{ExecutedCounts, Executor, LiveError, Loss, checksum};

@@ -6,55 +6,9 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use portcullis_core::packet::{Descriptor, Metadata, RESIZE_ROOM};
+use portcullis_core::packet::{Descriptor, Metadata};
 
-use super::umem::Frame;
-
-/// Contiguous frames into which the fragments of one multi-buffer packet are copied, so that a
-/// filter sees the packet as one range. Its frames are never posted to a ring.
-#[derive(Debug)]
-pub(crate) struct ReassemblyBuffer {
-    frames: Vec<Frame>,
-    start: usize,
-    len: usize,
-}
-
-impl ReassemblyBuffer {
-    /// # Panics
-    ///
-    /// If `frames` are not contiguous and in ascending order.
-    fn new(frames: Vec<Frame>, frame_size: usize) -> ReassemblyBuffer {
-        let first = frames[0].address() / frame_size;
-        let contiguous = frames.iter().enumerate().all(|(i, frame)| frame.address() / frame_size == first + i);
-        assert!(contiguous, "the frames of a reassembly buffer are contiguous");
-        let (start, len) = (first * frame_size, frames.len() * frame_size);
-        ReassemblyBuffer { frames, start, len }
-    }
-
-    /// Start and length in bytes; the start counts from the beginning of the UMEM.
-    pub fn memory(&self) -> (usize, usize) {
-        (self.start, self.len)
-    }
-
-    /// Byte address at which a packet starts when it is given headroom.
-    pub fn address(&self) -> usize {
-        self.start + RESIZE_ROOM as usize
-    }
-
-    /// Longest packet, in bytes, that fits between headroom and tailroom.
-    pub fn capacity(&self) -> usize {
-        self.len - 2 * RESIZE_ROOM as usize
-    }
-}
-
-/// The memory that holds one packet.
-#[derive(Debug)]
-pub(crate) enum PacketMemory {
-    /// The frame that the kernel received it into.
-    Frame(Frame),
-    /// The buffer that its fragments were copied into.
-    Reassembled(ReassemblyBuffer),
-}
+use super::umem::{Frame, PacketMemory, ReassemblyBuffer};
 
 /// Free frames, reassembly buffers and batch buffers of every lane.
 #[derive(Debug)]
@@ -110,7 +64,7 @@ impl FramePool {
         for memory in memory {
             let address = match &memory {
                 PacketMemory::Frame(frame) => frame.address(),
-                PacketMemory::Reassembled(buffer) => buffer.start,
+                PacketMemory::Reassembled(buffer) => buffer.memory().0,
             };
             let lane = address / self.frame_size / self.frames_per_lane;
             if locked.as_ref().is_none_or(|(held, _)| *held != lane) {
@@ -165,7 +119,7 @@ impl FramePool {
     /// Number of free frames, those of free reassembly buffers included.
     pub fn free_frames(&self) -> usize {
         let free = |pool: &LanePool| {
-            pool.frames.len() + pool.reassembly.iter().map(|buffer| buffer.frames.len()).sum::<usize>()
+            pool.frames.len() + pool.reassembly.iter().map(|buffer| buffer.frame_count()).sum::<usize>()
         };
         (0..self.lanes.len()).map(|lane| free(&self.lock(lane))).sum()
     }

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use portcullis_core::packet::{Batch, Descriptor, Metadata, RESIZE_ROOM, ResizeRoom};
 
-use super::frame_pool::{BatchBuffers, BatchFrames, FramePool, PacketMemory, ReassemblyBuffer};
+use super::frame_pool::{BatchBuffers, BatchFrames, FramePool};
 use super::rx::{Rx, RxFragment};
-use super::umem::Umem;
+use super::umem::{PacketMemory, ReassemblyBuffer, Umem};
 use crate::live::{LiveError, ReceivedCounts, Receiver, checksum, nanoseconds};
 
 /// How long to spin for packets before the thread sleeps. About the cost of a sleep with its

@@ -9,8 +9,8 @@ use xsk_rs::socket::RxQueue;
 use xsk_rs::umem::FillQueue;
 use xsk_rs::umem::frame::FrameDesc;
 
-use super::frame_pool::{FramePool, PacketMemory};
-use super::umem::Frame;
+use super::frame_pool::FramePool;
+use super::umem::{Frame, PacketMemory};
 
 /// Maximum number of descriptors taken from the RX ring, or put into the fill ring, at a time.
 const BURST: usize = 64;

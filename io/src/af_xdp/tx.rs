@@ -9,10 +9,10 @@ use xsk_rs::socket::TxQueue;
 use xsk_rs::umem::CompQueue;
 use xsk_rs::umem::frame::FrameDesc;
 
-use super::frame_pool::{FramePool, PacketMemory};
+use super::frame_pool::FramePool;
 use super::socket;
 use super::tx_only_socket::TxOnlySocket;
-use super::umem::Frame;
+use super::umem::{Frame, PacketMemory};
 
 /// Maximum number of frames that one `sendto` transmits in copy mode (`TX_BATCH_SIZE`,
 /// `net/xdp/xsk.c`).

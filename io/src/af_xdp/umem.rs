@@ -4,12 +4,11 @@ use std::num::NonZeroU32;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use portcullis_core::packet::{Arena, Span};
+use portcullis_core::packet::{Arena, RESIZE_ROOM, Span};
 use xsk_rs::config::UmemConfig;
 use xsk_rs::umem::frame::FrameDesc;
 
 use super::XdpError;
-use super::frame_pool::{PacketMemory, ReassemblyBuffer};
 
 /// Bytes that the kernel leaves free before a received packet (`XDP_PACKET_HEADROOM`,
 /// `linux/bpf.h`).
@@ -45,6 +44,57 @@ impl Frame {
         // SAFETY: `Frame` is a transparent wrapper of the descriptor.
         unsafe { &*(std::ptr::from_ref(frames) as *const [FrameDesc]) }
     }
+}
+
+/// Contiguous frames into which the fragments of one multi-buffer packet are copied, so that a
+/// filter sees the packet as one range. Its frames are never posted to a ring.
+#[derive(Debug)]
+pub(crate) struct ReassemblyBuffer {
+    frames: Vec<Frame>,
+    start: usize,
+    len: usize,
+}
+
+impl ReassemblyBuffer {
+    /// # Panics
+    ///
+    /// If `frames` are not contiguous and in ascending order.
+    pub fn new(frames: Vec<Frame>, frame_size: usize) -> ReassemblyBuffer {
+        let first = frames[0].address() / frame_size;
+        let contiguous = frames.iter().enumerate().all(|(i, frame)| frame.address() / frame_size == first + i);
+        assert!(contiguous, "the frames of a reassembly buffer are contiguous");
+        let (start, len) = (first * frame_size, frames.len() * frame_size);
+        ReassemblyBuffer { frames, start, len }
+    }
+
+    /// Start and length in bytes; the start counts from the beginning of the UMEM.
+    pub fn memory(&self) -> (usize, usize) {
+        (self.start, self.len)
+    }
+
+    /// Number of frames.
+    pub fn frame_count(&self) -> usize {
+        self.frames.len()
+    }
+
+    /// Byte address at which a packet starts when it is given headroom.
+    pub fn address(&self) -> usize {
+        self.start + RESIZE_ROOM as usize
+    }
+
+    /// Longest packet, in bytes, that fits between headroom and tailroom.
+    pub fn capacity(&self) -> usize {
+        self.len - 2 * RESIZE_ROOM as usize
+    }
+}
+
+/// The memory that holds one packet.
+#[derive(Debug)]
+pub(crate) enum PacketMemory {
+    /// The frame that the kernel received it into.
+    Frame(Frame),
+    /// The buffer that its fragments were copied into.
+    Reassembled(ReassemblyBuffer),
 }
 
 /// A UMEM: memory divided into frames of equal size, shared by all sockets of a run, so that

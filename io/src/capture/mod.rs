@@ -8,7 +8,8 @@
 //! records that straddle a block boundary are copied to the next block, unless the filter changes
 //! packet lengths, which needs slots.
 
-mod link_type;
+pub(crate) mod limits;
+pub(crate) mod link_type;
 mod pcap;
 mod pcapng;
 mod reader;
@@ -18,6 +19,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
+pub use limits::MAX_PACKET;
 pub use link_type::LinkType;
 pub use writer::{CaptureKind, CaptureSink};
 pub(crate) use writer::{Encoder, append_records};
@@ -26,9 +28,6 @@ use crate::source::{Source, SourceError, SourceOptions};
 use pcap::Pcap;
 use pcapng::Pcapng;
 use reader::{CaptureSource, Input};
-
-/// Maximum length of a packet in bytes, as in libpcap (`MAXIMUM_SNAPLEN`).
-pub const MAX_PACKET: usize = 262_144;
 
 /// Bytes read to detect the format: a whole pcap header, and less than the shortest pcapng section
 /// header.

@@ -4,8 +4,8 @@ use std::fs;
 use std::io::Error;
 use std::path::Path;
 
-use super::eal::{release, version};
 use super::spec::PortSpec;
+use super::version::{release, version};
 use crate::live::capabilities;
 
 /// Where sysfs lists PCI devices.

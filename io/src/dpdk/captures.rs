@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use super::error::DpdkError;
-use super::open::Options;
+use super::options::Options;
 use super::pass_target::PassTarget;
 use super::spec::PortSpec;
 use crate::{SourceError, SourceOptions, Warning, capture, same_destination, same_file};

@@ -1,7 +1,7 @@
 //! The executor of a DPDK lane.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use portcullis_core::device::Completion;
@@ -11,6 +11,7 @@ use portcullis_dpdk_sys as sys;
 use super::eal::register_this_thread;
 use super::memory::{BatchBuffers, BatchMbufs, Mbufs, Memory};
 use super::stack_forwarder::StackForwarder;
+use super::tx_queue::{SharedTxQueue, lock};
 use crate::live::{ExecutedCounts, Executor, LiveError, Loss, checksum};
 
 /// How long a batch waits for room in the TX queue before its rest is dropped.
@@ -18,16 +19,6 @@ const TX_WAIT: Duration = Duration::from_millis(1);
 
 /// Maximum burst size.
 const BURST: usize = 512;
-
-/// A transmit queue of a port.
-#[derive(Debug)]
-pub(super) struct TxQueue {
-    pub port: u16,
-    pub queue: u16,
-}
-
-/// A transmit queue, shared by lanes.
-pub(super) type SharedTxQueue = Arc<Mutex<TxQueue>>;
 
 /// Outputs of a lane.
 #[derive(Debug, Default)]
@@ -342,9 +333,4 @@ fn common_verdict(verdicts: &Verdicts, queues: &[u16]) -> Option<(Action, u32, u
 
 fn bytes(descriptors: &[Descriptor]) -> u64 {
     descriptors.iter().map(|descriptor| u64::from(descriptor.length)).sum()
-}
-
-pub(super) fn lock(port: &SharedTxQueue) -> MutexGuard<'_, TxQueue> {
-    // A queue is consistent even if another user panicked.
-    port.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -9,164 +9,19 @@ use portcullis_core::packet::ResizeRoom;
 use super::captures;
 use super::eal::{Eal, EalOptions};
 use super::error::DpdkError;
-use super::executor::{self, DpdkExecutor, LaneOutputs, TxQueue};
+use super::executor::{DpdkExecutor, LaneOutputs};
 use super::gpudev::{CommList, Gpu, GpuInfo, GpuSpec, Mempool, PacketWriters};
 use super::interface_watch::InterfaceWatch;
 use super::memory::{BufferLocation, Memory};
+use super::options::Options;
 use super::pass_target::PassTarget;
 use super::port::{Port, PortInfo, RING_SIZE};
 use super::receiver::{BatchFormat, DpdkReceiver, LaneCommList, Queue};
 use super::spec::PortSpec;
 use super::stack_forwarder::StackForwarder;
+use super::tx_queue::{SharedTxQueue, TxQueue};
 use super::written_captures::WrittenCaptures;
 use crate::live::Lane;
-
-/// Configuration of a run.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct Options {
-    /// Ports that packets are received on. A port's number in metadata is its index here.
-    pub ports: Vec<PortSpec>,
-    /// Number of receive queues per port; each has its own lane unless `one_lane` is set.
-    pub queues: u16,
-    /// Whether one lane serves all queues, for filters whose state is shared by all packets.
-    pub one_lane: bool,
-    /// Output port of each redirect target: one of `ports`, or another.
-    pub redirect: Vec<(u32, PortSpec)>,
-    /// Destination of passed packets; `None` drops them. Packets received from there are forwarded
-    /// out of the first of `ports`, past the filter, unless the destination is one of `ports`
-    /// itself.
-    pub pass_to: Option<PassTarget>,
-    /// Additional EAL arguments.
-    pub eal: Vec<String>,
-    /// Whether packets have headroom and tailroom, for filters that change packet lengths.
-    pub room: ResizeRoom,
-    /// Whether batches carry metadata.
-    pub metadata: bool,
-    /// Whether the filter writes to packets (like `af_xdp::Options::rewrites`).
-    pub rewrites: bool,
-    /// Packets per queue, at least 64: drivers' rings hold up to 2,048 of them, the others are in
-    /// batches.
-    pub packets: u32,
-    /// Minimum packets per queue for which the EAL reserves memory. It is initialised only once, so
-    /// this covers later runs of the process.
-    pub later: u32,
-    /// Location of packet buffers.
-    pub mempool: Mempool,
-    /// Header split: this many bytes of each packet are received into host memory, the rest where
-    /// `mempool` says.
-    pub split: Option<u16>,
-    /// Number of items in each lane's communication list, which tells the GPU about batches:
-    /// batches in flight beyond it are dropped.
-    pub items: u32,
-}
-
-impl Options {
-    /// Default number of packets per queue.
-    pub const PACKETS: u32 = 8192;
-
-    /// Default number of communication list items: more than the batches that a session accepts.
-    pub const ITEMS: u32 = 64;
-
-    /// Options for these ports with one queue each and no other outputs, for filters that neither
-    /// read metadata nor change packets.
-    pub fn new(ports: Vec<PortSpec>) -> Options {
-        Options {
-            ports,
-            queues: 1,
-            one_lane: false,
-            redirect: Vec::new(),
-            pass_to: None,
-            eal: Vec::new(),
-            room: ResizeRoom::None,
-            metadata: false,
-            rewrites: false,
-            packets: Options::PACKETS,
-            later: 0,
-            mempool: Mempool::Host,
-            split: None,
-            items: Options::ITEMS,
-        }
-    }
-
-    /// Sets [`Options::queues`].
-    #[must_use]
-    pub fn with_queues(self, queues: u16) -> Options {
-        Options { queues, ..self }
-    }
-
-    /// Sets [`Options::one_lane`].
-    #[must_use]
-    pub fn with_one_lane(self, one_lane: bool) -> Options {
-        Options { one_lane, ..self }
-    }
-
-    /// Sets [`Options::redirect`].
-    #[must_use]
-    pub fn with_redirect(self, redirect: Vec<(u32, PortSpec)>) -> Options {
-        Options { redirect, ..self }
-    }
-
-    /// Sets [`Options::pass_to`].
-    #[must_use]
-    pub fn with_pass_to(self, pass_to: impl Into<Option<PassTarget>>) -> Options {
-        Options { pass_to: pass_to.into(), ..self }
-    }
-
-    /// Sets [`Options::eal`].
-    #[must_use]
-    pub fn with_eal(self, eal: Vec<String>) -> Options {
-        Options { eal, ..self }
-    }
-
-    /// Sets [`Options::room`].
-    #[must_use]
-    pub fn with_room(self, room: ResizeRoom) -> Options {
-        Options { room, ..self }
-    }
-
-    /// Sets [`Options::metadata`].
-    #[must_use]
-    pub fn with_metadata(self, metadata: bool) -> Options {
-        Options { metadata, ..self }
-    }
-
-    /// Sets [`Options::rewrites`].
-    #[must_use]
-    pub fn with_rewrites(self, rewrites: bool) -> Options {
-        Options { rewrites, ..self }
-    }
-
-    /// Sets [`Options::packets`].
-    #[must_use]
-    pub fn with_packets(self, packets: u32) -> Options {
-        Options { packets, ..self }
-    }
-
-    /// Sets [`Options::later`].
-    #[must_use]
-    pub fn with_later(self, later: u32) -> Options {
-        Options { later, ..self }
-    }
-
-    /// Sets [`Options::mempool`].
-    #[must_use]
-    pub fn with_mempool(self, mempool: Mempool) -> Options {
-        Options { mempool, ..self }
-    }
-
-    /// Sets [`Options::split`].
-    #[must_use]
-    pub fn with_split(self, split: impl Into<Option<u16>>) -> Options {
-        Options { split: split.into(), ..self }
-    }
-
-    /// Sets [`Options::items`].
-    #[must_use]
-    pub fn with_items(self, items: u32) -> Options {
-        Options { items, ..self }
-    }
-}
 
 /// A run's open ports.
 pub struct Dpdk {
@@ -384,7 +239,7 @@ struct Run {
     /// Indexes of ports by name.
     by_name: BTreeMap<String, usize>,
     /// TX queues by port and queue.
-    out: BTreeMap<(usize, u16), executor::SharedTxQueue>,
+    out: BTreeMap<(usize, u16), SharedTxQueue>,
 }
 
 impl Run {
@@ -405,7 +260,7 @@ impl Run {
     }
 
     /// Returns the TX queue of a port for a lane.
-    fn tx_queue(&mut self, port: usize, lane: usize) -> executor::SharedTxQueue {
+    fn tx_queue(&mut self, port: usize, lane: usize) -> SharedTxQueue {
         let queue = (lane % usize::from(self.ports[port].tx_queue_count)) as u16;
         let number = self.ports[port].number;
         self.out.entry((port, queue)).or_insert_with(|| Arc::new(Mutex::new(TxQueue { port: number, queue }))).clone()

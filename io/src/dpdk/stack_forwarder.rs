@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use portcullis_dpdk_sys as sys;
 
-use super::executor::{SharedTxQueue, lock};
 use super::memory::{Linearized, Mbuf, Mbufs, Memory};
+use super::tx_queue::{SharedTxQueue, lock};
 use crate::live::{ExecutedCounts, checksum};
 
 /// Packets received at a time.

@@ -1,4 +1,5 @@
-use portcullis_core::map::declaration::{CommentSyntax, declarations};
+use portcullis_core::map::MapKind;
+use portcullis_core::map::parser::{CommentSyntax, declarations};
 use portcullis_core::map::{Table, dump};
 
 use portcullis_io::synth::Random;

@@ -3,16 +3,15 @@
 
 use std::io::{IsTerminal, stderr};
 use std::num::NonZeroUsize;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use portcullis::auto::Settings;
 use portcullis::device::{
-    CancelToken, Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, Imported, LoadOptions, Session, WithFallback,
+    CancelToken, Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, LoadOptions, Session, WithFallback,
 };
 use portcullis::devices::{self, Selector};
-use portcullis::packet::{self, Batch};
 use portcullis::packet_io::live::Lane;
 use portcullis::pipeline::live::local_socket::LocalSocket;
 use portcullis::pipeline::live::metrics::Trap;
@@ -27,6 +26,7 @@ use rustix::thread::{CpuSet, sched_getaffinity};
 use tracing::Span;
 
 use super::control::{self, LaneStatus, Live};
+use super::lane_sessions::{import, show_copies, warm_up};
 use super::privileges::{self, Admin};
 use super::report::{Balance, ExtraReport};
 use super::stats::{OutputFormat, Source, Stats};
@@ -35,7 +35,7 @@ use crate::device_choice::DeviceChoice;
 use crate::failure::{FAILED, Failure, INTERRUPTED};
 use crate::run::interrupt::Interrupt;
 use crate::run::map_args::MapNotice;
-use crate::run::maps::Maps;
+use crate::run::maps::{Maps, lock};
 use crate::run::output_conflicts;
 use crate::run::traps::{Place, SharedAborts, TrapCount, TrapRecorder};
 use crate::run::{Args, BatchSize};
@@ -416,11 +416,6 @@ fn aborted(run: &RunStats) -> u64 {
     run.read().lanes.iter().map(|(_, lane)| lane.verdicts.aborted).sum()
 }
 
-/// Locks the maps, also after a thread panicked while it held the lock.
-pub fn lock(maps: &Mutex<Maps>) -> MutexGuard<'_, Maps> {
-    maps.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Returns the policy that decides when a batch is closed.
 fn batch_policy(args: &Args) -> BatchPolicy {
     let delay = args.live.max_delay;
@@ -433,37 +428,6 @@ fn batch_policy(args: &Args) -> BatchPolicy {
             auto.with_max_packets(most).with_delay(delay.unwrap_or(auto.delay))
         }
     }
-}
-
-/// Gives sessions access to the memory that packets are received into. Returns whether a session
-/// works on copies instead.
-pub fn import<'a, S: Session + ?Sized + 'a>(
-    sessions: impl Iterator<Item = (&'a Option<Arc<packet::Span>>, &'a mut S)>,
-) -> Result<bool, DeviceError> {
-    let mut copied = false;
-    for (memory, session) in sessions {
-        if let Some(memory) = memory {
-            copied |= session.import(memory)? == Imported::Copied;
-        }
-    }
-    Ok(copied)
-}
-
-/// Prints a note if a device works on copies of packets.
-pub fn show_copies(copied: bool, device: &DeviceInfo) {
-    if copied {
-        out::note(&format!("{}: works on copies of the packet bytes that the filter needs", device.id));
-    }
-}
-
-/// Filters an artificial packet, because drivers defer work to the first batch (PoCL compiles for
-/// 100 ms and more). Not with maps, which the packet would change.
-pub fn warm_up(session: &mut dyn Session, program: &Program) -> Result<(), DeviceError> {
-    if !program.maps().is_empty() {
-        return Ok(());
-    }
-    let batch = Batch::from_packets(&[[0; 64]]).map_err(|error| DeviceError::Refused(error.to_string()))?;
-    session.run(batch).map(drop)
 }
 
 impl FinishedRun {

@@ -10,6 +10,8 @@ pub mod dpdk;
 #[cfg(all(target_os = "linux", feature = "live"))]
 pub mod drive;
 #[cfg(all(target_os = "linux", feature = "live"))]
+pub mod lane_sessions;
+#[cfg(all(target_os = "linux", feature = "live"))]
 mod log;
 pub mod mempool;
 #[cfg(all(target_os = "linux", feature = "nfqueue"))]

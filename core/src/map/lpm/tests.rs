@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::super::layout::MAX_WORDS;
+use super::super::layout::{HEADER_WORDS, MAX_WORDS};
 use super::*;
 use crate::map::{MapFull, MapKind, Row, Table};
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::super::declaration::Declaration;
 use super::super::layout::{HEADER_CLAIMED, Layout};
-use super::prefix_table::FoldHashBuilder;
+use super::fold_hash::FoldHashBuilder;
 use super::{
     GROUP_BITS, GROUP_WORDS, HEADER_END, INNER_FLAG, LIST_FLAG, LIST_MAX_BITS, LIST_PREFIXES, LIST_WORDS, NODE_BITS,
     NODE_WORDS, Prefix, ROOT_NODE_STRIDE, TrieLayout, prefix_mask,

@@ -6,6 +6,7 @@ use std::io::{self, Write};
 
 use super::super::declaration::Declaration;
 use super::super::dump::Format;
+use super::super::quoting::csv_cell;
 use super::super::rows::Row;
 use super::{ScalarField, TypeInfo, json, scalar_fields};
 
@@ -58,14 +59,5 @@ impl TypeInfo {
                 out.write_all(if between == "[\n" { b"[\n]\n" } else { b"\n]\n" })
             }
         }
-    }
-}
-
-/// A cell of CSV, quoted if necessary (RFC 4180).
-pub(in crate::map) fn csv_cell(text: &str) -> Cow<'_, str> {
-    if text.contains([',', '"', '\n', '\r']) {
-        format!("\"{}\"", text.replace('"', "\"\"")).into()
-    } else {
-        text.into()
     }
 }

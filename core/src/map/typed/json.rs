@@ -4,6 +4,7 @@
 
 use std::fmt::Write;
 
+use super::super::quoting::write_quoted;
 use super::ctype::{CKind, CMember, CType, Encoding};
 use super::{bits_of, number_of};
 
@@ -99,17 +100,4 @@ pub(super) fn text_of(bytes: &[u8]) -> Option<&str> {
         return None;
     }
     std::str::from_utf8(text).ok()
-}
-
-/// Appends a JSON string (RFC 8259, section 7).
-pub(in crate::map) fn write_quoted(text: &str, out: &mut String) {
-    out.push('"');
-    for c in text.chars() {
-        match c {
-            '"' | '\\' => out.extend(['\\', c]),
-            c if (c as u32) < 0x20 => _ = write!(out, "\\u{:04x}", c as u32),
-            c => out.push(c),
-        }
-    }
-    out.push('"');
 }

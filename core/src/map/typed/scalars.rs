@@ -164,7 +164,7 @@ fn write_members(members: &[CMember], at: u32, bytes: &[u8], parts: &mut Vec<Str
 }
 
 /// Bytes in hexadecimal, separated by colons as in a MAC address.
-pub(in crate::map) fn format_hex(bytes: &[u8]) -> String {
+fn format_hex(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(3 * bytes.len());
     for (index, byte) in bytes.iter().enumerate() {
         let _ = write!(text, "{}{byte:02x}", if index == 0 { "" } else { ":" });

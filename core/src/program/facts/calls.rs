@@ -6,9 +6,10 @@ use std::rc::Rc;
 use naga::{Expression, Function, Handle};
 
 use super::VerdictSet;
-use super::interpreter::{AbstractInterpreter, Frame, HEAD_SHIFT, Target};
+use super::interpreter::{AbstractInterpreter, Frame, HEAD_SHIFT};
 use super::interval::{IntKind, Interval};
 use super::scan::{StatementId, scan};
+use super::targets::Target;
 use super::value::{Int, Value};
 use crate::program::prelude::Intrinsic;
 

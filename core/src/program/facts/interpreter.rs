@@ -17,9 +17,9 @@ use naga::{
 
 use super::VerdictSet;
 use super::interval::{IntKind, Interval};
-use super::loops::{BackEdgeState, LoopTarget};
 use super::scan::{FunctionScan, StatementId};
 use super::state::{Delta, State};
+use super::targets::{BackEdgeState, Target};
 use super::value::{Conditions, Shapes, Value};
 use crate::program::prelude::Intrinsic;
 
@@ -66,17 +66,6 @@ impl Frame<'_> {
     pub(super) fn local(&self, local: Handle<LocalVariable>) -> u32 {
         self.base + (self.function.expressions.len() + local.index()) as u32
     }
-}
-
-/// Target of `break` and `continue`.
-pub(super) enum Target {
-    Loop(LoopTarget),
-    Switch {
-        mark: usize,
-        breaks: Vec<Delta>,
-        /// Maximum number of iterations on a path to a `break`.
-        max_at_break: u64,
-    },
 }
 
 /// The parts of a program that the analysis reads.

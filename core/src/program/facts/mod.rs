@@ -13,6 +13,7 @@ mod interval;
 mod loops;
 mod scan;
 mod state;
+mod targets;
 #[cfg(test)]
 mod tests;
 mod value;

@@ -1,15 +1,14 @@
 //! Calls of the filter's functions, of the prelude, of OpenCL C's built-in functions on integers
 //! and vectors (OpenCL C 1.2, 6.12.3, 6.12.6), and conversion functions (6.2.3, 6.2.4).
 
-use super::expressions::error_expr;
 use super::{Checker, Symbol, unsupported_functions};
-use crate::ast::{self, ExprKind as Ast, Space};
+use crate::ast::{self, ExprKind as Ast};
 use crate::files::Span;
 use crate::library;
 use crate::parser::{Keyword, keyword_from_name};
 use crate::suggestions;
 use crate::tree::{Builtin, Expr, ExprKind, FunctionId};
-use crate::types::{INT, Scalar, Type, UINT};
+use crate::types::{INT, Scalar, Space, Type, UINT};
 use portcullis_core::program::prelude::{self, Intrinsic};
 use portcullis_core::spelling::nearest;
 
@@ -88,12 +87,12 @@ impl Checker<'_> {
         let arguments: Vec<Expr> = arguments.iter().map(|argument| self.value(argument)).collect();
         match found {
             Some(Symbol::Function(id)) => return self.user_call(id, arguments, span),
-            Some(Symbol::Type(Type::Error)) => return error_expr(span),
+            Some(Symbol::Type(Type::Error)) => return Expr::error(span),
             Some(_) => return self.report_error(callee.span, format!("`{text}` is not a function"), ""),
             None => {}
         }
         if arguments.iter().any(|argument| argument.ty == Type::Error) {
-            return error_expr(span);
+            return Expr::error(span);
         }
         if let Some(intrinsic) = library::function(self.maps, &text) {
             return self.prelude(&text, intrinsic, arguments, span);
@@ -155,7 +154,7 @@ impl Checker<'_> {
             self.calls.push((caller, id, span));
         }
         if !self.check_argument_count(&name, types.len(), &arguments, span) {
-            return error_expr(span);
+            return Expr::error(span);
         }
         let mut converted = Vec::with_capacity(arguments.len());
         for (i, (argument, ty)) in arguments.into_iter().zip(&types).enumerate() {
@@ -163,7 +162,7 @@ impl Checker<'_> {
             converted.push(self.convert_for_assignment(argument, ty, &what));
         }
         if converted.iter().any(|argument| argument.ty == Type::Error) {
-            return error_expr(span);
+            return Expr::error(span);
         }
         if name == portcullis_core::program::FILTER_FUNCTION {
             return self.report_error(span, "the filter calls itself", "the device calls it once for each packet");
@@ -192,7 +191,7 @@ impl Checker<'_> {
         };
         let first = usize::from(intrinsic.takes_packet());
         if !self.check_argument_count(name, first + numbers.len(), &arguments, span) {
-            return error_expr(span);
+            return Expr::error(span);
         }
         let mut converted = Vec::with_capacity(arguments.len());
         for (i, argument) in arguments.into_iter().enumerate() {
@@ -221,16 +220,16 @@ impl Checker<'_> {
             }
         }
         if converted.iter().any(|argument| argument.ty == Type::Error) {
-            return error_expr(span);
+            return Expr::error(span);
         }
         Expr { kind: ExprKind::Prelude(intrinsic, converted), ty: result, span }
     }
 
     fn conversion(&mut self, name: &str, how: &Conversion, ty: Type, mut arguments: Vec<Expr>, span: Span) -> Expr {
         if !self.check_argument_count(name, 1, &arguments, span) {
-            return error_expr(span);
+            return Expr::error(span);
         }
-        let Some(value) = arguments.pop() else { return error_expr(span) };
+        let Some(value) = arguments.pop() else { return Expr::error(span) };
         let components = |ty: &Type| match ty {
             Type::Scalar(_) => Some(1),
             Type::Vector(_, size) => Some(*size),
@@ -267,9 +266,9 @@ impl Checker<'_> {
 
     fn swap(&mut self, name: &str, scalar: Scalar, mut arguments: Vec<Expr>, span: Span) -> Expr {
         if !self.check_argument_count(name, 1, &arguments, span) {
-            return error_expr(span);
+            return Expr::error(span);
         }
-        let Some(value) = arguments.pop() else { return error_expr(span) };
+        let Some(value) = arguments.pop() else { return Expr::error(span) };
         let ty = Type::Scalar(scalar);
         let value = self.convert_for_assignment(value, &ty, &format!("argument 1 of `{name}`"));
         match value.constant() {
@@ -288,9 +287,9 @@ impl Checker<'_> {
 
     fn mul24(&mut self, mut arguments: Vec<Expr>, span: Span) -> Expr {
         if !self.check_argument_count("mul24", 2, &arguments, span) {
-            return error_expr(span);
+            return Expr::error(span);
         }
-        let (Some(right), Some(left)) = (arguments.pop(), arguments.pop()) else { return error_expr(span) };
+        let (Some(right), Some(left)) = (arguments.pop(), arguments.pop()) else { return Expr::error(span) };
         // For operands of more than 24 bits the result is implementation-defined; here it is a
         // plain product.
         self.binary(ast::BinaryOp::Multiply, left, right, span)
@@ -300,9 +299,9 @@ impl Checker<'_> {
     /// width.
     fn upsample(&mut self, mut arguments: Vec<Expr>, span: Span) -> Expr {
         if !self.check_argument_count("upsample", 2, &arguments, span) {
-            return error_expr(span);
+            return Expr::error(span);
         }
-        let (Some(low), Some(high)) = (arguments.pop(), arguments.pop()) else { return error_expr(span) };
+        let (Some(low), Some(high)) = (arguments.pop(), arguments.pop()) else { return Expr::error(span) };
         let Some((scalar, wider)) = high.ty.element().and_then(|scalar| Some((scalar, scalar.widened_type()?))) else {
             let message = format!("`upsample` of a `{}`", self.display_type(&high.ty));
             return self.report_error(
@@ -314,7 +313,7 @@ impl Checker<'_> {
         let low =
             self.convert_for_assignment(low, &high.ty.with_element(scalar.unsigned()), "argument 2 of `upsample`");
         if low.ty == Type::Error {
-            return error_expr(span);
+            return Expr::error(span);
         }
         let ty = high.ty.with_element(wider);
         Expr { kind: ExprKind::Builtin(Builtin::Upsample, vec![high, low]), ty, span }
@@ -322,7 +321,7 @@ impl Checker<'_> {
 
     fn builtin(&mut self, name: &str, builtin: Builtin, count: usize, mut arguments: Vec<Expr>, span: Span) -> Expr {
         if !self.check_argument_count(name, count, &arguments, span) {
-            return error_expr(span);
+            return Expr::error(span);
         }
         if let Some(other) = arguments.iter().find(|argument| argument.ty.element().is_none()) {
             let message = format!("`{name}` takes numbers and vectors, not `{}`", self.display_type(&other.ty));
@@ -330,11 +329,11 @@ impl Checker<'_> {
         }
         if builtin == Builtin::Select {
             let (Some(c), Some(b), Some(a)) = (arguments.pop(), arguments.pop(), arguments.pop()) else {
-                return error_expr(span);
+                return Expr::error(span);
             };
             let ty = a.ty.clone();
             if ty != b.ty {
-                let Some((a, b)) = self.common(a, b, name, span) else { return error_expr(span) };
+                let Some((a, b)) = self.common(a, b, name, span) else { return Expr::error(span) };
                 let ty = a.ty.clone();
                 return self.select(a, b, c, &ty, span);
             }
@@ -356,11 +355,11 @@ impl Checker<'_> {
             arguments =
                 arguments.into_iter().map(|argument| self.convert_for_assignment(argument, &ty, &what)).collect();
         }
-        let Some(ty) = arguments.first().map(|first| first.ty.clone()) else { return error_expr(span) };
+        let Some(ty) = arguments.first().map(|first| first.ty.clone()) else { return Expr::error(span) };
         if arguments.iter().any(|argument| argument.ty == Type::Error) {
-            return error_expr(span);
+            return Expr::error(span);
         }
-        let Some(mut scalar) = ty.element() else { return error_expr(span) };
+        let Some(mut scalar) = ty.element() else { return Expr::error(span) };
         if scalar == Scalar::Bool {
             arguments = arguments.into_iter().map(|argument| self.convert_to(argument, &INT)).collect();
             scalar = Scalar::Int;

@@ -2,11 +2,12 @@
 
 use super::types::DeclaredType;
 use super::{Checker, FunctionContext, Symbol};
-use crate::ast::{self, Init as AstInit, Space};
+use crate::ast::{self, Init as AstInit};
 use crate::files::Span;
 use crate::tree::{
     Expr, ExprKind, Function, FunctionId, Init, Local, LocalId, Statement, StatementKind, Table, TableId,
 };
+use crate::types::Space;
 use crate::types::Type;
 
 /// Maximum number of values in a `__constant` table, and in all tables together.

@@ -1,12 +1,12 @@
 //! Expressions: names, lvalues, members, casts (C11 6.5; OpenCL C 1.2, 6.1.7).
 
 use super::{Checker, Symbol, constants};
-use crate::ast::{self, ExprKind as Ast, Space, UnaryOp};
+use crate::ast::{self, ExprKind as Ast, UnaryOp};
 use crate::files::Span;
 use crate::library;
 use crate::token::Name;
 use crate::tree::{Expr, ExprKind, Place, PlaceKind};
-use crate::types::{BOOL, INT, Scalar, Type, UINT};
+use crate::types::{BOOL, INT, Scalar, Space, Type, UINT};
 use portcullis_core::spelling::nearest;
 
 /// A checked expression: an lvalue or a value.
@@ -133,7 +133,7 @@ impl Checker<'_> {
                 let pointer = self.value(pointer);
                 return match self.deref(pointer, span) {
                     Some(place) => Operand::Place(place),
-                    None => Operand::Value(error_expr(span)),
+                    None => Operand::Value(Expr::error(span)),
                 };
             }
             Ast::Index(base, index) => return self.index(base, index, false, span),
@@ -173,7 +173,7 @@ impl Checker<'_> {
             Ast::Comma(left, right) => {
                 let (left, right) = (self.value_or_void(left), self.value_or_void(right));
                 match (&left.ty, &right.ty) {
-                    (Type::Error, _) | (_, Type::Error) => error_expr(span),
+                    (Type::Error, _) | (_, Type::Error) => Expr::error(span),
                     (_, ty) => {
                         let ty = ty.clone();
                         Expr { kind: ExprKind::Comma(left.into(), right.into()), ty, span }
@@ -224,7 +224,7 @@ impl Checker<'_> {
                 "a function can only be called",
                 "there are no function pointers: devices have no indirect calls; use `switch`",
             ),
-            Some(Symbol::Type(Type::Error)) => error_expr(span),
+            Some(Symbol::Type(Type::Error)) => Expr::error(span),
             Some(Symbol::Type(_)) => self.report_error(span, "expected a value, found a type", ""),
             None => {
                 let text = self.name(name);
@@ -296,7 +296,7 @@ impl Checker<'_> {
         let base = self.operand(base);
         let index = self.value(index);
         if index.ty == Type::Error {
-            return Operand::Value(error_expr(span));
+            return Operand::Value(Expr::error(span));
         }
         if !index.ty.is_integer() {
             let message = format!("an index is an integer, not `{}`", self.display_type(&index.ty));
@@ -313,7 +313,7 @@ impl Checker<'_> {
             }
             let (ty, constant, space) = ((**of).clone(), array.constant, array.space);
             let index = self.convert_to(index, &UINT);
-            let Operand::Place(array) = base else { return Operand::Value(error_expr(span)) };
+            let Operand::Place(array) = base else { return Operand::Value(Expr::error(span)) };
             let kind = PlaceKind::Index(array.into(), index.into());
             return Operand::Place(Place { kind, ty, span, constant, space });
         }
@@ -335,7 +335,7 @@ impl Checker<'_> {
         let pointer = self.offset(base, index, false, span);
         match self.deref(pointer, span) {
             Some(place) => Operand::Place(place),
-            None => Operand::Value(error_expr(span)),
+            None => Operand::Value(Expr::error(span)),
         }
     }
 
@@ -348,7 +348,7 @@ impl Checker<'_> {
             }
             match self.deref(pointer, span) {
                 Some(place) => Operand::Place(place),
-                None => return Operand::Value(error_expr(span)),
+                None => return Operand::Value(Expr::error(span)),
             }
         } else {
             self.operand(base)
@@ -415,7 +415,7 @@ impl Checker<'_> {
                     }
                 }
             }
-            Type::Error => Operand::Value(error_expr(span)),
+            Type::Error => Operand::Value(Expr::error(span)),
             Type::Pointer(_) => {
                 let message = format!("`.` takes a structure or a vector, not `{}`", self.display_type(&ty));
                 Operand::Value(self.report_error(span, message, "write `->`"))
@@ -436,7 +436,7 @@ impl Checker<'_> {
         }
         let value = self.value_or_void(operand);
         match (&value.ty, &ty) {
-            (Type::Error, _) | (_, Type::Error) => error_expr(span),
+            (Type::Error, _) | (_, Type::Error) => Expr::error(span),
             (_, Type::Void) => {
                 let zero = Expr { kind: ExprKind::Integer(0), ty: Type::Void, span };
                 Expr { kind: ExprKind::Comma(value.into(), zero.into()), ty, span }
@@ -526,7 +526,7 @@ impl Checker<'_> {
                 && inner.ty == BOOL
                 && from.is_integer()
             {
-                let ExprKind::Convert(inner) = value.kind else { return error_expr(span) };
+                let ExprKind::Convert(inner) = value.kind else { return Expr::error(span) };
                 return self.convert_to(*inner, to);
             }
         }
@@ -537,7 +537,7 @@ impl Checker<'_> {
     pub(super) fn convert_for_assignment(&mut self, value: Expr, ty: &Type, what: &str) -> Expr {
         let span = value.span;
         match (&value.ty, ty) {
-            (Type::Error, _) | (_, Type::Error) => error_expr(span),
+            (Type::Error, _) | (_, Type::Error) => Expr::error(span),
             (Type::Scalar(_), Type::Scalar(_)) => self.convert_to(value, ty),
             (Type::Scalar(_), Type::Vector(scalar, _)) => {
                 let value = self.convert_to(value, &Type::Scalar(*scalar));
@@ -584,11 +584,6 @@ impl Checker<'_> {
             }
         }
     }
-}
-
-/// A placeholder for an expression whose error has been reported.
-pub(super) fn error_expr(span: Span) -> Expr {
-    Expr { kind: ExprKind::Integer(0), ty: Type::Error, span }
 }
 
 fn commas<'a>(expr: &'a ast::Expr, out: &mut Vec<&'a ast::Expr>) {

@@ -1,12 +1,10 @@
 //! Calls of map functions (docs/guide/maps.md), and notes on names that look like them.
 
 use super::Checker;
-use super::expressions::error_expr;
-use crate::ast::Space;
 use crate::files::{FileId, Span};
 use crate::library;
 use crate::tree::{Expr, ExprKind};
-use crate::types::{BOOL, Scalar, Type, UINT};
+use crate::types::{BOOL, Scalar, Space, Type, UINT};
 use portcullis_core::map::{self, Declaration, MapFunction};
 use portcullis_core::program::prelude::Intrinsic;
 
@@ -64,7 +62,7 @@ impl Checker<'_> {
             MapFunction::Atomic(change) => (2 + change.parameters().len(), UINT),
         };
         if !self.check_argument_count(name, if numbers == 0 { 1 } else { numbers }, &given, span) {
-            return error_expr(span);
+            return Expr::error(span);
         }
         let mut arguments = Vec::with_capacity(given.len());
         for (i, argument) in given.into_iter().enumerate() {
@@ -74,7 +72,7 @@ impl Checker<'_> {
             });
         }
         if arguments.iter().any(|argument| argument.ty == Type::Error) {
-            return error_expr(span);
+            return Expr::error(span);
         }
         Expr { kind: ExprKind::Prelude(Intrinsic::Map { map, call }, arguments), ty: result, span }
     }

@@ -27,7 +27,7 @@ use super::files::Span;
 use super::library;
 use super::token::{Name, Names};
 use super::tree::{Expr, ExprKind, Filter, Function, FunctionId, Local, LocalId, Table, TableId};
-use super::types::{Scalar, Structs, Type};
+use super::types::{Scalar, Space, Structs, Type};
 use portcullis_core::map::Declaration;
 use portcullis_core::program::{FILTER_FUNCTION, FLOW_FUNCTION};
 
@@ -179,9 +179,7 @@ impl Checker<'_> {
         let function = &self.functions[at];
         let parameters: Vec<&Type> = function.parameters.iter().map(|p| &function.locals[p.0 as usize].ty).collect();
         let is_packet = |ty: &Type| match ty {
-            Type::Pointer(it) => {
-                it.to == Type::Scalar(Scalar::UChar) && matches!(it.space, None | Some(ast::Space::Global))
-            }
+            Type::Pointer(it) => it.to == Type::Scalar(Scalar::UChar) && matches!(it.space, None | Some(Space::Global)),
             _ => false,
         };
         let fits = matches!(parameters.as_slice(), [pkt, len] if is_packet(pkt) && **len == super::types::UINT)

@@ -1,7 +1,6 @@
 //! Operators: usual arithmetic conversions (C11 6.3.1.8), component-wise operations on vectors
 //! (OpenCL C 1.2, 6.2.6, 6.3), and pointer arithmetic (C11 6.5.6).
 
-use super::expressions::error_expr;
 use super::{Checker, constants};
 use crate::ast::{self, BinaryOp, UnaryOp};
 use crate::files::Span;
@@ -56,7 +55,7 @@ impl Checker<'_> {
     }
 
     fn address(&mut self, operand: &ast::Expr, span: Span) -> Expr {
-        let Some(place) = self.address_operand(operand) else { return error_expr(span) };
+        let Some(place) = self.address_operand(operand) else { return Expr::error(span) };
         let whole = match &place.kind {
             PlaceKind::Components(..) => {
                 let note = "vector components have no address: copy them to a variable";
@@ -77,7 +76,7 @@ impl Checker<'_> {
         let ty = Type::pointer(place.ty.clone(), place.space, place.constant);
         // `&*p` is `p`.
         if whole {
-            let PlaceKind::Deref(pointer) = place.kind else { return error_expr(span) };
+            let PlaceKind::Deref(pointer) = place.kind else { return Expr::error(span) };
             return Expr { span, ..*pointer };
         }
         Expr { kind: ExprKind::Address(place.into()), ty, span }
@@ -141,7 +140,7 @@ impl Checker<'_> {
     pub(super) fn binary(&mut self, op: BinaryOp, left: Expr, right: Expr, span: Span) -> Expr {
         let pointers = (matches!(left.ty, Type::Pointer(_)), matches!(right.ty, Type::Pointer(_)));
         match (op, pointers) {
-            _ if left.ty == Type::Error || right.ty == Type::Error => return error_expr(span),
+            _ if left.ty == Type::Error || right.ty == Type::Error => return Expr::error(span),
             (BinaryOp::Add, (true, false)) => return self.offset(left, right, false, span),
             (BinaryOp::Add, (false, true)) => return self.offset(right, left, false, span),
             (BinaryOp::Subtract, (true, false)) => return self.offset(left, right, true, span),
@@ -164,7 +163,7 @@ impl Checker<'_> {
             return self.shift(op, left, right, span);
         }
         let integers = matches!(op, BinaryOp::Modulo | BinaryOp::And | BinaryOp::Xor | BinaryOp::Or);
-        let Some((left, right)) = self.common(left, right, op.text(), span) else { return error_expr(span) };
+        let Some((left, right)) = self.common(left, right, op.text(), span) else { return Expr::error(span) };
         if integers && left.ty.element() == Some(Scalar::Float) {
             return self.report_error(span, format!("`{}` takes integers", op.text()), "");
         }
@@ -254,7 +253,7 @@ impl Checker<'_> {
             return self.report_error(span, message, "");
         }
         if !self.check_pointee_size(&pointer, span) {
-            return error_expr(span);
+            return Expr::error(span);
         }
         let count = self.convert_to(count, &UINT);
         let count = match (back, count.constant()) {
@@ -281,14 +280,14 @@ impl Checker<'_> {
 
     fn distance(&mut self, left: Expr, right: Expr, span: Span) -> Expr {
         if !self.check_same_pointee(&left, &right, "-", span) || !self.check_pointee_size(&left, span) {
-            return error_expr(span);
+            return Expr::error(span);
         }
         Expr { kind: ExprKind::Distance(left.into(), right.into()), ty: INT, span }
     }
 
     fn compare_pointers(&mut self, op: BinaryOp, left: Expr, right: Expr, span: Span) -> Expr {
         if !self.check_same_pointee(&left, &right, op.text(), span) {
-            return error_expr(span);
+            return Expr::error(span);
         }
         let compared = Expr { kind: ExprKind::ComparePointers(op, left.into(), right.into()), ty: BOOL, span };
         self.bool_to_int(compared)
@@ -315,7 +314,7 @@ impl Checker<'_> {
         if matches!(left.ty, Type::Vector(..)) || matches!(right.ty, Type::Vector(..)) {
             // For vectors both operands are evaluated (6.3.g).
             let symbol = if and { "&&" } else { "||" };
-            let Some((left, right)) = self.common(left, right, symbol, span) else { return error_expr(span) };
+            let Some((left, right)) = self.common(left, right, symbol, span) else { return Expr::error(span) };
             let zero = self.zero(&left.ty, span);
             let left = self.compare(BinaryOp::NotEqual, left, zero, span);
             let zero = self.zero(&right.ty, span);
@@ -324,7 +323,7 @@ impl Checker<'_> {
         }
         let (left, right) = (self.convert_to_condition(left), self.convert_to_condition(right));
         if left.ty == Type::Error || right.ty == Type::Error {
-            return error_expr(span);
+            return Expr::error(span);
         }
         let value = match (left.constant(), and) {
             // The right operand is not evaluated.
@@ -347,18 +346,18 @@ impl Checker<'_> {
         let (accept, reject) = (self.value_or_void(accept), self.value_or_void(reject));
         if let Type::Vector(..) = condition.ty {
             // Component by component, by the highest bit; both operands are evaluated (6.3.i).
-            let Some((accept, reject)) = self.common(accept, reject, "?:", span) else { return error_expr(span) };
+            let Some((accept, reject)) = self.common(accept, reject, "?:", span) else { return Expr::error(span) };
             let ty = match &condition.ty {
                 Type::Vector(_, size) => accept.ty.element().map(|scalar| Type::Vector(scalar, *size)),
                 _ => None,
             };
-            let Some(ty) = ty else { return error_expr(span) };
+            let Some(ty) = ty else { return Expr::error(span) };
             return self.select(reject, accept, condition, &ty, span);
         }
         let condition = self.convert_to_condition(condition);
         let (accept, reject) = match (&accept.ty, &reject.ty) {
-            _ if condition.ty == Type::Error => return error_expr(span),
-            (Type::Error, _) | (_, Type::Error) => return error_expr(span),
+            _ if condition.ty == Type::Error => return Expr::error(span),
+            (Type::Error, _) | (_, Type::Error) => return Expr::error(span),
             (a, b) if a == b && a.scalar().is_none() => (accept, reject),
             (Type::Pointer(_), Type::Pointer(_)) => {
                 let ty = accept.ty.clone();
@@ -366,7 +365,7 @@ impl Checker<'_> {
             }
             _ => match self.common(accept, reject, "?:", span) {
                 Some(both) => both,
-                None => return error_expr(span),
+                None => return Expr::error(span),
             },
         };
         match condition.constant() {
@@ -389,7 +388,7 @@ impl Checker<'_> {
         let width = |ty: &Type| ty.element().map(Scalar::size);
         let integer = c.ty.element().is_some_and(Scalar::is_integer);
         if a.ty == Type::Error || b.ty == Type::Error || c.ty == Type::Error {
-            return error_expr(span);
+            return Expr::error(span);
         }
         if !same || !integer || matches!(ty, Type::Vector(..)) && width(&c.ty) != width(ty) {
             let message =
@@ -436,7 +435,7 @@ impl Checker<'_> {
         let symbol = op.map_or("=".to_owned(), |op| format!("{}=", op.text()));
         let place = self.target(target, &symbol);
         let value = self.value(value);
-        let Some(place) = place else { return error_expr(span) };
+        let Some(place) = place else { return Expr::error(span) };
         let ty = place.ty.clone();
         let Some(op) = op else {
             let value = self.convert_for_assignment(value, &ty, "the assigned value");
@@ -454,13 +453,13 @@ impl Checker<'_> {
         let ty = place.ty.clone();
         let new = self.convert_for_assignment(new, &ty, "the assigned value");
         if new.ty == Type::Error {
-            return error_expr(span);
+            return Expr::error(span);
         }
         Expr { kind: ExprKind::Update { place: place.into(), value: new.into(), returns_old }, ty, span }
     }
 
     pub(super) fn step(&mut self, up: bool, prefix: bool, operand: &ast::Expr, span: Span) -> Expr {
-        let Some(place) = self.target(operand, if up { "++" } else { "--" }) else { return error_expr(span) };
+        let Some(place) = self.target(operand, if up { "++" } else { "--" }) else { return Expr::error(span) };
         let ty = place.ty.clone();
         let old = Expr { kind: ExprKind::Old, ty: ty.clone(), span: operand.span };
         let one = Self::integer(1, INT, span);

@@ -3,10 +3,10 @@
 use std::rc::Rc;
 
 use super::{Checker, Symbol, Tag};
-use crate::ast::{self, Base, Space};
+use crate::ast::{self, Base};
 use crate::files::Span;
 use crate::tree::{Expr, ExprKind};
-use crate::types::{MAX_TYPE_BYTES, Pointer, Scalar, Struct, StructId, Type, UINT};
+use crate::types::{MAX_TYPE_BYTES, Pointer, Scalar, Space, Struct, StructId, Type, UINT};
 
 use portcullis_core::program::MAX_TYPE_DEPTH;
 

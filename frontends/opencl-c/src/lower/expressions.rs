@@ -4,7 +4,7 @@ use naga::{Expression, Literal, Statement, UnaryOperator};
 
 use super::convert::count;
 use super::functions::{FunctionLowering, LoweredValue};
-use super::pointers::{Base, Location, Pointer};
+use super::shapes::{Base, Location, Pointer};
 use super::{ErrorReported, Result, literal};
 use crate::files::Span;
 use crate::tree::{Builtin, Expr, ExprKind, Place};

@@ -5,12 +5,12 @@ use std::rc::Rc;
 
 use naga::{AddressSpace, Expression, FunctionArgument, FunctionResult, Handle, Statement, TypeInner};
 
-use super::pointers::{Base, PathStep, Pointer, Shape};
+use super::shapes::{Base, PathStep, Pointer, Shape};
 use super::{ErrorReported, Lowering, MAX_FUNCTIONS, Result};
-use crate::ast::Space;
 use crate::files::Span;
 use crate::library;
 use crate::tree::{Expr, Function, FunctionId, LocalId};
+use crate::types::Space;
 use crate::types::Type;
 use portcullis_core::ir::builder::{FunctionBuilder, Value};
 use portcullis_core::program::prelude::Intrinsic;
@@ -62,7 +62,7 @@ pub(super) struct FunctionLowering<'l, 'a> {
     pub packet: Option<Value>,
     /// Targets of the enclosing compound assignments, innermost last, with their old values once
     /// read.
-    pub update_targets: Vec<(super::pointers::Location, Option<LoweredValue>)>,
+    pub update_targets: Vec<(super::shapes::Location, Option<LoweredValue>)>,
     pub loops: u32,
     pub result: Option<Rc<Shape>>,
 }

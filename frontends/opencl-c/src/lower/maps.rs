@@ -6,7 +6,7 @@
 use naga::{BinaryOperator, Expression, ScalarKind};
 
 use super::functions::{FunctionLowering, LoweredValue};
-use super::pointers::{Base, Location, PathStep, Pointer};
+use super::shapes::{Base, Location, PathStep, Pointer};
 use super::{ErrorReported, Result};
 use crate::files::Span;
 use crate::tree::{Expr, ExprKind};

@@ -1,6 +1,6 @@
 //! Lowers the typed tree to a naga module.
 //!
-//! A *pointer* is a place known at compile time plus indices known at run time ([`pointers`]): into
+//! A *pointer* is a place known at compile time plus indices known at run time ([`shapes`]): into
 //! the packet a byte offset, into a variable or table the indices on the path to the target. A
 //! function with pointer parameters is therefore specialised for each combination of places that it
 //! is called with ([`functions`]). `char` and `short` are kept in `i32` and `u32`, always within
@@ -17,6 +17,7 @@ mod functions;
 mod maps;
 mod packet;
 mod pointers;
+mod shapes;
 mod statements;
 mod switch;
 mod types;

@@ -4,7 +4,7 @@
 use naga::{Expression, ScalarKind};
 
 use super::functions::{FunctionLowering, LoweredValue};
-use super::pointers::Location;
+use super::shapes::Location;
 use super::{ErrorReported, Result};
 use crate::files::Span;
 use crate::types::{Scalar, Type};

@@ -3,7 +3,7 @@
 use naga::{Expression, Literal, Statement as Naga, UnaryOperator};
 
 use super::functions::{Binding, FunctionLowering, LoweredValue};
-use super::pointers::Location;
+use super::shapes::Location;
 use super::{ErrorReported, Result, is_integer};
 use crate::tree::{Expr, Init, LocalId, Statement, StatementKind};
 use crate::types::Type;

@@ -4,13 +4,13 @@ use std::collections::HashMap;
 
 use super::{ErrorReported, Keyword, ParseResult, Parser, is};
 use crate::ast::{
-    Base, Declaration, Declarator, Designator, Entry, Enum, Expr, Function, Init, Item, Parameter, Pointer, Space,
-    Specifiers, Struct, TypeName,
+    Base, Declaration, Declarator, Designator, Entry, Enum, Expr, Function, Init, Item, Parameter, Pointer, Specifiers,
+    Struct, TypeName,
 };
 use crate::files::Span;
 use crate::suggestions;
 use crate::token::{Name, TokenKind};
-use crate::types::Scalar;
+use crate::types::{Scalar, Space};
 
 /// Type specifiers parsed so far, such as `unsigned long int`.
 #[derive(Default)]

@@ -1,7 +1,6 @@
 //! Keywords (OpenCL C 1.2, 6.1.9; C11 6.4.1), including those that are not supported.
 
-use crate::ast::Space;
-use crate::types::Scalar;
+use crate::types::{Scalar, Space};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Keyword {

@@ -33,7 +33,7 @@ use super::token::{Name, Names, Punctuator, Token, TokenKind};
 use portcullis_core::diagnostics::elide;
 use portcullis_core::diagnostics::{Diagnostic, Diagnostics, Source};
 use portcullis_core::map::Declaration;
-use portcullis_core::map::declaration::{CommentSyntax, declarations};
+use portcullis_core::map::parser::{CommentSyntax, declarations};
 use portcullis_core::program::Parameter;
 
 use define::Macro;

@@ -2,15 +2,17 @@
 
 use std::collections::HashSet;
 
+use crate::decode::variable_types::section_type;
 use crate::events::PRINT_RING;
-use crate::lower::emit::TRAP_MAP;
 use crate::object::{MapDefinition, MapType, Object};
-use crate::parameters::section_type;
 use portcullis_core::map::declaration::{MAX_ENTRIES, MAX_KEY_WORDS};
 use portcullis_core::map::layout::{Layout, MAX_WORDS};
 use portcullis_core::map::lpm::TrieLayout;
 use portcullis_core::map::typed::{CType, TypeInfo};
 use portcullis_core::map::{Declaration, MapKind};
+
+/// Name of the map that counts traps.
+pub(crate) const TRAP_MAP: &str = "traps";
 
 /// What a map becomes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -118,7 +120,7 @@ pub(crate) fn link_maps(object: &Object) -> Vec<MapInfo> {
         if name.is_empty()
             || name.starts_with(|c: char| c.is_ascii_digit())
             || name == "x"
-            || portcullis_core::map::declaration::reserved_name_conflict(&name).is_some()
+            || portcullis_core::map::parser::reserved_name_conflict(&name).is_some()
         {
             name = format!("m_{name}");
         }

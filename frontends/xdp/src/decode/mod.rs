@@ -4,3 +4,4 @@ pub mod helper;
 pub mod instruction;
 pub(crate) mod linked;
 pub(crate) mod maps;
+pub(crate) mod variable_types;

@@ -9,43 +9,9 @@
 //! Then adjacent ones are merged into words. All pending stores are at constant distances from one
 //! base, so it is known which bytes they write.
 
-use std::collections::BTreeMap;
-
 use crate::lower::ir::BinaryOp::{Add, And, Or, Shl, Shr};
+use crate::lower::ir::pending_stores::{PacketAddress, PendingStores, StoredByte};
 use crate::lower::ir::{Argument, BlockCode, Call, Effect, Id, Op};
-
-/// A packet offset: a constant, or a constant distance from a run-time value.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct PacketAddress {
-    base: Option<Id>,
-    off: u32,
-}
-
-/// A byte of a number, 0 the lowest.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct StoredByte {
-    of: Id,
-    number: u32,
-    /// Size in bytes of the store that the byte is from.
-    stored: u32,
-}
-
-/// Delayed stores: bytes by their distance from a common base.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct PendingStores {
-    base: Option<Id>,
-    bytes: BTreeMap<u32, StoredByte>,
-}
-
-impl PendingStores {
-    /// Whether some of these bytes may be pending.
-    fn may_overlap(&self, at: PacketAddress, size: u32) -> bool {
-        if self.bytes.is_empty() {
-            return false;
-        }
-        self.base != at.base || (0..size).any(|byte| self.bytes.contains_key(&at.off.wrapping_add(byte)))
-    }
-}
 
 /// Size in bytes and big-endianness of a load function.
 fn load_shape(function: &str) -> Option<(u32, bool)> {

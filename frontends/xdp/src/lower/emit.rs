@@ -9,8 +9,8 @@ use naga::{
 
 use crate::analysis::domain::reg_type::RegType;
 use crate::analysis::domain::state::{NOT_LOADED, STACK_COUNT, STACK_WORDS};
-use crate::analysis::fixpoint::{AnalyzedProgram, Terminator};
-use crate::decode::maps::MapInfo;
+use crate::analysis::program::{AnalyzedProgram, Terminator};
+use crate::decode::maps::{MapInfo, TRAP_MAP};
 use crate::lower::if_convert::{self, IfConversion, MergedBlock};
 use crate::lower::ir::{Argument, BinaryOp, BlockCode, Id, Op, Variable, WideOp};
 use crate::lower::liveness::{BlockLiveness, REDIRECT, RESULT};
@@ -29,9 +29,6 @@ const PROGRAM_FUNCTION: &str = "xdp_program";
 /// Low byte of what a program with traps returns instead of a verdict; the site is above it.
 /// Verdicts are at most 4.
 const TRAP_MARKER: u32 = 0xff;
-
-/// Name of the map that counts traps.
-pub(crate) const TRAP_MAP: &str = "traps";
 
 /// Adds the filter to a module that already has the functions it calls.
 ///
@@ -56,7 +53,7 @@ pub(crate) fn emit_filter(
         packet_function(if counts.is_some() { PROGRAM_FUNCTION } else { FILTER_FUNCTION }, types);
     let b = &mut builder;
     let frame = array_type(module, types, STACK_WORDS as u32);
-    let records = flow.facts.events.records().iter();
+    let records = flow.facts.events.records.iter();
     let records: Vec<_> = records.map(|record| array_type(module, types, record.bytes.div_ceil(4).max(1))).collect();
     let copies = flow.facts.privatization.memory_copies();
     let copies =

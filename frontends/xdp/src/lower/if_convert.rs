@@ -5,7 +5,7 @@
 //! one. That saves a branch on every device, and a flag if the shared successor is reached from
 //! several places.
 
-use crate::analysis::fixpoint::Block;
+use crate::analysis::program::Block;
 use crate::lower::ir::{BinaryOp, Op};
 use crate::lower::liveness::{BlockLiveness, successors};
 

@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use crate::analysis::fixpoint::{Block, Terminator};
-use crate::analysis::transfer::REDIRECT_TARGET;
+use crate::analysis::domain::pseudo_registers::REDIRECT_TARGET;
+use crate::analysis::program::{Block, Terminator};
 use crate::lower::ir::{BlockCode, FieldAlias, Id, Op, Variable};
 
 /// Live parts of a block.

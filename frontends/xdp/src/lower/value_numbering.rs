@@ -11,7 +11,7 @@
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 
-use crate::analysis::fixpoint::Block;
+use crate::analysis::program::Block;
 use crate::lower::ir::{BlockCode, Effect, Epoch, Id, Op, Variable};
 use crate::lower::liveness::{defined_variables, live_ops, successors};
 

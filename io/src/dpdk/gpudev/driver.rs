@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use portcullis_dpdk_sys as sys;
 
-use super::ledger::{GpuMemoryUsage, Ledger};
+use super::ledger::{Block, GpuMemoryUsage, Ledger};
 
 /// Properties of a GPU.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -32,17 +32,6 @@ pub struct GpuProperties {
     pub node: Option<u16>,
     /// PCI address (`0000:3b:00.0`), by which DPDK's own driver names it, if it has one.
     pub pci: Option<String>,
-}
-
-/// Memory that a driver has allocated.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Block {
-    /// Address for the GPU.
-    pub address: u64,
-    /// Size in bytes.
-    pub size: usize,
-    /// Alignment in bytes.
-    pub align: usize,
 }
 
 /// Why a driver failed.

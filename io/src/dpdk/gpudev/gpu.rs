@@ -9,9 +9,10 @@ use portcullis_dpdk_sys as sys;
 
 use super::driver::{GpuDriver, GpuProperties, Registration};
 use super::ledger::{GpuMemoryUsage, Ledger};
-use crate::dpdk::eal::{Eal, release, version};
+use crate::dpdk::eal::Eal;
 use crate::dpdk::error::{DpdkError, last, negative};
 use crate::dpdk::spec;
+use crate::dpdk::version::{release, version};
 
 /// The oldest and the newest release (year, month) whose device layout (`c/gpudev.c`) is supported.
 const SUPPORTED_RELEASES: [(u32, u32); 2] = [(22, 11), (26, 7)];

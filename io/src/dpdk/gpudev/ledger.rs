@@ -2,7 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use super::driver::Block;
+/// Memory that a driver has allocated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Block {
+    /// Address for the GPU.
+    pub address: u64,
+    /// Size in bytes.
+    pub size: usize,
+    /// Alignment in bytes.
+    pub align: usize,
+}
 
 /// GPU resources in use by this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -23,10 +23,10 @@ mod software;
 mod tests;
 
 pub(super) use buffers::{Buffers, PacketWriters};
-pub use driver::{Block, DriverError, GpuDriver, GpuProperties};
+pub use driver::{DriverError, GpuDriver, GpuProperties};
 pub use flag::CommFlag;
 pub use gpu::{Gpu, GpuInfo, GpuSpec, Mempool};
-pub use ledger::GpuMemoryUsage;
+pub use ledger::{Block, GpuMemoryUsage};
 pub(super) use list::{CommList, ReadyItem};
 pub use memory::{CpuMapping, GpuMemory, RegisteredMemory};
 pub use software::SoftwareGpu;

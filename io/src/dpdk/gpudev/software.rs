@@ -6,7 +6,8 @@ use std::os::fd::{AsRawFd, FromRawFd};
 use std::ptr::{self, NonNull};
 use std::sync::{Mutex, PoisonError};
 
-use super::driver::{Block, DriverError, GpuDriver, GpuProperties};
+use super::driver::{DriverError, GpuDriver, GpuProperties};
+use super::ledger::Block;
 
 /// Allocation granularity of NVIDIA GPUs, in bytes.
 const PAGE: usize = 64 << 10;

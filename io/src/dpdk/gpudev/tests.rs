@@ -3,7 +3,8 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use super::driver::{Block, DriverError, GpuDriver, GpuProperties};
+use super::driver::{DriverError, GpuDriver, GpuProperties};
+use super::ledger::Block;
 use super::list::CommList;
 use super::*;
 use crate::dpdk::eal::{Eal, EalOptions};

@@ -12,13 +12,13 @@ use portcullis::program::Program;
 use portcullis::reason;
 use serde_json::value::RawValue;
 
-use super::super::drive::{import, lock, show_copies, warm_up};
+use super::super::lane_sessions::{import, show_copies, warm_up};
 use super::super::report::{self, ExtraReport};
 use crate::failure::{self, Failure};
 use crate::filter::FilterArgs;
 use crate::out;
 use crate::run::map_args::MapArgs;
-use crate::run::maps::Maps;
+use crate::run::maps::{Maps, lock};
 use crate::run::takeover::PreparedReload;
 
 /// A live run, as the control socket sees it.

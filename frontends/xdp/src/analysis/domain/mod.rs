@@ -4,5 +4,6 @@
 pub(crate) mod interval;
 mod join;
 pub(crate) mod offsets;
+pub(crate) mod pseudo_registers;
 pub(crate) mod reg_type;
 pub(crate) mod state;

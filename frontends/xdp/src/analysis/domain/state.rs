@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 
 use crate::analysis::domain::interval::Interval;
+use crate::analysis::domain::pseudo_registers::{LOOP_ROUND, REDIRECT_TARGET};
 use crate::analysis::domain::reg_type::{ANONYMOUS, PACKET_START, RegKind, RegType, SymbolicName};
 use crate::analysis::register_liveness::RegisterSet;
-use crate::analysis::transfer::{LOOP_ROUND, REDIRECT_TARGET};
 use crate::lower::ir::{Id, Variable};
 use crate::lower::privatize::StoredBytes;
 

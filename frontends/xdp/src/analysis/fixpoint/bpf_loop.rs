@@ -5,7 +5,8 @@ use super::{
     finish_with_branch, loop_or_exit,
 };
 use crate::analysis::domain::interval::Interval;
-use crate::analysis::transfer::{BlockInterpreter, LOOP_ARGUMENT, LOOP_CALLBACK, LOOP_LIMIT, LOOP_ROUND};
+use crate::analysis::domain::pseudo_registers::{LOOP_ARGUMENT, LOOP_CALLBACK, LOOP_LIMIT, LOOP_ROUND};
+use crate::analysis::transfer::BlockInterpreter;
 use crate::decode::helper;
 use crate::errno::E2BIG;
 use crate::lower::ir::BinaryOp::{LogicalOr, Ne};

@@ -7,8 +7,9 @@ use super::{
 };
 use crate::analysis::domain::interval::Interval;
 use crate::analysis::domain::offsets::Offsets;
+use crate::analysis::domain::pseudo_registers::{LOOP_ARGUMENT, LOOP_CALLBACK, LOOP_LIMIT, LOOP_ROUND};
 use crate::analysis::domain::reg_type::ANONYMOUS;
-use crate::analysis::transfer::{BlockInterpreter, LOOP_ARGUMENT, LOOP_CALLBACK, LOOP_LIMIT, LOOP_ROUND};
+use crate::analysis::transfer::BlockInterpreter;
 use crate::decode::helper;
 use crate::decode::maps::MapUse;
 use portcullis_core::map::layout::Layout;

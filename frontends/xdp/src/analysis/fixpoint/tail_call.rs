@@ -6,7 +6,8 @@ use super::{
     Result, State, Value, finish_with_branch, into_parts,
 };
 use crate::analysis::domain::interval::Interval;
-use crate::analysis::transfer::{BlockInterpreter, TAIL_CALL_COUNT};
+use crate::analysis::domain::pseudo_registers::TAIL_CALL_COUNT;
+use crate::analysis::transfer::BlockInterpreter;
 use crate::lower::ir::BinaryOp::LogicalAnd;
 
 /// Maximum number of tail calls a packet (`MAX_TAIL_CALL_CNT`).

@@ -1,15 +1,14 @@
 //! Helpers that record events for the host: ring buffers, perf event arrays and prints. The format
 //! of the records is in `crate::events`.
 
-use std::collections::BTreeMap;
-
 use super::ring_record::record_frame;
 use super::{BlockInterpreter, Result};
 use crate::analysis::domain::offsets::Offsets;
 use crate::analysis::domain::reg_type::RegType;
 use crate::analysis::domain::state::Value;
+use crate::analysis::event_uses::ReservedRecord;
 use crate::errno::{E2BIG, EAGAIN, EFAULT, EINVAL, EOPNOTSUPP};
-use crate::events::{Argument, MAX_PACKET_BYTES, PrintFormat, RecordSizes};
+use crate::events::{Argument, MAX_PACKET_BYTES, PrintFormat};
 use crate::lower::ir::BinaryOp::*;
 use crate::lower::ir::{Argument as Given, Effect, Id, Op};
 use crate::object::MapType;
@@ -36,43 +35,6 @@ const MAX_VPRINTK_ARGUMENTS: u64 = 12;
 
 /// First register that holds an argument of `bpf_trace_printk`.
 const FIRST_PRINTK_REGISTER: u8 = 3;
-
-/// A record that a program reserves at one call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct ReservedRecord {
-    map: u16,
-    pub bytes: u32,
-}
-
-/// What a program records for the host.
-#[derive(Debug, Default)]
-pub(crate) struct EventUses {
-    /// Reserved records with the section and index of the reserving instruction.
-    reserved: Vec<(ReservedRecord, (u32, u32))>,
-    records: Vec<ReservedRecord>,
-    /// Sizes of the records of each map, and of prints (`None`).
-    pub rings: BTreeMap<Option<u16>, RecordSizes>,
-    /// Formats of prints; a record holds the index.
-    pub prints: Vec<PrintFormat>,
-}
-
-impl EventUses {
-    /// Reserved records, by number.
-    pub fn records(&self) -> &[ReservedRecord] {
-        &self.records
-    }
-
-    /// Forgets rings and prints before the final pass. The numbers of reserved records stay valid.
-    pub fn reset_uses(&mut self) {
-        self.rings.clear();
-        self.prints.clear();
-    }
-
-    /// Sizes of the records of a ring, noting that it is used.
-    fn ring_sizes(&mut self, ring: Option<u16>) -> &mut RecordSizes {
-        self.rings.entry(ring).or_default()
-    }
-}
 
 /// A record to be emitted.
 struct Record {

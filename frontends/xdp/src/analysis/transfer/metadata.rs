@@ -5,9 +5,10 @@
 //! with the packet, and a metadata pointer compares below a packet pointer exactly if its offset
 //! does.
 
-use super::{BlockInterpreter, METADATA_LENGTH, Result};
+use super::{BlockInterpreter, Result};
 use crate::analysis::domain::interval::Interval;
 use crate::analysis::domain::offsets::Offsets;
+use crate::analysis::domain::pseudo_registers::METADATA_LENGTH;
 use crate::analysis::domain::reg_type::{PACKET_START, RegType};
 use crate::analysis::domain::state::{METADATA_FRAME, Value};
 use crate::decode::instruction::Comparison;

@@ -22,15 +22,14 @@ mod redirect;
 mod ring_record;
 mod stack;
 
-pub(crate) use event_helpers::EventUses;
-
 use std::fmt::Display;
 
 use crate::analysis::domain::interval::Interval;
 use crate::analysis::domain::offsets::Offsets;
+use crate::analysis::domain::pseudo_registers::{LOOP_CALLBACK, LOOP_ROUND, REDIRECT_TARGET, TAIL_CALL_COUNT};
 use crate::analysis::domain::reg_type::{RegType, SymbolicName};
 use crate::analysis::domain::state::{Frame, NOT_LOADED, State, Value};
-use crate::analysis::fixpoint::ProgramFacts;
+use crate::analysis::program::ProgramFacts;
 use crate::decode::instruction::{CALL, CALLX, Instruction, LDDW, class};
 use crate::decode::linked::LinkedObject;
 use crate::lower::ir::{Argument, BinaryOp, BlockCode, Effect, Id, Variable};
@@ -38,19 +37,6 @@ use crate::object::Reference;
 use crate::rejection::Rejection;
 
 pub(crate) type Result<T> = std::result::Result<T, Rejection>;
-
-/// Pseudo registers of a frame, numbered after all that an instruction can encode (0 to 15): round,
-/// limit, argument and callback of a `bpf_loop`.
-pub(crate) const LOOP_ROUND: u8 = 16;
-pub(crate) const LOOP_LIMIT: u8 = 17;
-pub(crate) const LOOP_ARGUMENT: u8 = 18;
-pub(crate) const LOOP_CALLBACK: u8 = 19;
-/// Pseudo registers of the program: redirect target plus one, tail calls made, bytes of metadata,
-/// random numbers drawn.
-pub(crate) const REDIRECT_TARGET: u8 = 20;
-pub(crate) const TAIL_CALL_COUNT: u8 = 21;
-pub(crate) const METADATA_LENGTH: u8 = 22;
-pub(crate) const RANDOM_DRAWS: u8 = 23;
 
 /// Stands for the variables of a value that its type determines.
 pub(crate) const NO_VARIABLES: (Variable, Variable) = {

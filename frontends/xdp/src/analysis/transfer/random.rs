@@ -1,8 +1,9 @@
 //! Random numbers: stateless, so that a packet draws the same on every device, whatever other
 //! packets there are.
 
-use super::{BlockInterpreter, RANDOM_DRAWS, Result};
+use super::{BlockInterpreter, Result};
 use crate::analysis::domain::interval::Interval;
+use crate::analysis::domain::pseudo_registers::RANDOM_DRAWS;
 use crate::analysis::domain::state::Value;
 use crate::lower::ir::{Argument, Effect};
 

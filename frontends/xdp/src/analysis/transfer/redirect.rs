@@ -1,8 +1,9 @@
 //! `bpf_redirect` and `bpf_redirect_map`: they set the target that applies if the verdict is
 //! XDP_REDIRECT.
 
-use super::{BlockInterpreter, REDIRECT_TARGET, Result};
+use super::{BlockInterpreter, Result};
 use crate::analysis::domain::interval::Interval;
+use crate::analysis::domain::pseudo_registers::REDIRECT_TARGET;
 use crate::analysis::domain::state::Value;
 use crate::broadcast;
 use crate::lower::ir::BinaryOp::*;

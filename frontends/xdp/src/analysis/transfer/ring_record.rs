@@ -18,7 +18,7 @@ impl BlockInterpreter<'_, '_> {
     /// the packet at run time if the access may lie outside and does.
     fn check_record_access(&mut self, pointer: Value, off: i64, size: u32) -> Result<(u16, Id, bool)> {
         let RegType::RingRecord { record, off: base, .. } = pointer.ty else { unreachable!("the caller has looked") };
-        let length = i64::from(self.facts.events.records()[usize::from(record)].bytes);
+        let length = i64::from(self.facts.events.records[usize::from(record)].bytes);
         self.trap_null(pointer, "the pointer to a reserved record is NULL");
         let (low, high) = (base.low.saturating_add(off), base.high.saturating_add(off) + i64::from(size));
         if high <= 0 || low >= length || (base.as_constant().is_some() && (low < 0 || high > length)) {
