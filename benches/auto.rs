@@ -23,8 +23,8 @@ use portcullis_core::device::{Device, LoadOptions, Session};
 use portcullis_core::packet::Batch;
 use portcullis_core::program::Program;
 
-use support::device::{DEPTH, stock};
-use support::{LENGTH, Traffic, is_test_run, record_bar};
+use support::device::DEPTH;
+use support::{LENGTH, Traffic, is_test_run, record_bar, stock};
 
 /// Approximate packets per turn, and minimum number of batches.
 const TURN_PACKETS: usize = 1 << 17;

@@ -22,8 +22,8 @@ use portcullis_cuda::CudaDevice;
 use portcullis_cuda::measure::{KernelTimer, time_device_copy, time_upload};
 use serde_json::{Value, json};
 
-use support::device::{DEPTH, FILTERS, stock};
-use support::{LENGTH, Traffic, is_test_run};
+use support::device::{DEPTH, FILTERS};
+use support::{LENGTH, ReusedBatch, Traffic, is_test_run, stock};
 
 /// A filter that reads headers and writes nothing, and one that redirects.
 const END_TO_END_FILTERS: [&str; 2] = ["http_only", "hash_lb"];
@@ -125,15 +125,12 @@ fn device_bytes_per_packet(program: &Program) -> f64 {
 }
 
 fn kernels(device: &CudaDevice, scale: &Scale) -> Vec<Value> {
-    let mut batch = Some(support::batch(Traffic::Mixed, scale.packets, LENGTH));
+    let batch = ReusedBatch::new(support::batch(Traffic::Mixed, scale.packets, LENGTH));
     let mut rows = Vec::new();
     for name in FILTERS {
         let program = stock(name);
         let mut kernel = KernelTimer::load(device, &program).unwrap_or_else(|e| panic!("{name}: {e}"));
-        let (time, back) = kernel
-            .time(batch.take().expect("the batch was completed"), scale.rounds)
-            .unwrap_or_else(|e| panic!("{name}: {e}"));
-        batch = Some(back);
+        let time = batch.lend(|batch| kernel.time(batch, scale.rounds).unwrap_or_else(|e| panic!("{name}: {e}")));
         let (rate, bytes) = (scale.packets as f64 / time.as_secs_f64(), device_bytes_per_packet(&program));
         rows.push(json!({
             "filter": name, "packets": scale.packets, "packets_per_s": rate, "bytes_a_packet": bytes,
@@ -202,14 +199,12 @@ fn latency(device: &CudaDevice, scale: &Scale) -> Vec<Value> {
         for packets in [64, 1024] {
             let options = LoadOptions::default().with_dispatch(dispatch).with_depth(1);
             let mut session = device.load(&program, &options).unwrap_or_else(|e| panic!("{dispatch}: {e}"));
-            let mut batch = Some(support::batch(Traffic::Mixed, packets, LENGTH));
+            let batch = ReusedBatch::new(support::batch(Traffic::Mixed, packets, LENGTH));
             let mut times = Vec::with_capacity(scale.small);
             for turn in 0..scale.small + scale.small / 10 {
                 let began = Instant::now();
-                let submitted = batch.take().expect("the batch was completed");
-                let done = session.run(submitted).unwrap_or_else(|e| panic!("{dispatch}: {e}"));
+                batch.run(&mut *session);
                 let time = began.elapsed();
-                batch = Some(done.batch);
                 // Untimed at first: the first batches create buffers and wake the device up.
                 if turn >= scale.small / 10 {
                     times.push(time);

@@ -8,19 +8,15 @@
 
 mod support;
 
-use std::cell::RefCell;
-use std::hint::black_box;
-use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use portcullis_core::device::{Device, LoadOptions, Session};
-use portcullis_core::diagnostics::Source;
-use portcullis_core::packet::{Arena, Batch, BatchCutter, Descriptor, ResizeRoom};
-use portcullis_core::program::{Program, ProgramOptions};
+use portcullis::packet_io::synth::Random;
+use portcullis_core::device::{Device, Session};
+use portcullis_core::packet::Batch;
+use portcullis_core::program::Program;
 use portcullis_cpu::Cpu;
-use portcullis_wgsl as wgsl;
 
-use support::{LENGTH, Random, Table, is_test_run, time_in_turn};
+use support::{ReusedBatch, Table, compile, is_test_run, threads, time_in_turn, written_batch};
 
 const SYN: u8 = 2;
 const ACK: u8 = 16;
@@ -33,11 +29,10 @@ const BATCH: usize = 1 << 17;
 fn program(connections: u32, ordered: bool) -> Arc<Program> {
     let text = include_str!("../shaders/conntrack_fw.wgsl").replace("entries=65536", &format!("entries={connections}"));
     let text = if ordered { text } else { text.replace("fn xdp_flow(", "fn no_flow(") };
-    let program = wgsl::compile(&Source::new("conntrack_fw.wgsl", text), &ProgramOptions::default());
-    let program = program.unwrap_or_else(|errors| panic!("{}", errors.render()));
+    let program = compile("conntrack_fw", text);
     assert_eq!(program.has_flows(), ordered);
     assert!(program.maps()[0].entries == connections, "the source declares the number of entries");
-    Arc::new(program)
+    program
 }
 
 /// A TCP segment of a connection, from its client or its server.
@@ -58,33 +53,22 @@ fn write(packet: &mut [u8], connection: u32, from_client: bool, flags: u8) {
     packet[47] = flags;
 }
 
-/// Packets that belong to the given connections.
-fn batch(packets: usize, mut each: impl FnMut(usize, &mut [u8])) -> Batch {
-    let mut arena = Arena::new(packets * LENGTH).expect("memory for the packets");
-    arena.chunks_exact_mut(LENGTH).enumerate().for_each(|(index, slot)| each(index, slot));
-    let descriptors = (0..packets).map(|i| Descriptor { offset: (i * LENGTH) as u32, length: LENGTH as u32 });
-    BatchCutter::new(arena, None)
-        .cut_batch(descriptors.collect(), Vec::new(), ResizeRoom::None)
-        .expect("slots do not overlap")
-}
-
 /// Segments of open connections in random order, of which `skew` percent belong to a single one.
 fn open(packets: usize, connections: u32, skew: u32) -> Batch {
-    let mut random = Random::new();
-    batch(packets, |_, slot| {
-        let connection = if random.next() % 100 < skew { 0 } else { random.next() % connections };
-        write(slot, connection, random.next().is_multiple_of(2), ACK);
+    let mut random = Random::new(0, 0);
+    written_batch(packets, |_, slot| {
+        let connection = if random.below(100) < skew { 0 } else { random.below(connections) };
+        write(slot, connection, random.one_in(2), ACK);
     })
 }
 
-/// A session in which these connections are open.
-fn session(device: &dyn Device, program: &Arc<Program>, connections: u32, threads: Option<usize>) -> Box<dyn Session> {
-    let options = LoadOptions::default().with_threads(threads.and_then(NonZeroUsize::new));
-    let mut session = device.load(program, &options).unwrap_or_else(|error| panic!("{error}"));
+/// A session in which these connections are open, on this number of threads, 0 for all.
+fn session(device: &dyn Device, program: &Arc<Program>, connections: u32, count: usize) -> Box<dyn Session> {
+    let mut session = device.load(program, &threads(count)).unwrap_or_else(|error| panic!("{error}"));
     for first in (0..connections).step_by(1 << 16) {
-        let count = (connections - first).min(1 << 16) as usize;
+        let packets = (connections - first).min(1 << 16) as usize;
         for (from_client, flags) in [(true, SYN), (false, SYN | ACK)] {
-            let opening = batch(count, |index, slot| write(slot, first + index as u32, from_client, flags));
+            let opening = written_batch(packets, |index, slot| write(slot, first + index as u32, from_client, flags));
             let done = session.run(opening).expect("the device does not fail");
             assert!(done.verdicts.actions().iter().all(|action| *action == 2), "each connection is opened");
         }
@@ -92,20 +76,18 @@ fn session(device: &dyn Device, program: &Arc<Program>, connections: u32, thread
     session
 }
 
-/// Filters a batch and returns it for the next round.
-fn round(session: &mut dyn Session, batch: &RefCell<Option<Batch>>) {
-    let taken = batch.borrow_mut().take().expect("the batch was completed");
-    let done = session.run(taken).expect("the device does not fail");
-    assert!(done.verdicts.actions().iter().all(|action| *action == 2), "every packet belongs to an open connection");
-    *batch.borrow_mut() = Some(black_box(done).batch);
+/// Filters a batch whose packets all pass.
+fn round(session: &mut dyn Session, batch: &ReusedBatch) {
+    let verdicts = batch.run(session);
+    assert!(verdicts.actions().iter().all(|action| *action == 2), "every packet belongs to an open connection");
 }
 
 fn on_the_cpu(table: &mut Table) {
     let (connections, packets, rounds) = if is_test_run() { (1 << 10, 1000, 1) } else { (1 << 20, 1 << 20, 15) };
-    let traffic = RefCell::new(Some(open(packets, connections, 0)));
+    let traffic = ReusedBatch::new(open(packets, connections, 0));
     for threads in [1, 2] {
-        let [mut ordered, mut any] = [true, false]
-            .map(|ordered| session(&Cpu::new(), &program(connections, ordered), connections, Some(threads)));
+        let [mut ordered, mut any] =
+            [true, false].map(|ordered| session(&Cpu::new(), &program(connections, ordered), connections, threads));
         let pair = time_in_turn(rounds, || round(&mut *ordered, &traffic), || round(&mut *any, &traffic));
         table.rates(&format!("cpu, {threads} threads, {connections} connections"), packets, pair);
     }
@@ -118,12 +100,12 @@ fn on_each_device(order: &mut Table, elephants: &mut Table) {
         for device in backend.probe().unwrap_or_default() {
             let id = &device.info().id;
             let [mut ordered, mut any] =
-                [true, false].map(|ordered| session(&*device, &program(1 << 16, ordered), connections, None));
-            let spread = RefCell::new(Some(open(packets, connections, 0)));
+                [true, false].map(|ordered| session(&*device, &program(1 << 16, ordered), connections, 0));
+            let spread = ReusedBatch::new(open(packets, connections, 0));
             let pair = time_in_turn(rounds, || round(&mut *ordered, &spread), || round(&mut *any, &spread));
             order.rates(id, packets, pair);
-            let elephant = RefCell::new(Some(open(packets, connections, 90)));
-            let mut twin = session(&*device, &program(1 << 16, true), connections, None);
+            let elephant = ReusedBatch::new(open(packets, connections, 90));
+            let mut twin = session(&*device, &program(1 << 16, true), connections, 0);
             let pair = time_in_turn(rounds, || round(&mut *ordered, &elephant), || round(&mut *twin, &spread));
             elephants.rates(id, packets, pair);
         }

@@ -15,7 +15,7 @@ use portcullis_opencl_c::files::NoIncludes;
 use portcullis_opencl_c::{self as opencl_c, preprocessor};
 use portcullis_wgsl as wgsl;
 
-use support::{Table, Times, is_test_run, time, time_in_turn};
+use support::{Table, is_test_run, time_alone, time_in_turn};
 
 const GATEWAY: &str = include_str!("filters/gateway.cl");
 
@@ -51,8 +51,7 @@ fn time_gateway(rounds: usize) {
     let lines = GATEWAY.lines().count();
     println!("\ngateway.cl, {lines} lines: median, minimum, median CPU time (of {rounds} rounds)");
     let times = |what: &str, work: &dyn Fn()| {
-        work();
-        let times = Times::of(&(0..rounds).map(|_| time(work)).collect::<Vec<_>>());
+        let times = time_alone(rounds, work);
         println!("{what:<16} {:>9.2?} {:>9.2?} {:>9.2?}", times.median, times.best, times.processor);
     };
     times("to a program", &|| in_c(&source));

@@ -13,26 +13,10 @@ use std::hint::black_box;
 use portcullis_core::packet::Batch;
 use portcullis_core::packet::gather::{StorePolicy, WindowRows};
 
-use support::{LENGTH, PairedTimes, Sample, Table, Times, Traffic, is_test_run, time};
+use support::{LENGTH, PairedTimes, Table, Traffic, is_test_run, sample_all_in_turn, time};
 
 /// The windows of the stock filters, and all of a short packet.
 const WINDOWS: [u32; 3] = [24, 54, 64];
-
-type Side<'a> = (&'a str, Box<dyn FnMut() + 'a>);
-
-/// Times each side in turn.
-fn time_in_turn(sides: &mut [Side<'_>], repeats: u32, rounds: usize) -> Vec<Times> {
-    let mut samples = vec![Vec::new(); sides.len()];
-    for turn in 0..=rounds {
-        for ((_, side), samples) in sides.iter_mut().zip(&mut samples) {
-            let all = time(|| (0..repeats).for_each(|_| side()));
-            if turn > 0 {
-                samples.push(Sample { wall: all.wall / repeats, processor: all.processor / repeats });
-            }
-        }
-    }
-    samples.iter().map(|samples| Times::of(samples)).collect()
-}
 
 fn measure(what: &str, batch: &Batch, repeats: u32, rounds: usize) {
     let mut table = Table::new(&format!("{what}, {} packets", batch.len()), "gathered", "other");
@@ -41,13 +25,14 @@ fn measure(what: &str, batch: &Batch, repeats: u32, rounds: usize) {
         let from = vec![1_u8; rows.size()];
         let [mut cached, mut streamed, mut plain, mut copied] = [0; 4].map(|_| vec![0_u8; rows.size() + 64]);
         let at = streamed.as_ptr().align_offset(64);
-        let mut sides: [Side<'_>; 4] = [
-            ("gathered", Box::new(|| rows.write(black_box(&mut cached), StorePolicy::Cached))),
-            ("streamed", Box::new(|| rows.write(black_box(&mut streamed[at..]), StorePolicy::Streamed))),
-            ("the plain loop", Box::new(|| rows.write_reference(black_box(&mut plain)))),
-            ("memcpy", Box::new(|| black_box(&mut copied)[..from.len()].copy_from_slice(black_box(&from)))),
+        let sides: [&mut dyn FnMut(); 4] = [
+            &mut || rows.write(black_box(&mut cached), StorePolicy::Cached),
+            &mut || rows.write(black_box(&mut streamed[at..]), StorePolicy::Streamed),
+            &mut || rows.write_reference(black_box(&mut plain)),
+            &mut || black_box(&mut copied)[..from.len()].copy_from_slice(black_box(&from)),
         ];
-        let times = time_in_turn(&mut sides, repeats, rounds);
+        let mut sides = sides.map(|side| move || time(|| (0..repeats).for_each(|_| side())).per(repeats));
+        let times = sample_all_in_turn(rounds, sides.each_mut().map(|side| side as _));
         for (other, name) in [(2, "to the plain loop"), (3, "to memcpy")] {
             for (ours, how) in [(0, ""), (1, ", streamed")] {
                 let pair = PairedTimes { ours: times[ours], theirs: times[other] };

@@ -9,22 +9,18 @@
 
 mod support;
 
-use std::cell::RefCell;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::hint::black_box;
-use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use portcullis_core::device::{Device, LoadOptions, Session};
-use portcullis_core::diagnostics::Source;
-use portcullis_core::map::Table as MapTable;
-use portcullis_core::packet::{Arena, Batch, BatchCutter, Descriptor, ResizeRoom};
-use portcullis_core::program::{Program, ProgramOptions};
+use portcullis::packet_io::synth::Random;
+use portcullis_core::device::{Device, Session};
+use portcullis_core::packet::Batch;
+use portcullis_core::program::Program;
 use portcullis_cpu::Cpu;
-use portcullis_wgsl as wgsl;
 
-use support::{LENGTH, Random, Table, is_test_run, time_in_turn};
+use support::{ReusedBatch, Table, compile, fill_map, is_test_run, time_in_turn, written_batch};
 
 /// What the filter does with the keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,9 +82,7 @@ impl Hasher for MultiplicativeHasher {
 type RustMap = HashMap<(u32, u32), [u32; 2], BuildHasherDefault<MultiplicativeHasher>>;
 
 fn program(work: Work, keys: u32) -> Arc<Program> {
-    let text = format!("//! map flows: hash key=2 value=2 entries={keys}\n{}", work.filter());
-    let program = wgsl::compile(&Source::new("flows.wgsl", text), &ProgramOptions::default());
-    Arc::new(program.unwrap_or_else(|errors| panic!("{}", errors.render())))
+    compile("flows", format!("//! map flows: hash key=2 value=2 entries={keys}\n{}", work.filter()))
 }
 
 fn key(number: u32) -> [u32; 2] {
@@ -97,19 +91,14 @@ fn key(number: u32) -> [u32; 2] {
 }
 
 fn batch(work: Work, packets: usize, keys: u32) -> Batch {
-    let mut arena = Arena::new(packets * LENGTH).expect("memory for the packets");
-    let mut random = Random::new();
-    for slot in arena.chunks_exact_mut(LENGTH) {
+    let mut random = Random::new(0, 0);
+    written_batch(packets, |_, slot| {
         // Strangers are keys that are not in the table.
         let first = if work == Work::FindStrangers { keys } else { 0 };
-        let key = key(first + random.next() % keys);
+        let key = key(first + random.below(keys));
         slot[26..30].copy_from_slice(&key[0].to_le_bytes());
         slot[30..34].copy_from_slice(&key[1].to_le_bytes());
-    }
-    let descriptors = (0..packets).map(|i| Descriptor { offset: (i * LENGTH) as u32, length: LENGTH as u32 });
-    BatchCutter::new(arena, None)
-        .cut_batch(descriptors.collect(), Vec::new(), ResizeRoom::None)
-        .expect("slots do not overlap")
+    })
 }
 
 fn word(packet: &[u8], at: usize) -> u32 {
@@ -137,14 +126,8 @@ fn theirs(work: Work, rival: &mut RustMap, batch: &Batch, out: &mut Vec<u8>) {
 }
 
 fn session(program: &Arc<Program>, keys: &[u32], threads: usize) -> Box<dyn Session> {
-    let options = LoadOptions::default().with_threads(NonZeroUsize::new(threads));
-    let mut session = Cpu::new().load(program, &options).expect("the CPU loads the filter");
-    let mut table = MapTable::new(&program.maps()[0], Vec::new());
-    for &number in keys {
-        table.set(&key(number), &[number, 0]).expect("the map has capacity");
-    }
-    let (at, words) = table.changes();
-    session.set_map_words(0, at, words).expect("the entries fit the map");
+    let mut session = Cpu::new().load(program, &support::threads(threads)).expect("the CPU loads the filter");
+    fill_map(&mut *session, program, 0, keys.iter().map(|&number| (key(number), [number, 0])));
     session
 }
 
@@ -157,26 +140,20 @@ fn rows(work: Work, keys: u32, against_rival: &mut Table, threads: &mut Table) {
     let mut rival = RustMap::with_capacity_and_hasher(keys as usize, Default::default());
     rival.extend(initial_keys.iter().map(|&number| ((key(number).into()), [number, 0])));
     let mut ours = session(&program, &initial_keys, 1);
-    let batch = RefCell::new(Some(batch(work, packets, keys)));
+    let batch = ReusedBatch::new(batch(work, packets, keys));
     let mut out = Vec::new();
-    let round = |session: &mut Box<dyn Session>| {
-        let taken = batch.borrow_mut().take().expect("the batch was completed");
-        let done = session.run(taken).expect("the CPU does not fail");
-        *batch.borrow_mut() = Some(done.batch);
-        black_box(done.verdicts)
-    };
     let mut theirs = |out: &mut Vec<u8>| {
-        theirs(work, &mut rival, batch.borrow().as_ref().expect("the batch was completed"), out);
+        theirs(work, &mut rival, &batch.get(), out);
         black_box(&out);
     };
-    let verdicts = round(&mut ours);
+    let verdicts = batch.run(&mut *ours);
     theirs(&mut out);
     assert_eq!(verdicts.actions(), out, "{}, {keys} keys", work.name());
     let name = format!("{}, {keys} keys", work.name());
-    let pair = time_in_turn(rounds, || _ = round(&mut ours), || theirs(&mut out));
+    let pair = time_in_turn(rounds, || batch.run(&mut *ours), || theirs(&mut out));
     against_rival.rates(&name, packets, pair);
     let mut two = session(&program, &initial_keys, 2);
-    let pair = time_in_turn(rounds, || _ = round(&mut two), || _ = round(&mut ours));
+    let pair = time_in_turn(rounds, || batch.run(&mut *two), || batch.run(&mut *ours));
     threads.rates(&name, packets, pair);
 }
 

@@ -13,13 +13,15 @@
 
 mod support;
 
+use std::time::Duration;
+
 use portcullis_core::device::{Device, LoadOptions, Session};
 use portcullis_core::packet::Batch;
 use portcullis_opencl::OpenClDevice;
 use portcullis_opencl::measure::KernelTimer;
 
-use support::device::{DEPTH, FILTERS, batches, round, stock};
-use support::{LENGTH, PairedTimes, Sample, Table, Times, Traffic, is_test_run, record_bar, time};
+use support::device::{DEPTH, FILTERS, batches, round};
+use support::{LENGTH, ReusedBatch, Sample, Table, Traffic, is_test_run, record_bar, sample_in_turn, stock, time};
 
 const COMMAND: &str = "cargo bench --bench opencl --features opencl";
 
@@ -34,17 +36,15 @@ const LAUNCHES: u32 = 4;
 /// One round of batches through a session.
 fn session_time(session: &mut dyn Session, sent: &mut Vec<Batch>) -> Sample {
     round(session, sent);
-    let all = time(|| (0..LAUNCHES).for_each(|_| round(session, sent)));
-    Sample { wall: all.wall / LAUNCHES, processor: all.processor / LAUNCHES }
+    time(|| (0..LAUNCHES).for_each(|_| round(session, sent))).per(LAUNCHES)
 }
 
 /// Time per launch. On a CPU device the driver's threads belong to this process.
-fn kernel_time(kernel: &mut KernelTimer, batch: Batch) -> (Sample, Batch) {
-    let mut result = None;
-    let all = time(|| result = Some(kernel.time(batch, LAUNCHES)));
-    let (wall, batch) = result.expect("the closure ran").unwrap_or_else(|e| panic!("{e}"));
+fn kernel_time(kernel: &mut KernelTimer, batch: &ReusedBatch) -> Sample {
+    let mut wall = Duration::ZERO;
+    let all = time(|| wall = batch.lend(|batch| kernel.time(batch, LAUNCHES).unwrap_or_else(|e| panic!("{e}"))));
     // One untimed launch goes first.
-    (Sample { wall, processor: all.processor / (LAUNCHES + 1) }, batch)
+    Sample { wall, ..all.per(LAUNCHES + 1) }
 }
 
 fn kernels(device: &OpenClDevice, count: usize, rounds: usize) {
@@ -52,33 +52,20 @@ fn kernels(device: &OpenClDevice, count: usize, rounds: usize) {
     let mut ratios = Vec::new();
     let mut table = Table::new(&format!("{}: {}", info.id, info.name), "generated", "hand-written");
     for traffic in [Traffic::Mixed, Traffic::Uniform] {
-        let mut resident = Some(support::batch(traffic, count, LENGTH));
+        let resident = ReusedBatch::new(support::batch(traffic, count, LENGTH));
         for name in BOTH {
             let program = stock(name);
             let mut generated = KernelTimer::load(device, &program).unwrap_or_else(|e| panic!("{name}: {e}"));
             let by_hand = KernelTimer::from_source(device, &program, HAND_WRITTEN, name);
             let mut by_hand = by_hand.unwrap_or_else(|e| panic!("{name}: {e}"));
-            let mut verdicts = Vec::new();
-            for side in [&mut generated, &mut by_hand] {
-                let batch = resident.take().expect("the batch was completed");
-                let done = side.session().run(batch).unwrap_or_else(|e| panic!("{name}: {e}"));
-                resident = Some(done.batch);
-                verdicts.push(done.verdicts);
-            }
+            let verdicts = [&mut generated, &mut by_hand].map(|side| resident.run(side.session()));
             assert_eq!(verdicts[0], verdicts[1], "{name}: the verdicts of the two kernels differ");
-            let mut samples = [Vec::new(), Vec::new()];
-            for turn in 0..=rounds {
-                for (side, samples) in [&mut generated, &mut by_hand].into_iter().zip(&mut samples) {
-                    let batch = resident.take().expect("the batch was completed");
-                    let (sample, batch) = kernel_time(side, batch);
-                    resident = Some(batch);
-                    if turn > 0 {
-                        samples.push(sample);
-                    }
-                }
-            }
-            let [ours, theirs] = samples.map(|samples| Times::of(&samples));
-            let (label, pair) = (format!("{name}, {}", traffic.name()), PairedTimes { ours, theirs });
+            let pair = sample_in_turn(
+                rounds,
+                || kernel_time(&mut generated, &resident),
+                || kernel_time(&mut by_hand, &resident),
+            );
+            let label = format!("{name}, {}", traffic.name());
             table.rates(&label, count, pair);
             ratios.push((label, pair.ratio()));
         }
@@ -92,25 +79,14 @@ fn end_to_end(device: &OpenClDevice, count: usize, rounds: usize) {
     let mut table = Table::new(&format!("{}: {}", info.id, info.name), "end to end", "kernel only");
     let mut ratios = Vec::new();
     let mut sent = batches(count);
-    let mut resident = Some(support::batch(Traffic::Mixed, count, LENGTH));
+    let resident = ReusedBatch::new(support::batch(Traffic::Mixed, count, LENGTH));
     for name in FILTERS {
         let program = stock(name);
         let options = LoadOptions::default().with_depth(DEPTH);
         let mut session = device.load(&program, &options).unwrap_or_else(|e| panic!("{name}: {e}"));
         let mut kernel = KernelTimer::load(device, &program).unwrap_or_else(|e| panic!("{name}: {e}"));
-        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
-        for turn in 0..=rounds {
-            let sample = session_time(&mut *session, &mut sent);
-            let batch = resident.take().expect("the batch was completed");
-            let (alone, batch) = kernel_time(&mut kernel, batch);
-            resident = Some(batch);
-            // The first round creates buffers and faults pages in.
-            if turn > 0 {
-                ours.push(sample);
-                theirs.push(alone);
-            }
-        }
-        let pair = PairedTimes { ours: Times::of(&ours), theirs: Times::of(&theirs) };
+        let pair =
+            sample_in_turn(rounds, || session_time(&mut *session, &mut sent), || kernel_time(&mut kernel, &resident));
         table.rates(name, count, pair);
         ratios.push((name.to_owned(), pair.ratio()));
     }

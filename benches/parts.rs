@@ -9,23 +9,20 @@ mod support;
 
 use std::hint::black_box;
 use std::io::Cursor;
-use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use criterion::{BenchmarkId, Criterion, Throughput};
+use portcullis::packet_io::synth::Random;
 use portcullis::pipeline::Outputs;
 use portcullis::stock::STATELESS_WGSL;
-use portcullis_core::device::{Completion, Device, LoadOptions, StageTimes};
-use portcullis_core::diagnostics::Source as Text;
+use portcullis_core::device::{Completion, Device, StageTimes};
 use portcullis_core::map::MapHandle;
 use portcullis_core::packet::{Batch, Verdicts};
-use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_cpu::Cpu;
 use portcullis_io::{Sink, Source, SourceOptions, Written, capture};
-use portcullis_wgsl as wgsl;
 
 use support::allocations::{CountingAllocator, count_allocations};
-use support::{Traffic, is_test_run};
+use support::{ReusedBatch, Traffic, compile, is_test_run, stock, threads};
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
@@ -50,22 +47,13 @@ impl AllocationTable {
     }
 }
 
-fn program(name: &str, text: &str) -> Arc<Program> {
-    let source = Text::new(format!("{name}.wgsl"), text);
-    Arc::new(wgsl::compile(&source, &ProgramOptions::default()).unwrap_or_else(|e| panic!("{}", e.render())))
-}
-
-fn one_thread() -> LoadOptions {
-    LoadOptions::default().with_threads(NonZeroUsize::new(1))
-}
-
 /// From a filter's source to a program, and from that to native code.
 fn compiling(criterion: &mut Criterion, allocations: &mut AllocationTable) {
     let mut group = criterion.benchmark_group("compile");
     for &(name, text) in STATELESS_WGSL {
-        group.bench_function(BenchmarkId::new("program", name), |b| b.iter(|| black_box(program(name, text))));
-        let program = program(name, text);
-        let load = || drop(black_box(Cpu::new().load(&program, &one_thread()).expect("the CPU loads the filter")));
+        group.bench_function(BenchmarkId::new("program", name), |b| b.iter(|| black_box(compile(name, text))));
+        let program = compile(name, text);
+        let load = || drop(black_box(Cpu::new().load(&program, &threads(1)).expect("the CPU loads the filter")));
         group.bench_function(BenchmarkId::new("native code", name), |b| b.iter(load));
         allocations.record(format!("native code, {name}"), 1, load);
     }
@@ -127,8 +115,8 @@ fn maps(criterion: &mut Criterion, allocations: &mut AllocationTable, keys: u32)
          fn xdp_filter(pkt: u32) -> u32 {{ return table_find(pkt_len(pkt)) & 1u; }}",
         2 * keys
     );
-    let program = program("maps", &text);
-    let mut session = Cpu::new().load(&program, &one_thread()).expect("the CPU loads the filter");
+    let program = compile("maps", text);
+    let mut session = Cpu::new().load(&program, &threads(1)).expect("the CPU loads the filter");
     let table = MapHandle::<u32, u64>::open(&program, "table").expect("the filter declares the map with these types");
     table
         .update(&mut *session, |rows| (0..keys).try_for_each(|key| rows.set(&key, &u64::from(key))))
@@ -174,8 +162,8 @@ fn verdicts(criterion: &mut Criterion, allocations: &mut AllocationTable, count:
     let mut group = criterion.benchmark_group("verdicts");
     group.throughput(Throughput::Elements(count as u64)).sample_size(20);
     // In unpredictable order: half of the packets pass, a quarter is sent back, a quarter dropped.
-    let mut random = support::Random::new();
-    let returns: Vec<u32> = (0..count).map(|_| [1, 2, 2, 3][random.next() as usize % 4]).collect();
+    let mut random = Random::new(0, 0);
+    let returns: Vec<u32> = (0..count).map(|_| random.pick(&[1, 2, 2, 3])).collect();
     let batch = support::batch(Traffic::Mixed, count, support::LENGTH);
     let done = Completion { batch, verdicts: Verdicts::from_returns(&returns, false), times: StageTimes::default() };
     let mut outputs = Outputs::new(Some(Box::new(NullSink)), Some(Box::new(NullSink)), None);
@@ -187,14 +175,9 @@ fn verdicts(criterion: &mut Criterion, allocations: &mut AllocationTable, count:
     };
     group.bench_function("counted", |b| b.iter(&mut counts));
     allocations.record("verdicts counted, packets", count, &mut counts);
-    let program =
-        program("http_only", STATELESS_WGSL.iter().find(|(name, _)| *name == "http_only").expect("a stock filter").1);
-    let mut session = Cpu::new().load(&program, &one_thread()).expect("the CPU loads the filter");
-    let mut batch = Some(support::batch(Traffic::Mixed, count, support::LENGTH));
-    let mut filter = || {
-        let done = session.run(batch.take().expect("the batch was completed")).expect("the CPU does not fail");
-        batch = Some(done.batch);
-    };
+    let mut session = Cpu::new().load(&stock("http_only"), &threads(1)).expect("the CPU loads the filter");
+    let batch = ReusedBatch::new(support::batch(Traffic::Mixed, count, support::LENGTH));
+    let mut filter = || drop(batch.run(&mut *session));
     group.bench_function("made by http_only", |b| b.iter(&mut filter));
     allocations.record("verdicts made by http_only, packets", count, &mut filter);
     group.finish();

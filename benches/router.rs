@@ -12,26 +12,25 @@ mod hand_written {
 }
 mod support;
 
-use std::cell::RefCell;
 use std::hint::black_box;
-use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Instant;
 
-use portcullis_core::device::{Device, LoadOptions, Session};
-use portcullis_core::diagnostics::Source;
-use portcullis_core::map::Table as MapTable;
-use portcullis_core::packet::{Arena, Batch, BatchCutter, Descriptor, ResizeRoom};
-use portcullis_core::program::{Program, ProgramOptions};
+use portcullis::packet_io::synth::Random;
+use portcullis_core::device::{Device, Session};
+use portcullis_core::packet::Batch;
+use portcullis_core::program::Program;
 use portcullis_cpu::Cpu;
-use portcullis_wgsl as wgsl;
 
 use hand_written::dir24::Dir24;
 use hand_written::router::{self, DROP, NextHop, PASS, redirect};
 #[cfg(target_os = "linux")]
 use support::kernel::{Kernel, folded};
-use support::routes::{self, Random, Route, mask};
-use support::{LENGTH, PairedTimes, Sample, Table, Times, is_test_run, time, time_in_turn};
+use support::routes::{self, Route, mask};
+use support::{
+    LENGTH, ReusedBatch, Sample, Table, compile, fill_map, is_test_run, sample_in_turn, threads, time, time_in_turn,
+    written_batch,
+};
 
 /// A filter that returns `redirect(next_hop)`, or drops packets without a route.
 const LOOKUP_V4: &str = "
@@ -94,10 +93,10 @@ impl AddressFamily {
 
     /// Reproducible addresses: any, or each within one of the routes.
     fn addresses(&self, in_routes: bool) -> impl FnMut() -> u128 {
-        let mut random = Random(7);
+        let mut random = Random::new(7, 0);
         move || {
-            let route = self.routes[random.next() as usize % self.routes.len()];
-            let address = random.address();
+            let route = random.pick(&self.routes);
+            let address = routes::address(&mut random);
             match in_routes {
                 true => route.address | address & !mask(route.length),
                 // Only an eighth of the IPv6 space is allocated.
@@ -114,10 +113,9 @@ impl AddressFamily {
 
     /// Packets to these addresses, from arbitrary sources that routers forward.
     fn batch(&self, count: usize, mut address: impl FnMut() -> u128) -> Batch {
-        let mut arena = Arena::new(count * LENGTH).expect("memory for the packets");
-        let mut random = Random(8);
-        for packet in arena.chunks_exact_mut(LENGTH) {
-            let (address, mut source) = (address().to_be_bytes(), random.address().to_be_bytes());
+        let mut random = Random::new(8, 0);
+        written_batch(count, |_, packet| {
+            let (address, mut source) = (address().to_be_bytes(), routes::address(&mut random).to_be_bytes());
             source[0] = 0x20 | source[0] & 0x0f;
             if self.is_v6 {
                 packet[12..15].copy_from_slice(&[0x86, 0xdd, 0x60]);
@@ -131,28 +129,18 @@ impl AddressFamily {
                 packet[26..30].copy_from_slice(&source[..4]);
                 packet[30..34].copy_from_slice(&address[..4]);
             }
-        }
-        let descriptors = (0..count).map(|i| Descriptor { offset: (i * LENGTH) as u32, length: LENGTH as u32 });
-        BatchCutter::new(arena, None)
-            .cut_batch(descriptors.collect(), Vec::new(), ResizeRoom::None)
-            .expect("slots do not overlap")
+        })
     }
 
     /// A filter with the routes in its map `routes`.
     fn load(&self, text: String) -> (Arc<Program>, Box<dyn Session>) {
-        let program = wgsl::compile(&Source::new("router.wgsl", text), &ProgramOptions::default());
-        let program = Arc::new(program.unwrap_or_else(|errors| panic!("{}", errors.render())));
-        let options = LoadOptions::default().with_threads(NonZeroUsize::new(1));
-        let mut session = Cpu::new().load(&program, &options).expect("the CPU loads the filter");
+        let program = compile("router", text);
+        let mut session = Cpu::new().load(&program, &threads(1)).expect("the CPU loads the filter");
         let started = Instant::now();
-        let mut table = MapTable::new(&program.maps()[0], Vec::new());
         let words = self.words();
-        self.routes
-            .iter()
-            .for_each(|route| table.set(&route.key(words), &[route.next_hop]).expect("the map has capacity"));
-        let (at, words) = table.changes();
+        let entries = self.routes.iter().map(|route| (route.key(words), [route.next_hop]));
+        fill_map(&mut *session, &program, 0, entries);
         println!("{} routes inserted in {:.0} ms", self.routes.len(), started.elapsed().as_secs_f64() * 1e3);
-        session.set_map_words(0, at, words).expect("the entries fit the map");
         (program, session)
     }
 
@@ -164,48 +152,35 @@ impl AddressFamily {
         let mut kernel = self.kernel(packets);
         for (which, in_routes) in [("any address", false), ("addresses of routes", true)] {
             let name = format!("{}, {which}", self.name);
-            let batch = RefCell::new(Some(self.batch(packets, self.addresses(in_routes))));
-            let mut ours = |check: Option<&[u32]>| {
-                let given = batch.borrow_mut().take().expect("the batch was completed");
-                let done = session.run(given).expect("the CPU does not fail");
-                if let Some(theirs) = check {
-                    assert!((0..packets).all(|i| done.verdicts.get(i).to_return() == theirs[i]), "{name}");
-                }
-                black_box(&done.verdicts);
-                *batch.borrow_mut() = Some(done.batch);
-            };
+            let batch = ReusedBatch::new(self.batch(packets, self.addresses(in_routes)));
             let theirs = |out: &mut Vec<u32>| {
                 out.clear();
-                let batch = batch.borrow();
-                out.extend(
-                    batch.as_ref().expect("the batch was completed").packets().map(|packet| by_hand(tables, packet)),
-                );
+                out.extend(batch.get().packets().map(|packet| by_hand(tables, packet)));
                 black_box(out);
             };
             let mut out = Vec::with_capacity(packets);
             theirs(&mut out);
-            ours(Some(&out));
-            let pair = time_in_turn(rounds, || ours(None), || theirs(&mut out));
+            assert!(
+                batch.run(&mut *session).iter().map(|verdict| verdict.to_return()).eq(out.iter().copied()),
+                "{name}"
+            );
+            let pair = time_in_turn(rounds, || batch.run(&mut *session), || theirs(&mut out));
             rows.lookups.rates(&name, packets, pair);
             #[cfg(target_os = "linux")]
             if let Some(kernel) = &mut kernel {
-                let packets_of = batch.borrow();
-                let addresses = packets_of.iter().flat_map(Batch::packets).flat_map(|packet| self.bytes(packet));
-                kernel.set_addresses(&addresses.copied().collect::<Vec<u8>>()).expect("the map has capacity");
-                drop(packets_of);
+                let addresses: Vec<u8> = batch.get().packets().flat_map(|packet| self.bytes(packet)).copied().collect();
+                kernel.set_addresses(&addresses).expect("the map has capacity");
                 let answers = folded(out.iter().map(|&verdict| if verdict == DROP { 0 } else { (verdict >> 8) + 1 }));
-                let mut samples = (Vec::new(), Vec::new());
-                for _ in 0..rounds.div_ceil(3) {
-                    samples.0.push(time(|| ours(None)));
-                    let (took, given) = kernel.run().expect("the programs are loaded");
-                    assert_eq!(given, answers, "{name}: answers of the kernel's trie");
-                    samples.1.push(Sample::wall(took));
-                }
-                rows.kernel.rates(
-                    &name,
-                    packets,
-                    PairedTimes { ours: Times::of(&samples.0), theirs: Times::of(&samples.1) },
+                let pair = sample_in_turn(
+                    rounds.div_ceil(3),
+                    || time(|| batch.run(&mut *session)),
+                    || {
+                        let (took, given) = kernel.run().expect("the programs are loaded");
+                        assert_eq!(given, answers, "{name}: answers of the kernel's trie");
+                        Sample::wall(took)
+                    },
                 );
+                rows.kernel.rates(&name, packets, pair);
             }
         }
     }
@@ -232,23 +207,15 @@ impl AddressFamily {
         let (text, by_hand) = self.router;
         let (program, mut session) = self.load(text.into());
         let next_hops: Vec<NextHop> = (0..NEXT_HOPS).map(NextHop::new).collect();
-        let mut table = MapTable::new(&program.maps()[1], Vec::new());
-        for (number, next_hop) in (0..).zip(&next_hops) {
-            table.set(&[number], &next_hop.words()).expect("the map has capacity");
-        }
-        let (at, words) = table.changes();
-        session.set_map_words(1, at, words).expect("the entries fit the map");
+        let entries = (0..).zip(&next_hops).map(|(number, next_hop)| ([number], next_hop.words()));
+        fill_map(&mut *session, &program, 1, entries);
         for (which, in_routes) in [("any address", false), ("addresses of routes", true)] {
             let name = format!("{}, {which}", self.name);
-            let mut batch = Some(self.batch(packets, self.addresses(in_routes)));
-            let mut copy = batch.iter().flat_map(Batch::packets).collect::<Vec<_>>().concat();
-            let descriptors = batch.iter().flat_map(Batch::descriptors).copied().collect::<Vec<_>>();
+            let batch = ReusedBatch::new(self.batch(packets, self.addresses(in_routes)));
+            let mut copy = batch.get().packets().collect::<Vec<_>>().concat();
+            let descriptors = batch.get().descriptors().to_vec();
             let mut verdicts = None;
-            let ours = || {
-                let done = session.run(batch.take().expect("the batch was completed")).expect("the CPU does not fail");
-                verdicts = Some(done.verdicts);
-                batch = Some(done.batch);
-            };
+            let ours = || verdicts = Some(batch.run(&mut *session));
             let mut out = Vec::with_capacity(packets);
             let theirs = || {
                 out.clear();
@@ -260,9 +227,9 @@ impl AddressFamily {
             };
             let pair = time_in_turn(rounds, ours, theirs);
             rows.whole.rates(&name, packets, pair);
-            let (batch, verdicts) = (batch.expect("the batch was completed"), verdicts.expect("at least one round"));
+            let verdicts = verdicts.expect("at least one round");
             assert!((0..packets).all(|i| verdicts.get(i).to_return() == out[i]), "{name}: verdicts");
-            assert!(batch.packets().eq(copy.chunks_exact(LENGTH)), "{name}: bytes");
+            assert!(batch.get().packets().eq(copy.chunks_exact(LENGTH)), "{name}: bytes");
         }
     }
 }

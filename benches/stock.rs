@@ -11,19 +11,16 @@ mod hand_written;
 mod support;
 
 use std::hint::black_box;
-use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use criterion::{Criterion, Throughput};
 use portcullis::stock::STATELESS_WGSL;
-use portcullis_core::device::{Device, LoadOptions, Session};
-use portcullis_core::diagnostics::Source;
+use portcullis_core::device::{Device, Session};
 use portcullis_core::packet::{Batch, ResizeRoom};
-use portcullis_core::program::{Program, ProgramOptions};
+use portcullis_core::program::Program;
 use portcullis_cpu::Cpu;
-use portcullis_wgsl as wgsl;
 
-use support::{Table, Times, Traffic, is_test_run, record_bar, time, time_in_turn};
+use support::{ReusedBatch, Table, Traffic, is_test_run, record_bar, stock, time_alone, time_in_turn};
 
 /// A filter's name, and its hand-written counterpart for a batch.
 type Case = (&'static str, fn(&Batch, &mut Columns));
@@ -60,37 +57,22 @@ impl Columns {
     }
 }
 
-fn compile(name: &str) -> Arc<Program> {
-    let text = STATELESS_WGSL.iter().find(|(n, _)| *n == name).expect("a stock filter").1;
-    let source = Source::new(format!("{name}.wgsl"), text);
-    Arc::new(wgsl::compile(&source, &ProgramOptions::default()).unwrap_or_else(|e| panic!("{}", e.render())))
-}
-
 fn load(cpu: &Cpu, program: &Arc<Program>, threads: usize) -> Box<dyn Session> {
-    let options = LoadOptions::default().with_threads(NonZeroUsize::new(threads));
-    cpu.load(program, &options).expect("the CPU loads every stock filter")
-}
-
-/// Filters a batch and returns it for the next round.
-fn round(session: &mut dyn Session, batch: &mut Option<Batch>) {
-    let done = session.run(batch.take().expect("the batch was completed")).expect("the CPU does not fail");
-    black_box(&done.verdicts);
-    *batch = Some(done.batch);
+    cpu.load(program, &support::threads(threads)).expect("the CPU loads every stock filter")
 }
 
 /// Asserts that both sides return the same verdicts.
-fn agree(session: &mut dyn Session, batch: &mut Option<Batch>, (name, theirs): Case) {
-    let done = session.run(batch.take().expect("the batch was completed")).expect("the CPU does not fail");
+fn agree(session: &mut dyn Session, batch: &ReusedBatch, (name, theirs): Case) {
+    let verdicts = batch.run(session);
     let mut columns = Columns::default();
-    theirs(&done.batch, &mut columns);
-    for (i, ours) in done.verdicts.iter().enumerate() {
+    theirs(&batch.get(), &mut columns);
+    for (i, ours) in verdicts.iter().enumerate() {
         let theirs = match columns.returns.get(i) {
             Some(&value) => value,
             None => u32::from(columns.actions[i]),
         };
-        assert_eq!(ours.to_return(), theirs, "{name}: packet {i}: {:02x?}", done.batch.packet(i));
+        assert_eq!(ours.to_return(), theirs, "{name}: packet {i}: {:02x?}", batch.get().packet(i));
     }
-    *batch = Some(done.batch);
 }
 
 /// Texts and minimum ratios of the targets in docs/performance.md: one for each of [`layouts`].
@@ -112,22 +94,19 @@ fn against_hand_written(cpu: &Cpu, count: usize, rounds: usize) {
     for ((count, stride, rounds), (layout, least)) in layouts(count, rounds).into_iter().zip(BARS) {
         let mut ratios = Vec::new();
         for traffic in [Traffic::Uniform, Traffic::Mixed, Traffic::Options] {
-            let mut batch = Some(support::batch(traffic, count, stride));
+            let batch = ReusedBatch::new(support::batch(traffic, count, stride));
             for case in CASES {
                 let (name, theirs) = case;
-                let mut session = load(cpu, &compile(name), 1);
-                agree(&mut *session, &mut batch, case);
-                settle(&mut *session, &mut batch, count);
-                // Both closures need the batch, one after the other.
-                let batch = std::cell::RefCell::new(&mut batch);
+                let mut session = load(cpu, &stock(name), 1);
+                agree(&mut *session, &batch, case);
+                settle(&mut *session, &batch, count);
                 let mut columns = Columns::default();
                 let pair = time_in_turn(
                     rounds,
-                    || round(&mut *session, &mut batch.borrow_mut()),
+                    || batch.run(&mut *session),
                     || {
-                        theirs(batch.borrow().as_ref().expect("the batch was completed"), &mut columns);
-                        black_box(&columns.actions);
-                        black_box(&columns.returns);
+                        theirs(&batch.get(), &mut columns);
+                        black_box((&columns.actions, &columns.returns));
                     },
                 );
                 let label = format!("{name}, {}, {count} packets, one every {stride} B", traffic.name());
@@ -143,9 +122,9 @@ fn against_hand_written(cpu: &Cpu, count: usize, rounds: usize) {
 }
 
 /// Waits until background compilation has finished and the session has tried each code variant.
-fn settle(session: &mut dyn Session, batch: &mut Option<Batch>, count: usize) {
+fn settle(session: &mut dyn Session, batch: &ReusedBatch, count: usize) {
     session.finish_background_work();
-    (0..(1_usize << 18).div_ceil(count)).for_each(|_| round(session, batch));
+    (0..(1_usize << 18).div_ceil(count)).for_each(|_| drop(batch.run(session)));
 }
 
 /// Compares vector code with scalar code for every stock filter.
@@ -154,20 +133,15 @@ fn against_scalar(cpu: &Cpu, count: usize, rounds: usize) {
     let other = Cpu::scalar_only();
     let (count, _, rounds) = layouts(count, rounds)[0];
     for traffic in [Traffic::Uniform, Traffic::Mixed, Traffic::Options] {
-        let mut packed = Some(support::batch(traffic, count, support::LENGTH));
-        let mut roomy = Some(support::batch_with(traffic, count, 320 + support::LENGTH, ResizeRoom::Both));
+        let packed = ReusedBatch::new(support::batch(traffic, count, support::LENGTH));
+        let roomy = ReusedBatch::new(support::batch_with(traffic, count, 320 + support::LENGTH, ResizeRoom::Both));
         for &(name, _) in STATELESS_WGSL {
-            let program = compile(name);
-            let batch = if program.facts().changes_length { &mut roomy } else { &mut packed };
+            let program = stock(name);
+            let batch = if program.facts().changes_length { &roomy } else { &packed };
             let (mut ours, mut theirs) = (load(cpu, &program, 1), load(&other, &program, 1));
             settle(&mut *ours, batch, count);
             settle(&mut *theirs, batch, count);
-            let batch = std::cell::RefCell::new(batch);
-            let pair = time_in_turn(
-                rounds,
-                || round(&mut *ours, &mut batch.borrow_mut()),
-                || round(&mut *theirs, &mut batch.borrow_mut()),
-            );
+            let pair = time_in_turn(rounds, || batch.run(&mut *ours), || batch.run(&mut *theirs));
             table.rates(&format!("{name}, {}", traffic.name()), count, pair);
         }
     }
@@ -176,23 +150,17 @@ fn against_scalar(cpu: &Cpu, count: usize, rounds: usize) {
 
 fn two_threads_against_one(cpu: &Cpu, count: usize, rounds: usize) {
     let mut table = Table::new("packed, mixed", "two threads", "one thread");
-    let mut batch = Some(support::batch(Traffic::Mixed, count, support::LENGTH));
+    let batch = ReusedBatch::new(support::batch(Traffic::Mixed, count, support::LENGTH));
     for (name, _) in CASES {
-        let program = compile(name);
+        let program = stock(name);
         let (mut two, mut one) = (load(cpu, &program, 2), load(cpu, &program, 1));
-        settle(&mut *two, &mut batch, count);
-        settle(&mut *one, &mut batch, count);
-        let batch = std::cell::RefCell::new(&mut batch);
-        let pair = time_in_turn(
-            rounds,
-            || round(&mut *two, &mut batch.borrow_mut()),
-            || round(&mut *one, &mut batch.borrow_mut()),
-        );
+        settle(&mut *two, &batch, count);
+        settle(&mut *one, &batch, count);
+        let pair = time_in_turn(rounds, || batch.run(&mut *two), || batch.run(&mut *one));
         table.rates(name, count, pair);
     }
     // Scaling to two threads with a filter that does almost nothing.
-    let batch = batch.as_ref().expect("the batch was completed");
-    let mut actions = vec![0; count];
+    let (batch, mut actions) = (&*batch.get(), vec![0; count]);
     let by_hand = |actions: &mut [u8], packets: std::ops::Range<usize>| {
         for (action, index) in actions.iter_mut().zip(packets) {
             *action = hand_written::simple_filter(batch.packet(index));
@@ -218,27 +186,27 @@ fn two_threads_against_one(cpu: &Cpu, count: usize, rounds: usize) {
 fn compile_times(cpu: &Cpu, rounds: usize) {
     println!("\nfilter to native code, median of {rounds} (front end, then generated code)");
     for &(name, _) in STATELESS_WGSL {
-        let program = compile(name);
-        let front: Vec<_> = (0..rounds).map(|_| time(|| drop(black_box(compile(name))))).collect();
-        let native: Vec<_> = (0..rounds).map(|_| time(|| drop(black_box(load(cpu, &program, 1))))).collect();
-        println!("{name:<16} {:>9.2?} {:>9.2?}", Times::of(&front).median, Times::of(&native).median);
+        let program = stock(name);
+        let front = time_alone(rounds, || stock(name)).median;
+        let native = time_alone(rounds, || load(cpu, &program, 1)).median;
+        println!("{name:<16} {front:>9.2?} {native:>9.2?}");
     }
 }
 
 /// Repeats the rounds under criterion, which keeps a history and reports regressions.
 fn record(cpu: &Cpu, criterion: &mut Criterion, count: usize) {
-    let mut batch = Some(support::batch(Traffic::Mixed, count, support::LENGTH));
+    let batch = ReusedBatch::new(support::batch(Traffic::Mixed, count, support::LENGTH));
     for (name, theirs) in CASES {
         let mut group = criterion.benchmark_group(name);
         group.throughput(Throughput::Elements(count as u64)).sample_size(10);
-        let mut session = load(cpu, &compile(name), 1);
-        settle(&mut *session, &mut batch, count);
-        group.bench_function("generated", |b| b.iter(|| round(&mut *session, &mut batch)));
+        let mut session = load(cpu, &stock(name), 1);
+        settle(&mut *session, &batch, count);
+        group.bench_function("generated", |b| b.iter(|| drop(batch.run(&mut *session))));
         let mut columns = Columns::default();
-        let batch = batch.as_ref().expect("the batch was completed");
+        let batch = batch.get();
         group.bench_function("hand-written", |b| {
             b.iter(|| {
-                theirs(black_box(batch), &mut columns);
+                theirs(black_box(&batch), &mut columns);
                 black_box((&columns.actions, &columns.returns));
             });
         });

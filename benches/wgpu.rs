@@ -15,8 +15,8 @@ use portcullis_core::device::{Device, Imported, LoadOptions};
 use portcullis_wgpu::WgpuDevice;
 use portcullis_wgpu::measure::KernelTimer;
 
-use support::device::{DEPTH, FILTERS, batches, round, stock};
-use support::{LENGTH, PairedTimes, Sample, Table, Times, Traffic, is_test_run, time};
+use support::device::{DEPTH, FILTERS, batches, round};
+use support::{LENGTH, ReusedBatch, Sample, Table, Traffic, is_test_run, sample_in_turn, stock, time};
 
 /// Launches per submission of the kernel-only side.
 const LAUNCHES: u32 = 4;
@@ -25,31 +25,18 @@ fn measure(device: &WgpuDevice, count: usize, rounds: usize) {
     let info = device.info();
     let mut table = Table::new(&format!("{}: {}", info.id, info.name), "end to end", "kernel only");
     let mut sent = batches(count);
-    let mut resident = Some(support::batch(Traffic::Mixed, count, LENGTH));
+    let resident = ReusedBatch::new(support::batch(Traffic::Mixed, count, LENGTH));
     for name in FILTERS {
         let program = stock(name);
         let options = LoadOptions::default().with_depth(DEPTH);
         let mut session = device.load(&program, &options).unwrap_or_else(|e| panic!("{name}: {e}"));
         let mut kernel = KernelTimer::load(device, &program).unwrap_or_else(|e| panic!("{name}: {e}"));
         let imported = session.import(sent[0].span()).expect("the device does not fail");
-        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
-        for turn in 0..=rounds {
-            let end_to_end = time(|| round(&mut *session, &mut sent));
-            let batch = resident.take().expect("the batch was completed");
-            let (alone, batch) = kernel.time(batch, LAUNCHES).unwrap_or_else(|e| panic!("{name}: {e}"));
-            resident = Some(batch);
-            // The first round creates buffers and faults pages in.
-            if turn > 0 {
-                ours.push(end_to_end);
-                theirs.push(Sample::wall(alone));
-            }
-        }
+        let mut launch =
+            || resident.lend(|batch| kernel.time(batch, LAUNCHES).unwrap_or_else(|e| panic!("{name}: {e}")));
+        let pair = sample_in_turn(rounds, || time(|| round(&mut *session, &mut sent)), || Sample::wall(launch()));
         let memory = if imported == Imported::InPlace { "in place" } else { "copied" };
-        table.rates(
-            &format!("{name}, {memory}"),
-            count,
-            PairedTimes { ours: Times::of(&ours), theirs: Times::of(&theirs) },
-        );
+        table.rates(&format!("{name}, {memory}"), count, pair);
     }
     table.print();
 }

@@ -2,14 +2,9 @@
 //! through a session.
 
 use std::hint::black_box;
-use std::sync::Arc;
 
-use portcullis::stock::STATELESS_WGSL;
 use portcullis_core::device::Session;
-use portcullis_core::diagnostics::Source;
-use portcullis_core::packet::{Arena, Batch, BatchCutter, Descriptor, ResizeRoom};
-use portcullis_core::program::{Program, ProgramOptions};
-use portcullis_wgsl as wgsl;
+use portcullis_core::packet::Batch;
 
 use super::{LENGTH, Traffic};
 
@@ -23,26 +18,11 @@ pub const DEPTH: usize = 3;
 pub const FILTERS: [&str; 8] =
     ["minimal", "simple_filter", "port_filter", "complex_filter", "http_only", "hash_lb", "mac_swap", "dscp_mark"];
 
-/// Loads a stock filter.
-pub fn stock(name: &str) -> Arc<Program> {
-    let (_, text) = STATELESS_WGSL.iter().find(|(stock, _)| *stock == name).expect("a stock filter");
-    let source = Source::new(format!("{name}.wgsl"), *text);
-    Arc::new(wgsl::compile(&source, &ProgramOptions::default()).unwrap_or_else(|e| panic!("{}", e.render())))
-}
-
 /// The packets of [`super::batch`], as several batches of one arena.
 pub fn batches(count: usize) -> Vec<Batch> {
-    let whole = super::batch(Traffic::Mixed, count, LENGTH);
-    let mut arena = Arena::new(count * LENGTH).expect("memory for the packets");
-    for (slot, packet) in arena.chunks_exact_mut(LENGTH).zip(whole.packets()) {
-        slot.copy_from_slice(packet);
-    }
-    let mut cutter = BatchCutter::new(arena, None);
-    let descriptors: Vec<Descriptor> = whole.descriptors().to_vec();
-    let parts = descriptors.chunks(count / BATCHES);
-    parts
-        .map(|part| cutter.cut_batch(part.to_vec(), Vec::new(), ResizeRoom::None).expect("slots do not overlap"))
-        .collect()
+    let mut first = super::batch(Traffic::Mixed, count, LENGTH);
+    let rest: Vec<Batch> = (1..BATCHES).rev().map(|part| first.split_off(count * part / BATCHES)).collect();
+    [first].into_iter().chain(rest.into_iter().rev()).collect()
 }
 
 /// Filters all batches once, with as many in flight as the session allows.

@@ -1,4 +1,5 @@
-//! Shared by the benches: packets to filter, timing of two sides in turn, and result tables.
+//! Shared by the benches: packets to filter, programs and sessions, timing of two sides in turn,
+//! and result tables.
 
 #![allow(dead_code, reason = "each bench uses its part")]
 
@@ -8,9 +9,20 @@ pub mod device;
 pub mod kernel;
 pub mod routes;
 
+use std::cell::{Ref, RefCell};
+use std::hint::black_box;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use portcullis_core::packet::{Arena, Batch, BatchCutter, Descriptor, RESIZE_ROOM, ResizeRoom};
+use portcullis::packet_io::synth::Random;
+use portcullis::stock::STATELESS_WGSL;
+use portcullis_core::device::{LoadOptions, Session};
+use portcullis_core::diagnostics::Source;
+use portcullis_core::map::Table as MapTable;
+use portcullis_core::packet::{Arena, Batch, BatchCutter, Descriptor, RESIZE_ROOM, ResizeRoom, Verdicts};
+use portcullis_core::program::{Program, ProgramOptions};
+use portcullis_wgsl as wgsl;
 
 /// Kind of packets to filter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,56 +57,104 @@ pub fn batch(traffic: Traffic, count: usize, stride: usize) -> Batch {
 
 /// Variant of [`batch`] with headroom and tailroom for each packet, which requires longer slots.
 pub fn batch_with(traffic: Traffic, count: usize, stride: usize, room: ResizeRoom) -> Batch {
+    let mut random = Random::new(0, 0);
+    written_in_slots(count, stride, room, |_, packet| write_packet(packet, traffic, &mut random))
+}
+
+/// A batch of `count` packets of [`LENGTH`] bytes without gaps. `write` gets each packet's number
+/// and its bytes, which are 0.
+pub fn written_batch(count: usize, write: impl FnMut(usize, &mut [u8])) -> Batch {
+    written_in_slots(count, LENGTH, ResizeRoom::None, write)
+}
+
+fn written_in_slots(count: usize, stride: usize, room: ResizeRoom, mut write: impl FnMut(usize, &mut [u8])) -> Batch {
     let before = if room == ResizeRoom::Both { RESIZE_ROOM as usize } else { 0 };
     let mut arena = Arena::new(count * stride).expect("memory for the packets");
-    let mut random = Random::new();
     let mut descriptors = Vec::with_capacity(count);
     for (index, slot) in arena.chunks_exact_mut(stride).enumerate() {
-        write_packet(&mut slot[before..][..LENGTH], traffic, &mut random);
+        write(index, &mut slot[before..][..LENGTH]);
         descriptors.push(Descriptor { offset: (index * stride + before) as u32, length: LENGTH as u32 });
     }
     BatchCutter::new(arena, None).cut_batch(descriptors, Vec::new(), room).expect("slots do not overlap")
 }
 
-/// Xorshift pseudorandom numbers (Marsaglia, 2003): the same packets in every run.
-#[derive(Debug)]
-pub struct Random(u64);
+/// A batch that sessions filter again and again. Both sides of a comparison share it.
+pub struct ReusedBatch(RefCell<Option<Batch>>);
 
-impl Random {
-    /// Starts from the seed that all benches share.
-    pub fn new() -> Random {
-        Random(0x9e37_79b9_7f4a_7c15)
+impl ReusedBatch {
+    /// Wraps a batch.
+    pub fn new(batch: Batch) -> ReusedBatch {
+        ReusedBatch(RefCell::new(Some(batch)))
     }
 
-    /// Returns the next 32 bits.
-    pub fn next(&mut self) -> u32 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 32) as u32
+    /// Borrows the batch.
+    pub fn get(&self) -> Ref<'_, Batch> {
+        Ref::map(self.0.borrow(), |batch| batch.as_ref().expect("the batch was returned"))
     }
 
-    /// Returns a number from 0 to 99.
-    pub fn percent(&mut self) -> u32 {
-        self.next() % 100
+    /// Lends the batch to `work`, which returns it with a result.
+    pub fn lend<T>(&self, work: impl FnOnce(Batch) -> (T, Batch)) -> T {
+        let batch = self.0.take().expect("the batch was returned");
+        let (result, batch) = work(batch);
+        self.0.replace(Some(batch));
+        result
     }
+
+    /// Filters the batch and returns the verdicts.
+    pub fn run(&self, session: &mut dyn Session) -> Verdicts {
+        self.lend(|batch| {
+            let done = session.run(batch).unwrap_or_else(|error| panic!("{error}"));
+            (black_box(done.verdicts), done.batch)
+        })
+    }
+}
+
+/// Compiles a filter.
+pub fn compile(name: &str, text: impl Into<Arc<str>>) -> Arc<Program> {
+    let source = Source::new(format!("{name}.wgsl"), text);
+    Arc::new(wgsl::compile(&source, &ProgramOptions::default()).unwrap_or_else(|errors| panic!("{}", errors.render())))
+}
+
+/// Compiles a stock filter.
+pub fn stock(name: &str) -> Arc<Program> {
+    compile(name, STATELESS_WGSL.iter().find(|(stock, _)| *stock == name).expect("a stock filter").1)
+}
+
+/// Load options for a number of CPU threads.
+pub fn threads(count: usize) -> LoadOptions {
+    LoadOptions::default().with_threads(NonZeroUsize::new(count))
+}
+
+/// Sets entries of a session's empty map, whose number is `map`.
+pub fn fill_map<K: AsRef<[u32]>, V: AsRef<[u32]>>(
+    session: &mut dyn Session,
+    program: &Program,
+    map: usize,
+    entries: impl IntoIterator<Item = (K, V)>,
+) {
+    let mut table = MapTable::new(&program.maps()[map], Vec::new());
+    for (key, value) in entries {
+        table.set(key.as_ref(), value.as_ref()).expect("the map has capacity");
+    }
+    let (at, words) = table.changes();
+    session.set_map_words(map, at, words).expect("the entries fit the map");
 }
 
 fn write_packet(packet: &mut [u8], traffic: Traffic, random: &mut Random) {
     packet[..12].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2]);
     let mixed = traffic == Traffic::Mixed;
-    let kind = if mixed { random.percent() } else { 0 };
-    let protocol = match if mixed { random.percent() } else { 0 } {
+    let kind = if mixed { random.below(100) } else { 0 };
+    let protocol = match if mixed { random.below(100) } else { 0 } {
         0..70 => 6,
         70..96 => 17,
         _ => 1,
     };
-    let port: u16 = match if mixed { random.percent() } else { 0 } {
+    let port: u16 = match if mixed { random.below(100) } else { 0 } {
         0..20 => 80,
         20..50 => 443,
         50..55 => 22,
         55..65 => 53,
-        _ => 1024 + (random.next() % 60_000) as u16,
+        _ => 1024 + random.below(60_000) as u16,
     };
     let ip = match kind {
         0..85 => 14,
@@ -111,17 +171,17 @@ fn write_packet(packet: &mut [u8], traffic: Traffic, random: &mut Random) {
     packet[ip - 2..ip].copy_from_slice(&[0x08, 0x00]);
     let options = match traffic {
         Traffic::Uniform => 0,
-        Traffic::Mixed => 2 * usize::from(random.percent() < 2),
-        Traffic::Options => 2 * usize::from(random.percent() < 10),
+        Traffic::Mixed => 2 * usize::from(random.below(100) < 2),
+        Traffic::Options => 2 * usize::from(random.below(100) < 10),
     };
     packet[ip] = 0x45 + options as u8;
-    if mixed && random.percent() < 1 {
+    if mixed && random.below(100) < 1 {
         packet[ip + 7] = 185;
     }
     packet[ip + 8] = 64;
     packet[ip + 9] = protocol;
     packet[ip + 12..ip + 14].copy_from_slice(&[192, 168]);
-    packet[ip + 14..ip + 16].copy_from_slice(&(random.next() as u16).to_be_bytes());
+    packet[ip + 14..ip + 16].copy_from_slice(&(random.u32() as u16).to_be_bytes());
     packet[ip + 16..ip + 20].copy_from_slice(&[8, 8, 8, 8]);
     write_ports(&mut packet[ip + 20 + options * 4..], port, random);
 }
@@ -133,7 +193,7 @@ pub fn write_ipv4(packet: &mut [u8], protocol: u8, port: u16, random: &mut Rando
     packet[22] = 64;
     packet[23] = protocol;
     packet[26..28].copy_from_slice(&[192, 168]);
-    packet[28..30].copy_from_slice(&(random.next() as u16).to_be_bytes());
+    packet[28..30].copy_from_slice(&(random.u32() as u16).to_be_bytes());
     packet[30..34].copy_from_slice(&[8, 8, 8, 8]);
     write_ports(&mut packet[34..], port, random);
 }
@@ -141,12 +201,12 @@ pub fn write_ipv4(packet: &mut [u8], protocol: u8, port: u16, random: &mut Rando
 fn write_ipv6(packet: &mut [u8], protocol: u8, port: u16, random: &mut Random) {
     packet[12..15].copy_from_slice(&[0x86, 0xdd, 0x60]);
     packet[20] = protocol;
-    packet[29] = random.next() as u8;
+    packet[29] = random.u32() as u8;
     write_ports(&mut packet[54..], port, random);
 }
 
 fn write_ports(transport: &mut [u8], port: u16, random: &mut Random) {
-    transport[..2].copy_from_slice(&(1024 + (random.next() % 60_000) as u16).to_be_bytes());
+    transport[..2].copy_from_slice(&(1024 + random.below(60_000) as u16).to_be_bytes());
     transport[2..4].copy_from_slice(&port.to_be_bytes());
 }
 
@@ -177,29 +237,39 @@ pub fn record_bar(what: &str, against: &str, least: f64, command: &str, ratios: 
 
 /// Times two sides in turn, so that other load on the machine affects both. Each has one untimed
 /// round first.
-pub fn time_in_turn(rounds: usize, ours: impl FnMut(), theirs: impl FnMut()) -> PairedTimes {
-    time_in_turn_prepared(rounds, || (), ours, theirs)
+pub fn time_in_turn<A, B>(rounds: usize, mut ours: impl FnMut() -> A, mut theirs: impl FnMut() -> B) -> PairedTimes {
+    sample_in_turn(rounds, || time(&mut ours), || time(&mut theirs))
 }
 
-/// Variant of [`time_in_turn`] with untimed preparation before each side's turn.
-pub fn time_in_turn_prepared(
+/// Variant of [`time_in_turn`] for sides that measure themselves.
+pub fn sample_in_turn(
     rounds: usize,
-    mut prepare: impl FnMut(),
-    mut ours: impl FnMut(),
-    mut theirs: impl FnMut(),
+    mut ours: impl FnMut() -> Sample,
+    mut theirs: impl FnMut() -> Sample,
 ) -> PairedTimes {
-    let mut samples = (Vec::with_capacity(rounds), Vec::with_capacity(rounds));
+    let [ours, theirs] = sample_all_in_turn(rounds, [&mut ours, &mut theirs]);
+    PairedTimes { ours, theirs }
+}
+
+/// Variant of [`sample_in_turn`] for any number of sides.
+pub fn sample_all_in_turn<const N: usize>(rounds: usize, mut sides: [&mut dyn FnMut() -> Sample; N]) -> [Times; N] {
+    let mut samples = [const { Vec::new() }; N];
     for round in 0..=rounds {
-        prepare();
-        let first = time(&mut ours);
-        prepare();
-        let second = time(&mut theirs);
-        if round > 0 {
-            samples.0.push(first);
-            samples.1.push(second);
+        for (side, samples) in sides.iter_mut().zip(&mut samples) {
+            let sample = side();
+            // The first round creates buffers and faults pages in.
+            if round > 0 {
+                samples.push(sample);
+            }
         }
     }
-    PairedTimes { ours: Times::of(&samples.0), theirs: Times::of(&samples.1) }
+    samples.map(|samples| Times::of(&samples))
+}
+
+/// Times one side, after one untimed round.
+pub fn time_alone<T>(rounds: usize, mut work: impl FnMut() -> T) -> Times {
+    let [times] = sample_all_in_turn(rounds, [&mut || time(&mut work)]);
+    times
 }
 
 /// Times of two sides.
@@ -232,6 +302,11 @@ impl Sample {
     pub fn wall(wall: Duration) -> Sample {
         Sample { wall, processor: Duration::ZERO }
     }
+
+    /// The share of one of `count` repetitions.
+    pub fn per(self, count: u32) -> Sample {
+        Sample { wall: self.wall / count, processor: self.processor / count }
+    }
 }
 
 /// Statistics of the times of many rounds.
@@ -259,10 +334,10 @@ impl Times {
     }
 }
 
-/// Times one call.
-pub fn time(f: impl FnOnce()) -> Sample {
+/// Times one call, and dropping its result.
+pub fn time<T>(f: impl FnOnce() -> T) -> Sample {
     let (wall, processor) = (Instant::now(), processor_time());
-    f();
+    drop(black_box(f()));
     Sample { processor: processor_time().saturating_sub(processor), wall: wall.elapsed() }
 }
 

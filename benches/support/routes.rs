@@ -4,9 +4,9 @@
 //! Half of the routes are more specific routes of one created before. The same seed always produces
 //! the same table.
 
-#![allow(dead_code, reason = "benches and tests each use their part")]
-
 use std::collections::HashSet;
+
+use portcullis::packet_io::synth::Random;
 
 /// Number of routes of each length among 10,000 IPv4 routes.
 const IPV4_LENGTHS: [(u32, u32); 24] = [
@@ -86,34 +86,21 @@ impl Route {
     }
 }
 
-/// SplitMix64 (Steele, Lea and Flood, 2014).
-#[derive(Debug)]
-pub struct Random(pub u64);
+/// Draws an arbitrary address.
+pub fn address(random: &mut Random) -> u128 {
+    (0..4).fold(0, |all, _| all << 32 | u128::from(random.u32()))
+}
 
-impl Random {
-    /// Returns the next 32 bits.
-    pub fn next(&mut self) -> u32 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ mixed >> 31) as u32
-    }
-
-    /// Returns an arbitrary address.
-    pub fn address(&mut self) -> u128 {
-        (0..4).fold(0, |all, _| all << 32 | u128::from(self.next()))
-    }
-
-    fn length(&mut self, lengths: &[(u32, u32)]) -> u32 {
-        let mut left = self.next() % lengths.iter().map(|(_, share)| share).sum::<u32>();
-        for (length, share) in lengths {
-            match left.checked_sub(*share) {
-                Some(rest) => left = rest,
-                None => return *length,
-            }
+/// Draws a length, given the number of routes of each.
+fn length(random: &mut Random, lengths: &[(u32, u32)]) -> u32 {
+    let mut left = random.below(lengths.iter().map(|(_, share)| share).sum());
+    for (length, share) in lengths {
+        match left.checked_sub(*share) {
+            Some(rest) => left = rest,
+            None => return *length,
         }
-        unreachable!("the shares cover everything")
     }
+    unreachable!("the shares cover everything")
 }
 
 /// Mask of the first `length` bits.
@@ -126,7 +113,7 @@ pub fn mask(length: u32) -> u128 {
 pub fn ipv4(count: usize, next_hops: u32, seed: u64) -> Vec<Route> {
     let is_public = |address: u128| !matches!(address >> 120, 0 | 10 | 127 | 224..);
     table(count, next_hops, seed, &IPV4_LENGTHS, |random| {
-        std::iter::repeat_with(|| random.address())
+        std::iter::repeat_with(|| address(random))
             .find(|address| is_public(*address))
             .expect("most addresses are public")
     })
@@ -135,8 +122,8 @@ pub fn ipv4(count: usize, next_hops: u32, seed: u64) -> Vec<Route> {
 /// Creates IPv6 routes within the allocated space.
 pub fn ipv6(count: usize, next_hops: u32, seed: u64) -> Vec<Route> {
     table(count, next_hops, seed, &IPV6_LENGTHS, |random| {
-        let registry = u128::from(IPV6_REGISTRIES[random.next() as usize % IPV6_REGISTRIES.len()]);
-        registry << 116 | random.address() >> 12
+        let registry = u128::from(random.pick(&IPV6_REGISTRIES));
+        registry << 116 | address(random) >> 12
     })
 }
 
@@ -147,22 +134,21 @@ fn table(
     lengths: &[(u32, u32)],
     anywhere: impl Fn(&mut Random) -> u128,
 ) -> Vec<Route> {
-    let mut random = Random(seed);
+    let mut random = Random::new(seed, 0);
     let (mut routes, mut known): (Vec<Route>, _) = (Vec::with_capacity(count), HashSet::with_capacity(count));
     while routes.len() < count {
-        let length = random.length(lengths);
+        let length = length(&mut random, lengths);
         let mut address = anywhere(&mut random);
-        if random.next() & 1 == 0 && !routes.is_empty() {
+        if random.one_in(2) && !routes.is_empty() {
             // Most earlier routes are too specific to contain this one, so try several.
-            let parent =
-                (0..8).map(|_| routes[random.next() as usize % routes.len()]).find(|route| route.length < length);
+            let parent = (0..8).map(|_| random.pick(&routes)).find(|route| route.length < length);
             if let Some(parent) = parent {
                 address = parent.address | address & !mask(parent.length);
             }
         }
         address &= mask(length);
         if known.insert((address, length)) {
-            routes.push(Route { address, length, next_hop: random.next() % next_hops });
+            routes.push(Route { address, length, next_hop: random.below(next_hops) });
         }
     }
     routes

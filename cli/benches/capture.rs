@@ -15,7 +15,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use support::{Random, Table, is_test_run, record_bar, time_in_turn_prepared};
+use portcullis::packet_io::synth::Random;
+use support::{Table, is_test_run, record_bar, sample_in_turn, time};
 
 /// The expression that is equivalent to `http_only`.
 const HTTP: &str = "tcp and (dst port 80 or dst port 443)";
@@ -59,22 +60,22 @@ fn cases(folder: &Path) -> Vec<Case> {
 
 /// Writes a classic capture of `count` packets, about 370 bytes each; 23 of 100 pass the filter.
 fn generate(path: &Path, count: usize) -> io::Result<()> {
-    let mut random = Random::new();
+    let mut random = Random::new(0, 0);
     let mut out = BufWriter::new(File::create(path)?);
     out.write_all(&0xa1b2_c3d4_u32.to_le_bytes())?;
     out.write_all(&[2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 1, 0, 0, 0])?;
     let mut packet = [0u8; 1514];
     for index in 0..count as u32 {
-        let length: u32 = match random.percent() {
+        let length: u32 = match random.below(100) {
             0..49 => 66,
-            49..73 => 66 + random.next() % 300,
+            49..73 => 66 + random.below(300),
             73..87 => 590,
             _ => 1514,
         };
-        let (protocol, port) = match random.percent() {
+        let (protocol, port) = match random.below(100) {
             0..10 => (6, 80),
             10..23 => (6, 443),
-            23..60 => (6, 1024 + (random.next() % 60_000) as u16),
+            23..60 => (6, 1024 + random.below(60_000) as u16),
             60..70 => (17, 443),
             70..97 => (17, 53),
             _ => (1, 0),
@@ -82,7 +83,7 @@ fn generate(path: &Path, count: usize) -> io::Result<()> {
         support::write_ipv4(&mut packet, protocol, port, &mut random);
         packet[16..18].copy_from_slice(&(length as u16 - 14).to_be_bytes());
         // TCP's flags: SYN, ACK, PSH and FIN.
-        packet[47] = [0x02, 0x10, 0x10, 0x18, 0x11][random.next() as usize % 5];
+        packet[47] = random.pick(&[0x02, 0x10, 0x10, 0x18, 0x11]);
         for field in [1_700_000_000 + index / 1_000_000, index % 1_000_000, length, length] {
             out.write_all(&field.to_le_bytes())?;
         }
@@ -172,11 +173,14 @@ fn main() {
                     let _ = fs::remove_file(output);
                 }
             };
-            let mut pair = time_in_turn_prepared(
+            let timed = |mut command: Command| {
+                fresh();
+                time(|| must_succeed(&mut command))
+            };
+            let mut pair = sample_in_turn(
                 rounds,
-                fresh,
-                || must_succeed(&mut ours(filter, name, &our_output)),
-                || must_succeed(&mut tcpdump(expression, name, &their_output)),
+                || timed(ours(filter, name, &our_output)),
+                || timed(tcpdump(expression, name, &their_output)),
             );
             // The CPU time of child processes does not count as this process's.
             pair.ours.processor = Duration::ZERO;

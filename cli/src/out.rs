@@ -256,15 +256,7 @@ fn arranged(mut table: Table, rows: Vec<Vec<String>>, right: &[usize]) -> String
 
 /// Formats a count with its digits in groups of three.
 pub fn grouped(n: u64) -> String {
-    let digits = n.to_string();
-    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            text.push(' ');
-        }
-        text.push(digit);
-    }
-    text
+    portcullis_bench::number::separated(n, ' ')
 }
 
 /// Formats a rate per second with three digits and an SI prefix: `417 pps`, `7.28 kpps`, `1.25

@@ -26,21 +26,22 @@ fn main() {
 #[cfg(target_os = "linux")]
 mod linux {
     use std::hint::black_box;
-    use std::num::NonZeroUsize;
     use std::sync::Arc;
     use std::time::Instant;
 
+    use portcullis::packet_io::synth::Random;
     use portcullis_compat_tests::kernel::{self, KernelProgram};
     use portcullis_compat_tests::objects;
     use portcullis_core::device::{Device, LoadOptions, Session};
     use portcullis_core::map::Table as MapTable;
-    use portcullis_core::packet::{Arena, Batch, BatchCutter, Descriptor, ResizeRoom};
+    use portcullis_core::packet::Batch;
     use portcullis_core::program::{Program, ProgramOptions};
     use portcullis_cpu::Cpu;
     use portcullis_xdp::{self as xdp, Object};
 
     use crate::support::{
-        LENGTH, PairedTimes, Random, Sample, Table, Times, is_test_run, record_bar, time, time_in_turn,
+        LENGTH, ReusedBatch, Sample, Table, is_test_run, record_bar, sample_in_turn, threads, time, time_alone,
+        time_in_turn, written_batch,
     };
 
     const COMMAND: &str = "cargo bench -p portcullis-compat-tests --bench objects";
@@ -69,13 +70,13 @@ mod linux {
         let ring = (0..256).map(|slot| (number(slot), number(slot % 16))).collect();
         let backend = |id: u8| vec![2, 0, 0, 0, 1, id, 1, 0];
         let backends = (0..16).map(|id| (number(id.into()), backend(id))).collect();
-        let mut random = Random::new();
+        let mut random = Random::new(0, 0);
         // A default route, so that only expired TTLs miss, and prefixes of the most frequent
         // lengths.
         let mut routes = vec![([number(0), vec![0; 4]].concat(), number(0))];
         for at in 1..50_000 {
-            let length = [16, 20, 22, 24, 24, 24, 32][random.next() as usize % 7];
-            let address = random.next() & u32::MAX << (32 - length);
+            let length = random.pick(&[16, 20, 22, 24, 24, 24, 32]);
+            let address = random.u32() & u32::MAX << (32 - length);
             routes.push(([number(length), address.to_be_bytes().to_vec()].concat(), number(at % 200)));
         }
         let hop = |id: u8| vec![2, 0, 0, 0, 2, id, 2, 0, 0, 0, 3, id];
@@ -92,34 +93,28 @@ mod linux {
     fn frame(random: &mut Random) -> [u8; LENGTH] {
         let mut frame = [0; LENGTH];
         frame[..15].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x08, 0x00, 0x45]);
-        frame[22..24].copy_from_slice(&[255, if random.percent() < 70 { 6 } else { 17 }]);
-        let port: u16 = match random.percent() {
+        frame[22..24].copy_from_slice(&[255, if random.below(100) < 70 { 6 } else { 17 }]);
+        let port: u16 = match random.below(100) {
             0..20 => 443,
             20..30 => 53,
             30..35 => 23,
-            _ => 1024 + (random.next() % 60_000) as u16,
+            _ => 1024 + random.below(60_000) as u16,
         };
-        frame[26..30].copy_from_slice(&random.next().to_be_bytes());
-        frame[30..34].copy_from_slice(&random.next().to_be_bytes());
-        frame[34..36].copy_from_slice(&(1024 + (random.next() % 60_000) as u16).to_be_bytes());
+        frame[26..30].copy_from_slice(&random.u32().to_be_bytes());
+        frame[30..34].copy_from_slice(&random.u32().to_be_bytes());
+        frame[34..36].copy_from_slice(&(1024 + random.below(60_000) as u16).to_be_bytes());
         frame[36..38].copy_from_slice(&port.to_be_bytes());
         frame
     }
 
     fn frames(count: usize) -> Vec<[u8; LENGTH]> {
-        let mut random = Random::new();
+        let mut random = Random::new(0, 0);
         (0..count).map(|_| frame(&mut random)).collect()
     }
 
     /// Packs the frames into one batch, without gaps.
     fn batch(frames: &[[u8; LENGTH]]) -> Batch {
-        let mut arena = Arena::new(size_of_val(frames)).expect("memory for the packets");
-        arena[..size_of_val(frames)].copy_from_slice(frames.as_flattened());
-        let at = |i: usize| Descriptor { offset: (i * LENGTH) as u32, length: LENGTH as u32 };
-        let descriptors = (0..frames.len()).map(at).collect();
-        BatchCutter::new(arena, None)
-            .cut_batch(descriptors, Vec::new(), ResizeRoom::None)
-            .expect("slots do not overlap")
+        written_batch(frames.len(), |number, packet| packet.copy_from_slice(&frames[number]))
     }
 
     fn source(name: &str) -> std::path::PathBuf {
@@ -136,8 +131,7 @@ mod linux {
     }
 
     fn session(program: &Arc<Program>, presets: &[Preset]) -> Box<dyn Session> {
-        let options = LoadOptions::default().with_threads(NonZeroUsize::new(1));
-        let mut session = Cpu::new().load(program, &options).expect("the CPU accepts the program");
+        let mut session = Cpu::new().load(program, &threads(1)).expect("the CPU accepts the program");
         for (map, entries) in presets {
             let of = &portcullis_xdp::ObjectInfo::of(program).expect("compiled from an object").maps;
             let is_it = |it: &Option<xdp::MapDefinition>| it.as_ref().is_some_and(|it| it.name == *map);
@@ -197,31 +191,6 @@ mod linux {
         }
     }
 
-    /// A Portcullis session over one batch that is submitted repeatedly.
-    struct ReusedBatch<'f> {
-        session: Box<dyn Session>,
-        frames: &'f [[u8; LENGTH]],
-        batch: Option<Batch>,
-    }
-
-    impl ReusedBatch<'_> {
-        /// Restores the packets: an expired TTL would take another path through the program.
-        fn prepare(&mut self) {
-            self.batch = None;
-            self.batch = Some(batch(self.frames));
-            self.run();
-        }
-
-        fn run(&mut self) {
-            let done = self
-                .session
-                .run(self.batch.take().expect("the last run returned the batch"))
-                .expect("the CPU does not fail");
-            black_box(&done.verdicts);
-            self.batch = Some(done.batch);
-        }
-    }
-
     fn against_the_kernel(packets: usize, rounds: usize) {
         let mut table = Table::new("one thread; the kernel net of feeding it", "ours", "kernel's JIT");
         let mut bars = Vec::new();
@@ -236,20 +205,14 @@ mod linux {
             // Once with as many packets as flows, and once with few enough to stay in the CPU's
             // cache, as the kernel's packets do.
             for (what, count) in [("1 Mi packets", packets), ("in the cache", packets.min(1 << 14))] {
-                let session = session(&program, &case.presets);
-                let mut ours = ReusedBatch { session, frames: &frames[..count], batch: None };
-                let times = packets / count;
-                let mut samples = (Vec::new(), Vec::new());
-                for round in 0..=rounds {
-                    ours.prepare();
-                    let first = time(|| (0..times).for_each(|_| ours.run()));
-                    let theirs = fed.run((times * count) as u32);
-                    if round > 0 {
-                        samples.0.push(first);
-                        samples.1.push(theirs);
-                    }
-                }
-                let pair = PairedTimes { ours: Times::of(&samples.0), theirs: Times::of(&samples.1) };
+                let (mut session, times) = (session(&program, &case.presets), packets / count);
+                let ours = || {
+                    // Fresh packets: an expired TTL would take another path through the program.
+                    let ours = ReusedBatch::new(batch(&frames[..count]));
+                    ours.run(&mut *session);
+                    time(|| (0..times).for_each(|_| drop(ours.run(&mut *session))))
+                };
+                let pair = sample_in_turn(rounds, ours, || fed.run((times * count) as u32));
                 let name = format!("{}, {what}", case.name);
                 table.rates(&name, times * count, pair);
                 bars.push((name, pair.ratio()));
@@ -289,23 +252,23 @@ mod linux {
         let frames = frames(count);
         for name in PLAIN {
             let program = program(name, &compiled(name, "v3"));
-            let mut ours = ReusedBatch { session: session(&program, &[]), frames: &frames, batch: None };
-            ours.prepare();
+            let mut session = session(&program, &[]);
             let code = wide(name);
             let mut machine = rbpf::EbpfVmFixedMbuff::new(Some(&code), 0, 8).expect("rbpf takes the program");
             machine.jit_compile().expect("rbpf has a JIT for this processor");
             let mut copies = frames.clone();
             // Check that both return the same results before timing them.
-            let done = ours.session.run(batch(&frames)).expect("the CPU does not fail");
+            let ours = ReusedBatch::new(batch(&frames));
+            let verdicts = ours.run(&mut *session);
             for (number, frame) in copies.iter_mut().enumerate() {
                 let theirs = machine.execute_program(lent(frame)).expect("rbpf runs it");
-                assert_eq!(u64::from(done.verdicts.get(number).to_return()), theirs, "{name}: packet {number}");
-                assert_eq!(done.batch.packet(number), frame, "{name}: packet {number}");
+                assert_eq!(u64::from(verdicts.get(number).to_return()), theirs, "{name}: packet {number}");
+                assert_eq!(ours.get().packet(number), frame, "{name}: packet {number}");
             }
             copies.clone_from(&frames);
             let pair = time_in_turn(
                 rounds,
-                || (0..8).for_each(|_| ours.run()),
+                || (0..8).for_each(|_| drop(ours.run(&mut *session))),
                 || {
                     for frame in (0..8).flat_map(|_| 0..count) {
                         // SAFETY: the kernel's verifier accepts the program, so its compiled code
@@ -320,7 +283,7 @@ mod linux {
             bars.push((name.to_owned(), pair.ratio()));
             let pair = time_in_turn(
                 rounds.min(3),
-                || ours.run(),
+                || ours.run(&mut *session),
                 || {
                     copies.iter_mut().for_each(|frame| {
                         black_box(machine.execute_program(lent(frame)).expect("it ran before"));
@@ -342,17 +305,14 @@ mod linux {
         let function = object.programs().next().expect("the object has a program");
         println!("\na program of {} instructions", function.end - function.first);
         let show = |what: &str, f: &mut dyn FnMut()| {
-            let mut times: Vec<_> = (0..=rounds).map(|_| time(&mut *f).processor).skip(1).collect();
-            times.sort_unstable();
-            let median = times[times.len() / 2].as_secs_f64();
+            let median = time_alone(rounds, f).processor.as_secs_f64();
             println!("{what:<28} {:>7.1} ms of CPU time", median * 1e3);
             median
         };
         let translating = show("translation", &mut || drop(black_box(program("gateway", &bytes))));
         let program = program("gateway", &bytes);
-        let options = LoadOptions::default().with_threads(NonZeroUsize::new(1));
         let compiling = show("compilation for the CPU", &mut || {
-            drop(black_box(Cpu::new().load(&program, &options).expect("the CPU accepts the program")))
+            drop(black_box(Cpu::new().load(&program, &threads(1)).expect("the CPU accepts the program")))
         });
         let ratio = |name: &str, most: f64, took: f64| [(name.to_owned(), most / took)];
         let cpu = ratio("gateway", MAX_COMPILE_SECONDS, translating + compiling);

@@ -4,13 +4,12 @@
 use std::sync::Arc;
 
 use portcullis_core::device::{Device, LoadOptions};
-use portcullis_core::diagnostics::Source;
 use portcullis_core::interp::Interpreter;
 use portcullis_core::packet::{Metadata, ResizeRoom, Verdict};
-use portcullis_core::program::{Program, ProgramOptions};
-use portcullis_wgsl as wgsl;
+use portcullis_core::program::Program;
 
 use crate::layouts;
+use crate::texts::in_wgsl;
 
 /// Expressions over `a`, `b` and `c`, all between 0.1 and 0.9.
 const EXPRESSIONS: &[&str] = &[
@@ -99,9 +98,7 @@ fn program(part: &[&str]) -> Arc<Program> {
         text += &format!("    store_le32(pkt, {}u, bitcast<u32>(f32({expression})));\n", 6 + i * 4);
     }
     text += "    return XDP_PASS;\n}\n";
-    let source = Source::new("floating point", text);
-    let program = wgsl::compile(&source, &ProgramOptions::default());
-    Arc::new(program.unwrap_or_else(|errors| panic!("{}\n{}", errors.render(), source.text)))
+    in_wgsl("floating point", &text)
 }
 
 /// Number of results per filter.

@@ -40,6 +40,16 @@ pub fn in_opencl_c_with(name: &str, text: &str, options: &ProgramOptions) -> Arc
     compiled(opencl_c::compile(&Source::new(name, text), options, &mut NoIncludes), text)
 }
 
+/// Writes a map key in WGSL, given an expression for each of its words.
+pub fn wgsl_key(words: &[String]) -> String {
+    let list = words.join(", ");
+    match words.len() {
+        1 => list,
+        count @ 2..=4 => format!("vec{count}<u32>({list})"),
+        count => format!("array<u32, {count}>({list})"),
+    }
+}
+
 fn compiled(program: Result<Program, Diagnostics>, text: &str) -> Arc<Program> {
     Arc::new(program.unwrap_or_else(|errors| panic!("{}\n{text}", errors.render())))
 }

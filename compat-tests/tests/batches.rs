@@ -3,15 +3,13 @@
 use std::sync::Arc;
 
 use portcullis_compat_tests::devices::on_each;
+use portcullis_compat_tests::texts::in_wgsl;
 use portcullis_core::device::{CancelToken, Device, DeviceError, DeviceKind, Dispatch, LoadOptions, Session};
-use portcullis_core::diagnostics::Source;
 use portcullis_core::packet::{Arena, Batch, BatchCutter, Descriptor, Metadata, ResizeRoom, Verdict};
-use portcullis_core::program::{Program, ProgramOptions};
-use portcullis_wgsl as wgsl;
+use portcullis_core::program::Program;
 
 fn program(text: &str) -> Arc<Program> {
-    let program = wgsl::compile(&Source::new("test.wgsl", text), &ProgramOptions::default());
-    Arc::new(program.unwrap_or_else(|e| panic!("{}", e.render())))
+    in_wgsl("test.wgsl", text)
 }
 
 fn load(device: &Arc<dyn Device>, program: &Arc<Program>) -> Box<dyn Session> {

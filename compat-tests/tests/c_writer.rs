@@ -8,13 +8,10 @@ use std::sync::Arc;
 use portcullis_c_writer::{Language, Options, PacketAccess, write};
 use portcullis_compat_tests::generator::{self, Config};
 use portcullis_compat_tests::host::{self, Host, Unavailable};
-use portcullis_compat_tests::{c_programs, cl_programs, devices, floating_point, harness, operators};
+use portcullis_compat_tests::{c_programs, cl_programs, devices, floating_point, harness, operators, texts};
 use portcullis_conformance::{self, corpora::Depth, filters};
 use portcullis_core::device::Device;
-use portcullis_core::diagnostics::Source;
 use portcullis_core::program::{Program, ProgramOptions};
-use portcullis_opencl_c::{self as opencl_c, files::NoIncludes};
-use portcullis_wgsl as wgsl;
 use rand::SeedableRng;
 use rand_pcg::Pcg64;
 
@@ -23,9 +20,8 @@ const FUEL: u32 = 300;
 
 fn random(seed: u64) -> Arc<Program> {
     let filter = generator::filter(seed, &Config::varied(seed));
-    let source = Source::new(format!("random filter {seed}"), filter.text);
     let options = ProgramOptions::default().with_parameters(filter.parameters).with_fuel(FUEL);
-    Arc::new(wgsl::compile(&source, &options).unwrap_or_else(|e| panic!("{}\n{}", e.render(), source.text)))
+    texts::in_wgsl_with(&format!("random filter {seed}"), &filter.text, &options)
 }
 
 /// Returns the device, or `None` if there is no compiler for its language.
@@ -37,6 +33,20 @@ fn device(suite: &str, options: &Options, programs: &[Arc<Program>]) -> Option<A
             None
         }
         Err(Unavailable::Broken(reason)) => panic!("{reason}"),
+    }
+}
+
+/// Compares a program on the device with the interpreter; panics with the C source on a mismatch.
+fn compare(
+    program: &Arc<Program>,
+    options: &Options,
+    device: &Arc<dyn Device>,
+    packets: &[Vec<u8>],
+    batches: &[usize],
+) {
+    if let Err(mismatch) = harness::compare(program, &**device, packets, batches) {
+        let text = write(program, options).map_or_else(|e| e.to_string(), |kernel| kernel.source);
+        panic!("{mismatch}\n{text}");
     }
 }
 
@@ -81,20 +91,13 @@ fn hard_cases(options: &Options) {
     ];
     let texts = bodies.iter().map(|body| format!("fn xdp_filter(pkt: u32) -> u32 {{ {body} }}"));
     let texts = std::iter::once(include_str!("../src/host/hard.wgsl").to_owned()).chain(texts);
-    let compile = |(i, text)| {
-        let source = Source::new(format!("hard case {i}"), text);
-        let options = ProgramOptions::default().with_fuel(FUEL);
-        Arc::new(wgsl::compile(&source, &options).unwrap_or_else(|e| panic!("{}", e.render())))
+    let compile = |(i, text): (usize, String)| {
+        texts::in_wgsl_with(&format!("hard case {i}"), &text, &ProgramOptions::default().with_fuel(FUEL))
     };
     let programs: Vec<_> = texts.enumerate().map(compile).collect();
     let Some(device) = device(suite, options, &programs) else { return };
     let packets: Vec<_> = (0..8).flat_map(|seed| generator::packets(seed, 40)).collect();
-    for program in &programs {
-        if let Err(mismatch) = harness::compare(program, &*device, &packets, &[packets.len()]) {
-            let text = write(program, options).map_or_else(|e| e.to_string(), |kernel| kernel.source);
-            panic!("{mismatch}\n{text}");
-        }
-    }
+    programs.iter().for_each(|program| compare(program, options, &device, &packets, &[packets.len()]));
     passed(suite, &device);
 }
 
@@ -135,22 +138,14 @@ uint xdp_filter(__global uchar *pkt, uint len) {
 /// Runs random OpenCL C filters through the C writer.
 fn opencl_c(options: &Options, seeds: std::ops::Range<u64>) {
     let suite = "OpenCL C in C";
-    let compile = |text: &str| {
-        let source = Source::new("program.cl", text);
-        let options = ProgramOptions::default().with_fuel(FUEL);
-        Arc::new(opencl_c::compile(&source, &options, &mut NoIncludes).unwrap_or_else(|e| panic!("{}", e.render())))
-    };
+    let compile =
+        |text: String| texts::in_opencl_c_with("program.cl", &text, &ProgramOptions::default().with_fuel(FUEL));
     let random = seeds.flat_map(|seed| [c_programs::program(seed).text, cl_programs::program(seed, true).text]);
-    let programs: Vec<_> = random.chain([HARD_C.to_owned()]).map(|text| compile(&text)).collect();
+    let programs: Vec<_> = random.chain([HARD_C.to_owned()]).map(compile).collect();
     let Some(device) = device(suite, options, &programs) else { return };
     let mut random = Pcg64::seed_from_u64(5);
     let packets: Vec<Vec<u8>> = (0..40).map(|_| c_programs::packet(&mut random)).collect();
-    for program in &programs {
-        if let Err(mismatch) = harness::compare(program, &*device, &packets, &[packets.len()]) {
-            let text = write(program, options).map_or_else(|e| e.to_string(), |kernel| kernel.source);
-            panic!("{mismatch}\n{text}");
-        }
-    }
+    programs.iter().for_each(|program| compare(program, options, &device, &packets, &[packets.len()]));
     passed(suite, &device);
 }
 
@@ -171,20 +166,14 @@ fn single_stores(options: &Options) {
                 return redirect((before * 31u + (after ^ (after >> 8u))) & 0xffffffu);
             }}"
         );
-        let source = Source::new(format!("{store} at {at}"), text);
-        Arc::new(wgsl::compile(&source, &ProgramOptions::default()).unwrap_or_else(|e| panic!("{}", e.render())))
+        texts::in_wgsl(&format!("{store} at {at}"), &text)
     };
     let cases = stores.iter().flat_map(|&(store, size)| places(size).map(move |at| (store, at)));
     let programs: Vec<_> = cases.map(compile).collect();
     let Some(device) = device(suite, options, &programs) else { return };
     // The device keeps packets where they are: cover each length at each offset within a word.
     let packets: Vec<Vec<u8>> = (0..48u8).map(|i| (0..i / 4).map(|byte| i.wrapping_mul(29) ^ byte).collect()).collect();
-    for program in &programs {
-        if let Err(mismatch) = harness::compare(program, &*device, &packets, &[packets.len()]) {
-            let text = write(program, options).map_or_else(|e| e.to_string(), |kernel| kernel.source);
-            panic!("{mismatch}\n{text}");
-        }
-    }
+    programs.iter().for_each(|program| compare(program, options, &device, &packets, &[packets.len()]));
     passed(suite, &device);
 }
 
@@ -194,10 +183,7 @@ fn random_filters(options: &Options, seeds: std::ops::Range<u64>) {
     let Some(device) = device(suite, options, &programs) else { return };
     for (seed, program) in seeds.zip(&programs) {
         let packets = generator::packets(seed, 40);
-        if let Err(mismatch) = harness::compare(program, &*device, &packets, &[packets.len(), 7]) {
-            let text = write(program, options).map_or_else(|e| e.to_string(), |kernel| kernel.source);
-            panic!("{mismatch}\n{text}");
-        }
+        compare(program, options, &device, &packets, &[packets.len(), 7]);
     }
     passed(suite, &device);
 }

@@ -133,12 +133,7 @@ fn filter_with_every_key_length() -> String {
     let maps = LENGTHS.map(|words| format!("//! map m{words}: hash key={words} value=1 entries=5\n")).concat();
     let count = |(number, words): (usize, u32)| {
         let key: Vec<String> = key(0, words)[..words as usize - 1].iter().map(|word| format!("{word}u")).collect();
-        let key = [&key[..], &["load_le32(pkt, 4u)".to_owned()]].concat().join(", ");
-        let key = match words {
-            1 => key,
-            2..=4 => format!("vec{words}<u32>({key})"),
-            _ => format!("array<u32, {words}>({key})"),
-        };
+        let key = texts::wgsl_key(&[&key[..], &["load_le32(pkt, 4u)".to_owned()]].concat());
         format!(
             "case {number}u: {{
                 let entry = m{words}_insert({key});

@@ -4,23 +4,16 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use portcullis_compat_tests::devices;
+use portcullis_compat_tests::{devices, texts};
 use portcullis_core::device::{Device, DeviceError, LoadOptions};
-use portcullis_core::diagnostics::Source;
 use portcullis_core::map::Table;
 use portcullis_core::packet::Batch;
-use portcullis_core::program::{Program, ProgramOptions};
-use portcullis_wgsl as wgsl;
+use portcullis_core::program::Program;
 
 /// Returns the filter. A packet consists of an operation (0: look up, 1: insert, 2: remove) and a
 /// key; the filter replaces the operation by the first word of the value.
 fn program(words: u32) -> Arc<Program> {
-    let key = (1..=words).map(|i| format!("load_le32(pkt, {}u)", 4 * i)).collect::<Vec<_>>().join(", ");
-    let key = match words {
-        1 => key,
-        2..=4 => format!("vec{words}<u32>({key})"),
-        _ => format!("array<u32, {words}>({key})"),
-    };
+    let key = texts::wgsl_key(&(1..=words).map(|i| format!("load_le32(pkt, {}u)", 4 * i)).collect::<Vec<_>>());
     let text = format!(
         "//! map m: hash key={words} value=2 entries=600
          //! map numbers: array value=3 entries=50
@@ -35,8 +28,7 @@ fn program(words: u32) -> Arc<Program> {
              return select(XDP_PASS, XDP_DROP, entry == MAP_NONE);
          }}"
     );
-    let program = wgsl::compile(&Source::new("maps.wgsl", text), &ProgramOptions::default());
-    Arc::new(program.unwrap_or_else(|errors| panic!("{}", errors.render())))
+    texts::in_wgsl("maps.wgsl", &text)
 }
 
 fn key(seed: u32, words: u32) -> Vec<u32> {

@@ -8,17 +8,15 @@ use std::sync::Arc;
 use portcullis_compat_tests::interleavings::check::{Call, Check, MapOperation, filter, packet};
 use portcullis_compat_tests::interleavings::memory::Order;
 use portcullis_compat_tests::interleavings::{Case, Fault, explore};
-use portcullis_core::diagnostics::Source;
+use portcullis_compat_tests::texts::in_wgsl;
 use portcullis_core::map::layout::{HEADER_CLAIMED, HEADER_GENERATION, HEADER_REMOVED, HEADER_WORDS, Layout, hash};
 use portcullis_core::map::{MapKind, Table};
-use portcullis_core::program::{Program, ProgramOptions};
-use portcullis_wgsl as wgsl;
+use portcullis_core::program::Program;
 
 use MapOperation::{Count, Find, Insert, Remove};
 
 fn program(text: &str) -> Arc<Program> {
-    let program = wgsl::compile(&Source::new("interleavings.wgsl", text), &ProgramOptions::default());
-    Arc::new(program.unwrap_or_else(|errors| panic!("{}\n{text}", errors.render())))
+    in_wgsl("interleavings.wgsl", text)
 }
 
 /// A map of eight slots, five of which may be claimed, and the packets' operations on it.

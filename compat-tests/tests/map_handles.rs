@@ -5,14 +5,13 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use portcullis_compat_tests::devices;
+use portcullis_compat_tests::texts::in_wgsl;
 use portcullis_core::device::{
     Completion, Device, DeviceError, Imported, Instrumented, LoadOptions, Session, SubmitError,
 };
-use portcullis_core::diagnostics::Source;
 use portcullis_core::map::{MapFull, MapHandle, OpenError, Prefix, UpdateError, Words};
 use portcullis_core::packet::{Batch, Span, Verdict};
-use portcullis_core::program::{Program, ProgramOptions};
-use portcullis_wgsl as wgsl;
+use portcullis_core::program::Program;
 
 fn program(kind: &str) -> Arc<Program> {
     let text = "
@@ -32,9 +31,7 @@ fn program(kind: &str) -> Arc<Program> {
             hosts_add(host, 2u, 1u);
             return XDP_PASS;
         }";
-    let text = text.replace("KIND", kind);
-    let program = wgsl::compile(&Source::new("handles.wgsl", text), &ProgramOptions::default());
-    Arc::new(program.unwrap_or_else(|errors| panic!("{}", errors.render())))
+    in_wgsl("handles.wgsl", &text.replace("KIND", kind))
 }
 
 type Key = (Ipv6Addr, u32);
@@ -269,8 +266,7 @@ fn single_entry_operations_transfer_few_slots() {
         // The tables have 8192 slots, of which at most 5734 may be claimed.
         for (kind, entries, stride) in [("hash", 5734_u32, 6), ("lru_hash", 2867, 7)] {
             let text = text.replace("KIND", kind).replace("ENTRIES", &entries.to_string());
-            let program = wgsl::compile(&Source::new("flows.wgsl", text), &ProgramOptions::default()).unwrap();
-            let program = Arc::new(program);
+            let program = in_wgsl("flows.wgsl", &text);
             let session = device.load(&program, &LoadOptions::default()).unwrap();
             let mut session = CountingSession { session, moved: 0 };
             let flows = MapHandle::<(Ipv4Addr, u32), (u32, u32)>::open(&program, "flows").unwrap();
@@ -367,8 +363,7 @@ fn array_and_prefix_values_are_transferred_alone() {
             routes_add(route, 0u, 1000u);
             return redirect(routes_read(route, 0u) + shared_read(shared_find(load_be32(pkt, 0u)), 0u));
         }";
-    let program = wgsl::compile(&Source::new("numbers.wgsl", text), &ProgramOptions::default()).unwrap();
-    let program = Arc::new(program);
+    let program = in_wgsl("numbers.wgsl", text);
     devices::on_each("single values", |device: &Arc<dyn Device>| {
         let session = device.load(&program, &LoadOptions::default()).unwrap();
         let mut session = CountingSession { session, moved: 0 };
@@ -419,8 +414,7 @@ fn prefixes_are_keys() {
             if route == MAP_NONE { return XDP_DROP; }
             return redirect(routes_read(route, 0u));
         }";
-    let program = wgsl::compile(&Source::new("routes.wgsl", text), &ProgramOptions::default()).unwrap();
-    let program = Arc::new(program);
+    let program = in_wgsl("routes.wgsl", text);
     devices::on_each("handles on prefixes", |device: &Arc<dyn Device>| {
         let mut session = device.load(&program, &LoadOptions::default()).unwrap();
         let session = &mut *session;

@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use portcullis::packet_io::synth::Random;
-use portcullis_compat_tests::{devices, texts};
+use portcullis_compat_tests::devices;
+use portcullis_compat_tests::texts::{self, wgsl_key};
 use portcullis_core::device::{Device, DeviceError, LoadOptions, Session};
 use portcullis_core::interp::InterpDevice;
 use portcullis_core::map::declaration::MAX_MAPS;
@@ -31,12 +32,7 @@ fn all_rows(program: &Program, session: &mut dyn Session) -> Vec<Vec<Row>> {
 /// `words` words, each with few distinct values.
 fn every_operation(words: u32) -> String {
     let key = |i| format!("load_le32(pkt, {}u) & 0x80000001u", 4 + 4 * i);
-    let key = (0..words).map(key).collect::<Vec<_>>().join(", ");
-    let key = match words {
-        1 => key,
-        2..=4 => format!("vec{words}<u32>({key})"),
-        _ => format!("array<u32, {words}>({key})"),
-    };
+    let key = wgsl_key(&(0..words).map(key).collect::<Vec<_>>());
     format!(
         "//! map flows: hash key={words} value=2 entries=300
          //! map ports: array value=1 entries=16

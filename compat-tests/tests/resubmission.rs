@@ -4,18 +4,13 @@
 
 use std::sync::Arc;
 
-use portcullis_compat_tests::devices;
+use portcullis_compat_tests::{devices, texts};
 use portcullis_core::device::{Device, DeviceError, LoadOptions, Session};
-use portcullis_core::diagnostics::Source;
 use portcullis_core::packet::{Batch, Verdict};
-use portcullis_core::program::ProgramOptions;
-use portcullis_wgsl as wgsl;
 
 fn load(device: &Arc<dyn Device>, body: &str) -> Box<dyn Session> {
     let text = format!("fn xdp_filter(pkt: u32) -> u32 {{ {body} }}");
-    let program = wgsl::compile(&Source::new("test.wgsl", text), &ProgramOptions::default());
-    let program = program.unwrap_or_else(|e| panic!("{}", e.render()));
-    device.load(&Arc::new(program), &LoadOptions::default()).unwrap_or_else(|e| panic!("{e}"))
+    device.load(&texts::in_wgsl("test.wgsl", &text), &LoadOptions::default()).unwrap_or_else(|e| panic!("{e}"))
 }
 
 fn check(device: &Arc<dyn Device>) {

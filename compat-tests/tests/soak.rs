@@ -7,18 +7,14 @@
 // Reads the peak memory of the process from /proc.
 #![cfg(target_os = "linux")]
 
-use std::sync::Arc;
 use std::time::Instant;
 
-use portcullis_compat_tests::stock;
 use portcullis_compat_tests::traffic::frame::{ACK, FIN, Frame, PSH, RST, SYN};
+use portcullis_compat_tests::{stock, texts};
 use portcullis_core::device::{Device, LoadOptions};
-use portcullis_core::diagnostics::Source;
 use portcullis_core::map::rows;
 use portcullis_core::packet::Batch;
-use portcullis_core::program::ProgramOptions;
 use portcullis_cpu::Cpu;
-use portcullis_wgsl as wgsl;
 
 /// Environment variable with the number of packets, which must exceed [`WARM_UP_PACKETS`].
 const COUNT: &str = "PORTCULLIS_SOAK_PACKETS";
@@ -63,8 +59,7 @@ fn peak_memory() -> u64 {
 fn memory_use_stays_constant() {
     let packets: u64 = std::env::var(COUNT).map_or(10_000_000, |text| text.parse().expect("a number of packets"));
     let (_, text) = stock::STATEFUL_WGSL.iter().find(|(name, _)| *name == "conntrack_fw").expect("a stock filter");
-    let program = wgsl::compile(&Source::new("conntrack_fw.wgsl", *text), &ProgramOptions::default());
-    let program = Arc::new(program.unwrap_or_else(|errors| panic!("{}", errors.render())));
+    let program = texts::in_wgsl("conntrack_fw.wgsl", text);
     let mut session = Cpu::new().load(&program, &LoadOptions::default()).unwrap();
 
     let plan = plan();

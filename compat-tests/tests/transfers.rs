@@ -7,23 +7,17 @@ use std::time::Instant;
 
 use portcullis_compat_tests::corpora::{self, Corpus};
 use portcullis_compat_tests::models::{self, Outcome};
+use portcullis_compat_tests::texts::in_wgsl;
 use portcullis_compat_tests::{devices, layouts, stock};
 use portcullis_core::device::{
     Clock, Device, DeviceError, DeviceKind, InPlaceReads, LoadOptions, MeasureOptions, Session, Transfer,
     TransferCounts,
 };
-use portcullis_core::diagnostics::Source;
 use portcullis_core::packet::{Batch, ResizeRoom};
-use portcullis_core::program::{Program, ProgramOptions};
-use portcullis_wgsl as wgsl;
+use portcullis_core::program::Program;
 
 /// Packets per batch: not a power of two, so that batches end within a tile of rows.
 const BATCH: usize = 1003;
-
-fn compile(name: &str, text: &str) -> Arc<Program> {
-    let program = wgsl::compile(&Source::new(format!("{name}.wgsl"), text), &ProgramOptions::default());
-    Arc::new(program.unwrap_or_else(|e| panic!("{}", e.render())))
-}
 
 /// Runs `check` on every device, and on OpenCL and wgpu devices also with host memory treated as
 /// separate.
@@ -84,7 +78,7 @@ fn used_transfer(taken: TransferCounts, transfer: Transfer, batches: u64) -> boo
 fn check(device: &Arc<dyn Device>, corpus: &Corpus) {
     let mut had = [0; 4];
     for &(name, text) in stock::FILTERS {
-        let program = compile(name, text);
+        let program = in_wgsl(name, text);
         let want: Vec<Outcome> = corpus.packets.iter().map(|packet| models::outcome(name, packet)).collect();
         for (transfer, had) in Transfer::ALL.into_iter().zip(&mut had) {
             let Some(mut session) = load(device, &program, transfer) else { continue };
@@ -158,7 +152,7 @@ fn every_transfer_gives_the_models_verdicts_and_packets() {
 #[test]
 fn transferred_bytes_are_counted() {
     let text = "fn xdp_filter(pkt: u32) -> u32 { return select(XDP_DROP, XDP_PASS, load_be32(pkt, 20u) == 7u); }";
-    let program = compile("reads_24", text);
+    let program = in_wgsl("reads_24", text);
     let packets = vec![vec![0; 1500]; 100];
     // Bytes from the first packet's start to the last packet's end.
     let extent = 99 * (128 + 1500 + 128) + 1500;
@@ -232,7 +226,7 @@ fn resident_packets_are_filtered_on_the_device() {
     on_each_with_discrete_variants("packets that stay at the device", |device| {
         let mut had = 0;
         for &(name, text) in stock::FILTERS.iter().filter(|_| needs_transfers(device)) {
-            let program = compile(name, text);
+            let program = in_wgsl(name, text);
             let Some(mut session) = load_resident(device, name, &program) else { continue };
             had += 1;
             let want: Vec<Outcome> = corpus.packets.iter().map(|packet| models::outcome(name, packet)).collect();

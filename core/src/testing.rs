@@ -1,4 +1,4 @@
-//! Filters for unit tests, parsed by naga alone.
+//! Filters for unit tests, parsed by naga alone, and random numbers.
 //!
 //! The WGSL front end depends on this crate, so the crate's own tests cannot use it. What it adds
 //! to naga's parser are limits and diagnostics, which are tested there.
@@ -27,4 +27,27 @@ pub(crate) fn compile(source: &Source, options: &ProgramOptions) -> Result<Progr
         let module = frontend.parse(&text).unwrap_or_else(|error| panic!("{}", error.emit_to_string(&text)));
         Program::new(source, module, maps, options)
     })?
+}
+
+/// SplitMix64 pseudorandom numbers (Steele, Lea and Flood, 2014), so that failures are reproducible.
+pub(crate) struct Random(pub u64);
+
+impl Random {
+    /// Returns the next 64 bits.
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Returns a number below `end`.
+    pub fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+
+    /// Returns one of the items.
+    pub fn pick<T: Copy>(&mut self, items: &[T]) -> T {
+        items[self.below(items.len() as u64) as usize]
+    }
 }

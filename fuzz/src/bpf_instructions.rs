@@ -102,7 +102,7 @@ pub fn run(data: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mutate::{A_SECOND, mutation, run_for};
+    use crate::mutate::{A_SECOND, check_seeds, run_for, run_malformed};
 
     #[test]
     fn mutated_seeds_never_panic() {
@@ -111,21 +111,13 @@ mod tests {
 
     #[test]
     fn seeds_and_some_mutations_are_valid_programs() {
-        let compiles = |data: Vec<u8>| {
-            let (_, program) = parts(&data);
-            bpf::compile_program(&Source::new("f", ""), &program, &ProgramOptions::default()).is_ok()
-        };
-        for seed in CORPUS.seeds {
-            assert!(compiles(seed.to_vec()));
-            run(seed);
-        }
-        assert!((0..300).filter(|&number| compiles(mutation(CORPUS, number))).count() > 20);
+        check_seeds(CORPUS, run, (300, 20), |data| {
+            bpf::compile_program(&Source::new("f", ""), &parts(&data).1, &ProgramOptions::default()).map(drop)
+        });
     }
 
     #[test]
     fn malformed_bytes_never_panic() {
-        for data in [&b""[..], b"\0", b"\xff\xfe", &[6; 100], &[0; 100], &[0xff; 64]] {
-            run(data);
-        }
+        run_malformed(run);
     }
 }

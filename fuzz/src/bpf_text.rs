@@ -81,7 +81,7 @@ mod tests {
     use portcullis_core::program::ProgramOptions;
 
     use super::*;
-    use crate::mutate::{A_SECOND, mutation, run_for};
+    use crate::mutate::{A_SECOND, check_seeds, run_for, run_malformed};
 
     #[test]
     fn mutated_seeds_never_panic() {
@@ -90,21 +90,13 @@ mod tests {
 
     #[test]
     fn seeds_and_some_mutations_are_valid_programs() {
-        let compiles = |data: Vec<u8>| {
-            let source = Source::from_bytes("f", data).ok();
-            source.is_some_and(|source| bpf::compile(&source, &ProgramOptions::default()).is_ok())
-        };
-        for seed in CORPUS.seeds {
-            assert!(compiles(seed.to_vec()));
-            run(seed);
-        }
-        assert!((0..300).filter(|&number| compiles(mutation(CORPUS, number))).count() > 5);
+        check_seeds(CORPUS, run, (300, 5), |data| {
+            bpf::compile(&Source::from_bytes("f", data)?, &ProgramOptions::default()).map(drop)
+        });
     }
 
     #[test]
     fn malformed_bytes_never_panic() {
-        for data in [&b""[..], b"\0", b"\xff\xfe", b"\xef\xbb\xbf", &[b' '; 100], &[b'1'; 100], &[0x80; 64]] {
-            run(data);
-        }
+        run_malformed(run);
     }
 }

@@ -101,6 +101,35 @@ pub fn run_over(time: Duration, name: &str, first: u64, input: impl Fn(u64) -> V
     count
 }
 
+/// Checks that each seed is a valid input, and more than `least` of the first `mutations` mutations
+/// too: otherwise only the first checks of the code under test would be reached. Runs the seeds.
+#[cfg(test)]
+pub fn check_seeds(
+    corpus: Corpus,
+    target: fn(&[u8]),
+    (mutations, least): (u64, usize),
+    check: impl Fn(Vec<u8>) -> Result<(), portcullis_core::diagnostics::Diagnostics>,
+) {
+    for seed in corpus.seeds {
+        check(seed.to_vec()).unwrap_or_else(|errors| panic!("{}", errors.render()));
+        target(seed);
+    }
+    let valid = (0..mutations).filter(|&number| check(mutation(corpus, number)).is_ok()).count();
+    assert!(valid > least, "{valid} of {mutations}");
+}
+
+/// Runs inputs that no format begins with, invalid UTF-8 among them, and long runs of one byte.
+#[cfg(test)]
+pub fn run_malformed(target: fn(&[u8])) {
+    let runs = [0, 6, b' ', b'1', 0x80, 0x95, 0xff].map(|byte| [byte; 100]);
+    [&b""[..], b"\0", b"\xff\xfe", b"\xef\xbb\xbf"].into_iter().for_each(target);
+    for run in &runs {
+        target(run);
+        // Whole instructions of eight bytes.
+        target(&run[..64]);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -39,6 +39,7 @@ mod suite;
 mod tcp;
 mod veth;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 pub use child::Child;
@@ -54,6 +55,30 @@ pub use ping::ping;
 pub use suite::Suite;
 pub use tcp::tcp_echo;
 pub use veth::{End, Options, Veth};
+
+/// Drops all capabilities of this thread, irrevocably: capset(2), whose structures libc does not
+/// define.
+///
+/// # Panics
+/// If the kernel refuses the call.
+#[expect(unsafe_code, reason = "capset(2)")]
+pub fn drop_capabilities() {
+    // `struct __user_cap_header_struct` with _LINUX_CAPABILITY_VERSION_3, and two of `struct
+    // __user_cap_data_struct`.
+    let (header, data) = ([0x2008_0522u32, 0], [0u32; 6]);
+    // SAFETY: both have the length that this version requires.
+    let result = unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), data.as_ptr()) };
+    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+}
+
+/// Sets a flag when it is dropped: threads that poll the flag end even if the test panics.
+pub struct SetOnDrop<'a>(pub &'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
 
 /// Waits until a condition holds.
 ///

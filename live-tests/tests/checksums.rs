@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use portcullis_io::live::checksum;
-use portcullis_live_tests::{Checksum, Frame, Namespace, PacketSocket, Suite, Veth, tcp_echo};
+use portcullis_live_tests::{Checksum, Frame, Namespace, PacketSocket, SetOnDrop, Suite, Veth, tcp_echo};
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -62,14 +62,7 @@ impl Bridged {
                     }
                 }
             });
-            // Stops the thread even if `while_this` panics.
-            struct Done<'a>(&'a AtomicBool);
-            impl Drop for Done<'_> {
-                fn drop(&mut self) {
-                    self.0.store(true, Ordering::Relaxed);
-                }
-            }
-            let _done = Done(&is_done);
+            let _done = SetOnDrop(&is_done);
             while_this(&self.left, &self.right)
         })
     }

@@ -29,11 +29,17 @@ fn rounded_exponent(value: f64) -> i32 {
 
 /// Formats an integer with grouped thousands: `1,048,576`.
 pub fn grouped(value: i64) -> String {
-    let plain = value.unsigned_abs().to_string();
-    let mut text = String::from(if value < 0 { "−" } else { "" });
+    let sign = if value < 0 { "−" } else { "" };
+    sign.to_owned() + &separated(value.unsigned_abs(), ',')
+}
+
+/// Formats an integer with a separator between groups of three digits.
+pub fn separated(value: u64, separator: char) -> String {
+    let plain = value.to_string();
+    let mut text = String::with_capacity(plain.len() + plain.len() / 3);
     for (place, digit) in plain.chars().enumerate() {
         if place > 0 && (plain.len() - place).is_multiple_of(3) {
-            text.push(',');
+            text.push(separator);
         }
         text.push(digit);
     }
@@ -69,24 +75,24 @@ pub fn time(seconds: f64) -> String {
     if seconds == 0.0 {
         return "0\u{a0}s".into();
     }
-    let (unit, name) = match seconds.abs() {
-        v if v < 0.9995e-6 => (1e-9, "ns"),
-        v if v < 0.9995e-3 => (1e-6, "µs"),
-        v if v < 0.9995 => (1e-3, "ms"),
-        _ => (1.0, "s"),
-    };
+    let (unit, name) = time_unit(seconds);
     format!("{}\u{a0}{name}", digits(seconds / unit))
 }
 
 /// Formats a time for an axis: `1 µs`, `10 ms`.
 pub fn tick_time(seconds: f64) -> String {
-    let (unit, name) = match seconds.abs() {
+    let (unit, name) = time_unit(seconds);
+    format!("{}\u{a0}{name}", trimmed(seconds / unit))
+}
+
+/// Returns the unit that suits a time, in seconds, and its name.
+fn time_unit(seconds: f64) -> (f64, &'static str) {
+    match seconds.abs() {
         v if v < 0.9995e-6 => (1e-9, "ns"),
         v if v < 0.9995e-3 => (1e-6, "µs"),
         v if v < 0.9995 => (1e-3, "ms"),
         _ => (1.0, "s"),
-    };
-    format!("{}\u{a0}{name}", trimmed(seconds / unit))
+    }
 }
 
 #[cfg(test)]

@@ -223,14 +223,13 @@ const FLOWS: &str = "fn xdp_flow(pkt: u32) -> u32 { return load_u8(pkt, 0u); }
 fn xdp_filter(pkt: u32) -> u32 { return XDP_PASS; }";
 
 fn packets(count: usize, seed: u64) -> Vec<Vec<u8>> {
-    let mut random = seed | 1;
-    let mut next = move || {
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
-        random as usize >> 16
+    let mut random = portcullis_io::synth::Random::new(seed, 0);
+    let mut packet = || {
+        let mut packet = vec![0; 14 + random.below(90) as usize];
+        random.fill(&mut packet);
+        packet
     };
-    (0..count).map(|_| (0..14 + next() % 90).map(|_| next() as u8).collect()).collect()
+    (0..count).map(|_| packet()).collect()
 }
 
 /// A GPU and a CPU whose costs cross at about 20 000 packets.

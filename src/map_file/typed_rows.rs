@@ -424,19 +424,15 @@ mod tests {
     fn damaged_rows_do_not_panic() {
         let map = map(5, 4, 16);
         let whole = br#"[{"key": 7, "values": [{"cpu": 0, "value": [1,2,"0x03"]}], "formatted": {"key": ["1","2","3","4"], "value": "::1"}}]"#;
-        let mut state = 9_u32;
-        let mut random = || {
-            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            (state >> 8) as usize
-        };
+        let mut random = portcullis_io::synth::Random::new(9, 0);
         for _ in 0..4000 {
             let mut text = whole.to_vec();
-            for _ in 0..1 + random() % 3 {
-                let at = random() % text.len();
-                match random() % 3 {
-                    0 => text[at] = b"{}[]\":,0-x \n"[random() % 12],
+            for _ in 0..1 + random.below(3) {
+                let at = random.below(text.len() as u32) as usize;
+                match random.below(3) {
+                    0 => text[at] = b"{}[]\":,0-x \n"[random.below(12) as usize],
                     1 => _ = text.remove(at),
-                    _ => text.insert(at, b"{}[]\":,0-x \n"[random() % 12]),
+                    _ => text.insert(at, b"{}[]\":,0-x \n"[random.below(12) as usize]),
                 }
             }
             for format in [portcullis_core::map::Format::Json, portcullis_core::map::Format::Csv] {

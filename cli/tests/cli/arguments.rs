@@ -1,5 +1,7 @@
 //! Invalid and random arguments.
 
+use portcullis::packet_io::synth::Random;
+
 use crate::support::{PASS, Place, pcap};
 
 #[test]
@@ -197,17 +199,10 @@ fn random_arguments_never_crash() {
         "bash",
         "../..",
     ];
-    let mut state = 0x2545_f491_4f6c_dd1d_u64;
-    let mut random = |below: usize| {
-        // xorshift64 (Marsaglia, 2003): any fixed sequence will do.
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state % below as u64) as usize
-    };
+    let mut random = Random::new(1, 0);
     for _ in 0..150 {
-        let mut args: Vec<&str> = (0..random(9)).map(|_| words[random(words.len())]).collect();
-        if random(2) == 0 {
+        let mut args: Vec<&str> = (0..random.below(9)).map(|_| random.pick(&words)).collect();
+        if random.one_in(2) {
             // Half of them get as far as running a filter.
             args.splice(0..0, ["run", "f.wgsl", "--read", "c.pcap"]);
         }
@@ -239,13 +234,12 @@ fn errors_in_mutated_inputs_name_the_file() {
     let place = Place::new();
     let filter = place.file("f.wgsl", PASS);
     let good = pcap(&[&[1; 60], &[2; 60]]);
-    let mut state = 88_172_645_463_325_252_u64;
+    let mut random = Random::new(2, 0);
     for round in 0..60 {
         let mut bytes = good.clone();
         for _ in 0..=round % 4 {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            let at = (state >> 33) as usize % bytes.len();
-            bytes[at] = (state >> 56) as u8;
+            let at = random.below(bytes.len() as u32) as usize;
+            bytes[at] = random.u32() as u8;
         }
         place.file("noise.pcap", &bytes);
         let ran = place.run(&["run", filter, "--read", "noise.pcap", "--device", "cpu", "--json"]);

@@ -301,25 +301,16 @@ fn batches_that_exceed_memory_are_left_out_and_reported() {
 #[test]
 fn an_interrupted_run_writes_its_results_so_far() {
     use std::process::Stdio;
-    use std::time::{Duration, Instant};
 
     let place = Place::new();
     place.file("r.json", "older");
     let args =
         ["bench", "--time", "60s", "--device", "cpu", "--filter", "minimal", "--json", "r.json", "--packets", "64"];
     let mut child = place.command(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    std::thread::sleep(Duration::from_secs(2));
+    std::thread::sleep(std::time::Duration::from_secs(2));
     assert_eq!(place.read("r.json"), b"older");
-    let sent = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
-    assert!(sent.success());
-    let begun = Instant::now();
-    while child.try_wait().unwrap().is_none() {
-        if begun.elapsed() > Duration::from_secs(40) {
-            child.kill().unwrap();
-            panic!("the program does not end");
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    crate::support::signal(&child, "INT");
+    crate::support::wait_for_end(&mut child);
     let ended = child.wait_with_output().unwrap();
     // With signals ignored at the start, as by `nohup`, the run would not be interrupted.
     assert_eq!(ended.status.code(), Some(130), "{}", String::from_utf8_lossy(&ended.stderr));

@@ -2,13 +2,12 @@
 #![cfg(target_os = "linux")]
 
 use std::path::Path;
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Stdio;
 
 use serde_json::Value;
 
 use crate::clang;
-use crate::support::{PASS, Place, has_device, pcap};
+use crate::support::{PASS, Place, has_device, pcap_of, signal, wait_until};
 
 /// Compiles objects of compat-tests; `None` without clang.
 fn objects(place: &Place, names: &[&str]) -> Option<()> {
@@ -31,16 +30,12 @@ fn frames(count: u8) -> Vec<Vec<u8>> {
     (0..count).map(|number| (0..60).map(|at| if at == 5 { number } else { at }).collect()).collect()
 }
 
-fn capture(frames: &[Vec<u8>]) -> Vec<u8> {
-    pcap(&frames.iter().map(Vec::as_slice).collect::<Vec<_>>())
-}
-
 #[test]
 fn events_are_written_as_lines_and_counted() {
     let place = Place::new();
     let Some(()) = objects(&place, &["events_ringbuf", "events_perf", "events_print"]) else { return };
     let frames = frames(40);
-    let input = place.file("in.pcap", capture(&frames));
+    let input = place.file("in.pcap", pcap_of(&frames));
     let run = |args: &[&str]| {
         let common = ["--read", input, "--device", "cpu", "--threads", "1"];
         place.run(&[&["run"], args, &common].concat())
@@ -125,12 +120,9 @@ fn an_interrupt_loses_no_events() {
         let args = [&args[..], &["--events", "out.jsonl", "--device", device]].concat();
         let mut command = place.command(&args);
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let begun = Instant::now();
-        while !place.path("out.jsonl").metadata().is_ok_and(|file| file.len() > 1_000_000) {
-            assert!(begun.elapsed() < Duration::from_secs(60), "{device}: no events are written");
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+        let events = place.path("out.jsonl");
+        wait_until("events are written", || events.metadata().is_ok_and(|file| file.len() > 1_000_000));
+        signal(&child, "INT");
         let ended = child.wait_with_output().unwrap();
         let err = String::from_utf8_lossy(&ended.stderr);
         assert_eq!(ended.status.code(), Some(130), "{device}: {err}");

@@ -2,13 +2,10 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Child, Stdio};
+use std::time::Duration;
 
-use crate::support::{PASS, Place, has_device, packets, pcap};
-
-/// Timeout for what must happen; less than a test may hang.
-const TIMEOUT: Duration = Duration::from_secs(30);
+use crate::support::{PASS, Place, has_device, packets, pcap, pcap_of, signal, wait_for_end, wait_until};
 
 /// Returns whether these tests were started with signals ignored (`nohup`, or `&` in a script),
 /// which the program inherits.
@@ -25,34 +22,6 @@ pub fn signals_are_ignored() -> bool {
 
 fn spawn(place: &Place, args: &[&str]) -> Child {
     place.command(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
-}
-
-fn signal(child: &Child, name: &str) {
-    let sent = std::process::Command::new("kill").args([name, &child.id().to_string()]).status().unwrap();
-    assert!(sent.success());
-}
-
-fn wait_until(mut done: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !done() {
-        assert!(begun.elapsed() < TIMEOUT, "timeout");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
-/// Returns the exit status of a child that must end by itself.
-fn end(child: &mut Child) -> ExitStatus {
-    let begun = Instant::now();
-    loop {
-        if let Some(status) = child.try_wait().unwrap() {
-            return status;
-        }
-        if begun.elapsed() > TIMEOUT {
-            child.kill().unwrap();
-            panic!("the program does not end");
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 fn size(place: &Place, name: &str) -> u64 {
@@ -72,9 +41,9 @@ fn an_interrupt_finishes_the_files() {
     // Some packets, then an idle pipe.
     stdin.write_all(&pcap(&[&[1; 60], &[2; 60]])).unwrap();
     // Packets are being processed once the output file has its header.
-    wait_until(|| size(&place, "o.pcap") >= 24);
-    signal(&child, "-INT");
-    let status = end(&mut child);
+    wait_until("the file has its header", || size(&place, "o.pcap") >= 24);
+    signal(&child, "INT");
+    let status = wait_for_end(&mut child);
     let ended = child.wait_with_output().unwrap();
     let err = String::from_utf8_lossy(&ended.stderr);
     assert_eq!(status.code(), Some(130), "{err}");
@@ -112,9 +81,11 @@ fn interrupt_a_long_run(device: &str) {
     let args = [&["run", filter, "--read", read, "--json", "--device", device], &outputs[..]].concat();
     let mut child = spawn(&place, &args);
     // Many batches, so that the driver has compiled kernels for all shapes of them.
-    wait_until(|| ["o.pcap", "tx.pcap", "r/7.pcap"].iter().all(|name| size(&place, name) > 20_000_000));
-    signal(&child, "-INT");
-    let status = end(&mut child);
+    wait_until("the files grow", || {
+        ["o.pcap", "tx.pcap", "r/7.pcap"].iter().all(|name| size(&place, name) > 20_000_000)
+    });
+    signal(&child, "INT");
+    let status = wait_for_end(&mut child);
     assert_eq!(status.code(), Some(130), "{device}: {status}");
     let mut line = String::new();
     child.stdout.take().unwrap().read_to_string(&mut line).unwrap();
@@ -137,10 +108,10 @@ fn an_interrupted_run_dumps_its_maps() {
     let filter = place.file("f.wgsl", filter);
     let args = ["run", filter, "--read", "synth:packets=1000000000", "--device", "cpu", "--json", "--write", "o.pcap"];
     let mut child = spawn(&place, &[&args[..], &["--dump-map", "seen=seen.csv", "--state", "s"]].concat());
-    wait_until(|| size(&place, "o.pcap") > 1_000_000);
+    wait_until("the file grows", || size(&place, "o.pcap") > 1_000_000);
     assert!(!place.has("seen.csv") && !place.has("s"), "maps and state are written at the end");
-    signal(&child, "-INT");
-    let status = end(&mut child);
+    signal(&child, "INT");
+    let status = wait_for_end(&mut child);
     let ended = child.wait_with_output().unwrap();
     assert_eq!(status.code(), Some(130), "{}", String::from_utf8_lossy(&ended.stderr));
     let line: serde_json::Value = serde_json::from_slice(&ended.stdout).unwrap();
@@ -168,14 +139,14 @@ fn an_interrupt_cancels_a_filter_that_does_not_end() {
     );
     // All packets but the first use up the fuel: hours in the interpreter.
     let all: Vec<&[u8]> = std::iter::once(&[1; 60][..]).chain(std::iter::repeat_n(&[2; 60][..], 20_000)).collect();
-    let capture = place.file("c.pcap", pcap(&all));
+    let capture = place.file("c.pcap", pcap_of(&all));
     let options = ["--device", "interp", "--fuel", "16777216", "--batch", "1", "--write", "-", "--dump-map", "m=m.csv"];
     let mut child = spawn(&place, &[&["run", filter, "--read", capture][..], &options].concat());
     let mut stdout = child.stdout.take().unwrap();
     let mut written = vec![0; 24 + 16 + 60];
     stdout.read_exact(&mut written).unwrap();
-    signal(&child, "-INT");
-    assert_eq!(end(&mut child).code(), Some(130));
+    signal(&child, "INT");
+    assert_eq!(wait_for_end(&mut child).code(), Some(130));
     stdout.read_to_end(&mut written).unwrap();
     assert_eq!(packets(&written), [[1; 60]]);
     // The state of maps after a cancelled batch is undefined.
@@ -199,8 +170,8 @@ fn an_interrupt_ends_the_wait_for_a_capture() {
         stdin.write_all(begun).unwrap();
         // By then it waits for input; if not, the test still holds.
         std::thread::sleep(Duration::from_millis(500));
-        signal(&child, "-INT");
-        let status = end(&mut child);
+        signal(&child, "INT");
+        let status = wait_for_end(&mut child);
         assert!(status.code() == Some(130) || status.signal() == Some(2), "{status}");
         assert!(!place.has("o.pcap"));
     }
@@ -217,8 +188,8 @@ fn an_interrupt_ends_the_wait_for_a_reader() {
     assert!(std::process::Command::new("mkfifo").arg(place.path("ff")).status().unwrap().success());
     let mut child = spawn(&place, &["run", filter, "--read", "synth:packets=10", "--write", "ff", "--device", "cpu"]);
     std::thread::sleep(Duration::from_millis(500));
-    signal(&child, "-INT");
-    let status = end(&mut child);
+    signal(&child, "INT");
+    let status = wait_for_end(&mut child);
     assert!(status.code() == Some(130) || status.signal() == Some(2), "{status}");
     let ended = child.wait_with_output().unwrap();
     assert_eq!((&*ended.stdout, &*ended.stderr), (&b""[..], &b""[..]));
@@ -237,14 +208,14 @@ fn a_second_interrupt_ends_the_run_at_once() {
     let mut stdout = child.stdout.take().unwrap();
     // A third of a batch; the rest exceeds a pipe's buffer.
     stdout.read_exact(&mut [0; 300_000]).unwrap();
-    signal(&child, "-INT");
+    signal(&child, "INT");
     let mut stderr = String::new();
     BufReader::new(child.stderr.take().unwrap()).read_line(&mut stderr).unwrap();
     assert_eq!(stderr, "interrupted: finishing the batches in flight (again: end at once)\n");
     std::thread::sleep(Duration::from_millis(300));
     assert!(child.try_wait().unwrap().is_none(), "the pipe is full");
-    signal(&child, "-INT");
-    assert_eq!(end(&mut child).code(), Some(130));
+    signal(&child, "INT");
+    assert_eq!(wait_for_end(&mut child).code(), Some(130));
 }
 
 /// A signal that the parent ignores stays ignored: `nohup`, or `&` in a script.
@@ -264,11 +235,11 @@ fn an_ignored_sighup_stays_ignored() {
     let mut stdin = child.stdin.take().unwrap();
     let capture = pcap(&[&[1; 60], &[2; 60]]);
     stdin.write_all(&capture).unwrap();
-    wait_until(|| size(&place, "o.pcap") >= 24);
-    signal(&child, "-HUP");
+    wait_until("the file has its header", || size(&place, "o.pcap") >= 24);
+    signal(&child, "HUP");
     std::thread::sleep(Duration::from_millis(300));
     stdin.write_all(&capture[24..]).unwrap();
     drop(stdin);
-    assert_eq!(end(&mut child).code(), Some(0));
+    assert_eq!(wait_for_end(&mut child).code(), Some(0));
     assert_eq!(packets(&place.read("o.pcap")).len(), 4);
 }

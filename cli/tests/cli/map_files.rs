@@ -1,6 +1,6 @@
 //! `run --map`: entries of maps read from files.
 
-use crate::support::{PASS, Place, has_device, packets, pcap};
+use crate::support::{PASS, Place, has_device, packets, pcap, pcap_of};
 
 /// A filter that passes packets by source MAC or IPv6 source, and sends them back by IPv4 source to
 /// the route's address; it counts each.
@@ -53,7 +53,7 @@ fn capture() -> Vec<u8> {
         packet(26, &[10, 0, 0, 1]),
         packet(26, &[10, 0, 0, 2]),
     ];
-    pcap(&all.iter().map(Vec::as_slice).collect::<Vec<_>>())
+    pcap_of(&all)
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 #[cfg(target_os = "linux")]
 use crate::support::RunOutput;
-use crate::support::{PASS, Place, packets, pcap};
+use crate::support::{PASS, Place, packets, pcap, pcap_of};
 
 const BY_BYTE: &str = "fn xdp_filter(pkt: u32) -> u32 {
     let verdict = load_u8(pkt, 0u);
@@ -266,7 +266,7 @@ fn open_files_are_bounded_even_if_some_cannot_be_created() {
     place.file("f.wgsl", "fn xdp_filter(pkt: u32) -> u32 { return redirect(load_be16(pkt, 0u)); }");
     // One packet for each target, so that the files are created at the end, one after another.
     let all: Vec<[u8; 2]> = (0..300u16).map(u16::to_be_bytes).collect();
-    place.file("c.pcap", pcap(&all.iter().map(|p| &p[..]).collect::<Vec<_>>()));
+    place.file("c.pcap", pcap_of(&all));
     let run = "portcullis run f.wgsl --read c.pcap --device cpu --write-redirect";
     for target in 0..64 {
         std::fs::create_dir_all(place.path(&format!("r/{target}.pcap"))).unwrap();
@@ -290,7 +290,7 @@ fn targets_beyond_the_limit_share_one_file() {
     let filter = place.file("f.wgsl", "fn xdp_filter(pkt: u32) -> u32 { return redirect(load_be16(pkt, 0u)); }");
     let all: Vec<[u8; 2]> = (0..1100u16).chain([3, 1099, 1098]).map(u16::to_be_bytes).collect();
     let all: Vec<&[u8]> = all.iter().map(|p| &p[..]).collect();
-    let capture = place.file("c.pcap", pcap(&all));
+    let capture = place.file("c.pcap", pcap_of(&all));
     let ran = place.run(&["run", filter, "--read", capture, "--write-redirect", "r", "--json"]).done();
     assert_eq!(ran.json()["redirect_targets"].as_object().unwrap().len(), 1100);
     assert_eq!(std::fs::read_dir(place.path("r")).unwrap().count(), 1025);

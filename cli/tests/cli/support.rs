@@ -2,7 +2,8 @@
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
@@ -134,6 +135,40 @@ impl RunOutput {
     }
 }
 
+/// Timeout for what must happen; long, as the machine may be busy.
+pub const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Waits until a condition holds, at most for [`TIMEOUT`].
+pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !condition() {
+        assert!(begun.elapsed() < TIMEOUT, "not within {TIMEOUT:?}: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Returns the exit status of a child that must end by itself; one that does not is killed.
+pub fn wait_for_end(child: &mut Child) -> ExitStatus {
+    let begun = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status;
+        }
+        if begun.elapsed() > TIMEOUT {
+            child.kill().unwrap();
+            panic!("the program does not end");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Sends a signal, such as `INT`.
+#[cfg(unix)]
+pub fn signal(child: &Child, name: &str) {
+    let status = Command::new("kill").args(["-s", name, &child.id().to_string()]).status();
+    assert!(status.unwrap().success());
+}
+
 /// Returns whether a device is available; one that `PORTCULLIS_REQUIRE` names must be.
 pub fn has_device(device: &str) -> bool {
     let missing = match portcullis::devices::open(device) {
@@ -162,15 +197,20 @@ pub const PASS: &str = "fn xdp_filter(pkt: u32) -> u32 { return XDP_PASS; }";
 
 /// Builds a classic capture, little-endian, in microseconds, with one packet a second.
 pub fn pcap(packets: &[&[u8]]) -> Vec<u8> {
+    pcap_of(packets)
+}
+
+/// Builds the capture of [`pcap`] from packets of any one type.
+pub fn pcap_of<P: AsRef<[u8]>>(packets: &[P]) -> Vec<u8> {
     let mut file = Vec::new();
     for word in [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 65_535, 1] {
         file.extend(word.to_le_bytes());
     }
-    for (second, packet) in packets.iter().enumerate() {
+    for (second, packet) in packets.iter().map(AsRef::as_ref).enumerate() {
         for word in [second as u32, 5, packet.len() as u32, packet.len() as u32] {
             file.extend(word.to_le_bytes());
         }
-        file.extend(*packet);
+        file.extend(packet);
     }
     file
 }

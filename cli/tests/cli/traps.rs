@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::clang;
 use crate::objects::{compile, place};
-use crate::support::{Place, pcap};
+use crate::support::{Place, pcap_of};
 
 /// A program with two unproved places and an event ring; byte 60 of a packet is the key of the
 /// lookup.
@@ -36,7 +36,7 @@ fn unproved() -> Option<Place> {
     compile(&place, UNPROVED, &["-g"]).unwrap();
     let packets = [58, 59, 60].map(|length| vec![0; length]).into_iter();
     let packets: Vec<Vec<u8>> = packets.chain([0_u8, 4, 1, 255, 2, 3, 0].map(|kind| vec![kind; 64])).collect();
-    place.file("in.pcap", pcap(&packets.iter().map(Vec::as_slice).collect::<Vec<_>>()));
+    place.file("in.pcap", pcap_of(&packets));
     Some(place)
 }
 
@@ -67,7 +67,7 @@ fn places_of_aborted_packets_are_reported() {
     }
     // Without aborted packets nothing is reported.
     let packets = [vec![1; 64], vec![2; 64]];
-    place.file("in.pcap", pcap(&packets.each_ref().map(Vec::as_slice)));
+    place.file("in.pcap", pcap_of(&packets));
     assert_eq!(place.run(&run(&["--device", "interp"])).done().json()["traps"], Value::Null);
 }
 
@@ -106,7 +106,7 @@ fn packets_out_of_fuel_are_reported() {
     };
     // Number of iterations, and whether the filter returns ABORTED.
     let packets: Vec<Vec<u8>> = [(3_u8, 0_u8), (40, 0), (9, 1), (200, 1), (41, 0)].map(|(a, b)| vec![a, b, 0]).into();
-    place.file("in.pcap", pcap(&packets.iter().map(Vec::as_slice).collect::<Vec<_>>()));
+    place.file("in.pcap", pcap_of(&packets));
     let fuel = ["--device", "interp", "--fuel", "16"];
     loops("XDP_PASS");
     let ran = place.run(&run(&fuel)).done().json();

@@ -6,24 +6,18 @@ use std::net::TcpStream;
 use portcullis_live_tests::wait_until;
 use serde_json::Value;
 
-use crate::running::TIMEOUT;
+use crate::running::{TIMEOUT, count, sum};
 use crate::support::{PASS, Place, pcap, sample};
 use crate::{pcap_port, run, start};
 
 const DROP: &str = "fn xdp_filter(pkt: u32) -> u32 { return XDP_DROP; }";
 const TX: &str = "fn xdp_filter(pkt: u32) -> u32 { return XDP_TX; }";
 
-fn count(of: &Value) -> u64 {
-    of.as_u64().unwrap_or_else(|| panic!("no number: {of}"))
-}
-
 /// Checks that every packet has a verdict, that every verdict was executed or counted as lost, and
 /// that no packet buffer is missing.
 fn check_accounting(json: &Value) {
-    let verdicts: u64 = json["verdicts"].as_object().unwrap().values().map(count).sum();
-    let executed: u64 = json["carried_out"].as_object().unwrap().values().map(count).sum();
-    let lost: u64 = json["lost"].as_object().unwrap().values().map(count).sum();
-    assert_eq!((verdicts, executed + lost), (count(&json["packets"]), count(&json["packets"])), "{json}");
+    let executed = sum(&json["carried_out"]) + sum(&json["lost"]);
+    assert_eq!((sum(&json["verdicts"]), executed), (count(&json["packets"]), count(&json["packets"])), "{json}");
     assert_eq!(json["frames"]["missing"], 0, "{json}");
 }
 

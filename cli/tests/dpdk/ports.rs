@@ -1,6 +1,6 @@
 //! Packets from one port to another.
 
-use crate::support::{PASS, Place, packets, pcap, sample};
+use crate::support::{PASS, Place, packets, pcap_of, sample};
 use crate::{pcap_port, run};
 
 /// A filter that redirects packets of the first port to target 1, and those of the second to target
@@ -14,7 +14,7 @@ fn packets_are_redirected_through_a_ring_in_order() {
     place.file("f.wgsl", FORWARD);
     // As many packets as the ring holds: with two lanes it may fill up before it is drained.
     let want: Vec<&[u8]> = want.iter().take(1000).map(Vec::as_slice).collect();
-    place.file("in.pcap", pcap(&want));
+    place.file("in.pcap", pcap_of(&want));
     for lanes in ["one", "each"] {
         let more = ["--dpdk", "net_ring0", "--lanes", lanes, "--redirect", "1=net_ring0", "--redirect"];
         let last = format!("2={}", pcap_port(1, "tx_pcap=out.pcap"));
@@ -35,7 +35,7 @@ fn lanes_serve_one_queue_each_or_one_lane_serves_all() {
     let captures =
         [3, 500].map(|count| (0..count).map(|at| vec![at as u8; 60 + count % 7 + at % 5]).collect::<Vec<_>>());
     for (name, packets) in ["a.pcap", "b.pcap"].iter().zip(&captures) {
-        place.file(name, pcap(&packets.iter().map(Vec::as_slice).collect::<Vec<_>>()));
+        place.file(name, pcap_of(&packets));
     }
     let port = pcap_port(0, "rx_pcap=a.pcap,rx_pcap=b.pcap,tx_pcap=x.pcap,tx_pcap=y.pcap");
     for lanes in ["one", "each"] {

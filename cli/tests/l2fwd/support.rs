@@ -1,16 +1,12 @@
 //! Runs the program, and builds and reads captures.
 
 use std::ffi::OsStr;
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
 use crate::program;
-pub use crate::program::{Place, RunOutput};
-
-/// Timeout for what must happen; long, as the machine may be busy.
-pub const TIMEOUT: Duration = Duration::from_secs(60);
+pub use crate::program::{Place, RunOutput, TIMEOUT, signal};
 
 impl Place {
     /// Returns the name of a port that reads one capture and writes another.
@@ -21,8 +17,7 @@ impl Place {
 
     /// Writes a capture.
     pub fn capture(&self, name: &str, packets: &[Vec<u8>]) {
-        let packets: Vec<&[u8]> = packets.iter().map(Vec::as_slice).collect();
-        self.file(name, program::pcap(&packets));
+        self.file(name, program::pcap_of(packets));
     }
 
     /// Reads a capture.
@@ -105,10 +100,4 @@ fn check_accounting(ran: &Value) {
     near(of("mpps"), of("packets") / elapsed / 1e6);
     near(of("gbps"), of("bytes") * 8.0 / elapsed / 1e9);
     near(of("gbps_wire"), (of("bytes") + of("packets") * 24.0) * 8.0 / elapsed / 1e9);
-}
-
-/// Sends a signal, such as `INT`.
-pub fn signal(child: &Child, name: &str) {
-    let status = Command::new("kill").args(["-s", name, &child.id().to_string()]).status();
-    assert!(status.unwrap().success());
 }

@@ -7,7 +7,7 @@ use std::process::Stdio;
 use portcullis_live_tests::frames::{swapped, udp};
 use portcullis_live_tests::{End, Namespace, PacketSocket, Suite, Veth, ping, tcp_echo};
 
-use crate::support::{ExitedRun, QUIET_TIME, Running, TIMEOUT, command, run_to_end};
+use crate::support::{ExitedRun, QUIET_TIME, Running, TIMEOUT, command, count, run_to_end};
 
 /// Returns whether the kernel shows an XDP program at an interface.
 pub fn has_program(end: &End) -> bool {
@@ -130,7 +130,6 @@ fn packets_that_pass_reach_the_kernels_stack() {
         let ended = running.wait();
         assert!(ended.status.success(), "{}", ended.stderr);
         let json = ended.json();
-        let count = |of: &serde_json::Value| of.as_u64().unwrap();
         assert!(count(&json["carried_out"]["pass"]) > 500, "{json}");
         assert_eq!(count(&json["verdicts"]["pass"]), count(&json["carried_out"]["pass"]), "{json}");
         // The sender leaves checksums to a network card that does not exist.

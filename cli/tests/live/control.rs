@@ -12,11 +12,11 @@ use serde_json::Value;
 
 use crate::af_xdp::{Net, net};
 use crate::ctl::{
-    CtlFolder, MARK, NUMBER, check_accounting, check_reload_under_load, count, marking_filter, numbered, under_load,
+    CtlFolder, MARK, NUMBER, check_accounting, check_reload_under_load, marking_filter, numbered, under_load,
     wait_for_more,
 };
 use crate::events::object;
-use crate::support::{Running, TIMEOUT, command, run_to_end};
+use crate::support::{Running, TIMEOUT, command, count, run_to_end};
 
 /// Tests with one lane are in `devices.rs`.
 #[test]

@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use portcullis_live_tests::frames::udp;
-use portcullis_live_tests::{PacketSocket, Veth, wait_until};
+use portcullis_live_tests::{PacketSocket, SetOnDrop, Veth, wait_until};
 use serde_json::Value;
 
 use crate::af_xdp::{Net, net};
-use crate::support::{ExitedRun, QUIET_TIME, Running, TIMEOUT, command_on, run_to_end};
+use crate::support::{ExitedRun, QUIET_TIME, Running, TIMEOUT, command_on, count, run_to_end, sum};
 
 /// Offset of the number in a frame of [`numbered`], and of the byte that filters mark.
 pub const NUMBER: usize = 42;
@@ -91,15 +91,6 @@ pub struct ReflectedFrames {
     pub wrong: u64,
 }
 
-/// Sets a flag when dropped, also while panicking, so that threads waiting for it end.
-pub struct SetOnDrop<'a>(pub &'a AtomicBool);
-
-impl Drop for SetOnDrop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 /// Sends frames as fast as possible while `meanwhile` runs, and returns how many, and what came
 /// back.
 pub fn under_load(veth: &Veth, meanwhile: impl FnOnce(&AtomicU64)) -> (u64, ReflectedFrames) {
@@ -149,13 +140,9 @@ pub fn under_load(veth: &Veth, meanwhile: impl FnOnce(&AtomicU64)) -> (u64, Refl
     (sent.into_inner(), back)
 }
 
-pub fn count(of: &Value) -> u64 {
-    of.as_u64().unwrap()
-}
-
 /// Checks that every frame came back, was dropped by a filter, or is counted as lost.
 pub fn check_accounting(json: &Value, sent: u64, back: &ReflectedFrames) {
-    let lost: u64 = json["lost"].as_object().unwrap().values().map(count).sum();
+    let lost = sum(&json["lost"]);
     assert_eq!(count(&json["packets"]) + count(&json["dropped_by_kernel"]), sent, "{json}");
     assert_eq!(count(&json["verdicts"]["tx"]) + count(&json["verdicts"]["drop"]), count(&json["packets"]), "{json}");
     assert_eq!(count(&json["carried_out"]["tx"]) + lost, count(&json["verdicts"]["tx"]), "{json}");

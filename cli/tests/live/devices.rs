@@ -5,11 +5,10 @@ use std::sync::Arc;
 use portcullis::device::{Device, Dispatch, InPlaceReads};
 use portcullis_live_tests::frames::udp;
 use portcullis_live_tests::{Namespace, PacketSocket, Suite, Veth};
-use serde_json::Value;
 
 use crate::ctl::{CtlFolder, check_reload_under_load};
 use crate::each_device;
-use crate::support::{ExitedRun, Running, TIMEOUT, command_on};
+use crate::support::{ExitedRun, Running, TIMEOUT, command_on, count};
 
 /// Part of the note that a run prints if packets are not filtered in place.
 const COPIES: &str = "works on copies of the packet bytes that the filter needs";
@@ -131,10 +130,6 @@ fn resized(frame: &[u8], number: u32) -> Vec<u8> {
         2 => frame[..frame.len() - 10].to_vec(),
         _ => [frame, &[10, 11, 12]].concat(),
     }
-}
-
-fn count(of: &Value) -> u64 {
-    of.as_u64().unwrap()
 }
 
 #[test]

@@ -22,6 +22,9 @@ mod nfqueue;
 mod objects;
 mod peers;
 mod pinned;
+#[allow(dead_code, reason = "shared by several test programs, none of which uses all of it")]
+#[path = "../cli/support.rs"]
+mod program;
 mod routes;
 mod selftest;
 mod soak;

@@ -4,18 +4,12 @@ use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use portcullis_live_tests::{Namespace, Suite, Veth, ping, tcp_echo, wait_until};
+use portcullis_live_tests::{Namespace, SetOnDrop, Suite, Veth, ping, tcp_echo, wait_until};
 
-use crate::ctl::{CtlFolder, SetOnDrop, wait_for_more};
+pub use crate::af_xdp::Net;
+use crate::ctl::{CtlFolder, wait_for_more};
 use crate::devices::on_each;
-use crate::support::{ExitedRun, QUIET_TIME, Running, TIMEOUT, command, command_on, run_to_end};
-
-pub struct Net {
-    pub veth: Veth,
-    pub left: Namespace,
-    pub right: Namespace,
-    pub _suite: Suite,
-}
+use crate::support::{ExitedRun, QUIET_TIME, Running, TIMEOUT, command, command_on, count, run_to_end};
 
 /// Sets up two namespaces, with these rules on the right.
 pub fn net(rules: &[&str]) -> Option<Net> {
@@ -58,7 +52,6 @@ fn the_filter_decides_on_queued_packets() {
         let ended = running.wait();
         assert!(ended.status.success(), "{}", ended.stderr);
         let json = ended.json();
-        let count = |of: &serde_json::Value| of.as_u64().unwrap();
         assert!(count(&json["carried_out"]["pass"]) > 10 && count(&json["carried_out"]["drop"]) >= 2, "{json}");
         assert_eq!(json["verdicts"], json["carried_out"], "{json}");
     }
@@ -176,7 +169,6 @@ fn verdicts_of_every_device_are_executed_and_filters_reloaded_under_load() {
         }
         assert!(marks.iter().all(|mark| *mark > 50), "{id} {dispatch}: both filters rewrote packets: {marks:?}");
         let of = |rest: u64| (sent + 4 - rest) / 5;
-        let count = |of: &serde_json::Value| of.as_u64().unwrap();
         assert_eq!((count(&json["packets"]), count(&json["dropped_by_kernel"])), (sent, 0), "{json}");
         assert_eq!(count(&json["carried_out"]["pass"]), of(0) + of(1), "{id} {dispatch}: {json}");
         assert_eq!(count(&json["carried_out"]["drop"]), of(2), "{id} {dispatch}: {json}");

@@ -14,6 +14,7 @@ use serde_json::Value;
 
 use crate::clang;
 use crate::kernel::{self, KernelProgram};
+use crate::program::pcap_of;
 use crate::support::{Running, TIMEOUT};
 
 /// Ports: the first is reflected, the next two are closed, the last two are open.
@@ -167,19 +168,9 @@ fn by_portcullis(object: &Path, folder: &Path, device: &str) -> (ObservedFrames,
 /// Runs the object in the program, over a capture of the same frames.
 fn over_a_capture(object: &Path, folder: &Path, device: &str) -> Counters {
     let link = Link::new();
-    let mut capture = Vec::new();
-    for word in [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 65_535, 1] {
-        capture.extend(word.to_le_bytes());
-    }
-    for number in 0..FRAMES {
-        let (_, frame) = link.frame(number);
-        for word in [number, 0, frame.len() as u32, frame.len() as u32] {
-            capture.extend(word.to_le_bytes());
-        }
-        capture.extend(frame);
-    }
     let file: PathBuf = folder.join("in.pcap");
-    std::fs::write(&file, capture).unwrap();
+    let frames: Vec<Vec<u8>> = (0..FRAMES).map(|number| link.frame(number).1).collect();
+    std::fs::write(&file, pcap_of(&frames)).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_portcullis"));
     command.arg("run").arg(object).arg("--read").arg(&file).args(["--device", device, "--json"]).args(dumps(folder));
     let output = command.output().unwrap();

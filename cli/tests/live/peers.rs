@@ -11,7 +11,7 @@ use portcullis_live_tests::{Namespace, Suite, Veth, ping, wait_until};
 use serde_json::Value;
 
 use crate::af_xdp::{Net, net_with};
-use crate::support::{QUIET_TIME, Running, TIMEOUT, command};
+use crate::support::{QUIET_TIME, Running, TIMEOUT, command, count};
 use crate::topology::{Hosts, Router, hosts};
 
 /// `CURLE_OPERATION_TIMEDOUT` of libcurl-errors(3).
@@ -74,10 +74,6 @@ fn stop(running: Running) -> Value {
     let ended = running.wait();
     assert!(ended.status.success(), "{}", ended.stderr);
     ended.json()
-}
-
-fn count(of: &Value) -> u64 {
-    of.as_u64().unwrap_or_else(|| panic!("not a number: {of}"))
 }
 
 #[test]

@@ -13,6 +13,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::objects::compile;
+use crate::program::pcap;
 
 /// An entry in bpftool's JSON, of which the part formatted by BTF is used.
 #[derive(Deserialize)]
@@ -101,13 +102,7 @@ fn place(name: &'static str) -> Option<(Place, Suite)> {
         suite.skip(reason.lines().next().unwrap_or_default());
         return None;
     }
-    // A capture of one packet.
-    let mut capture = Vec::new();
-    for word in [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 65_535, 1, 0, 0, 60, 60] {
-        capture.extend(word.to_le_bytes());
-    }
-    capture.extend([0; 60]);
-    std::fs::write(folder.path().join("in.pcap"), capture).unwrap();
+    std::fs::write(folder.path().join("in.pcap"), pcap(&[&[0; 60]])).unwrap();
     let place = Place(folder);
     let probe = place.script("ls bpf/maps");
     if !probe.status.success() {

@@ -9,6 +9,7 @@ use portcullis_live_tests::{Namespace, ping, wait_until};
 
 use crate::af_xdp::{Net, net_with};
 use crate::clang;
+use crate::program::pcap;
 use crate::support::{Running, TIMEOUT, run_to_end};
 use crate::topology::hosts;
 
@@ -86,12 +87,8 @@ fn a_capture_is_routed_as_if_received_at_the_given_interface() {
     let object = compiled(folder.path(), "compat-tests/xdp-routes/forward.c");
     let mut frame = udp(&veth, 9, &[7; 30]);
     frame[30..34].copy_from_slice(&[192, 0, 2, 9]);
-    let mut capture = vec![0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0, 0, 1, 0, 0, 0];
-    let length = (frame.len() as u32).to_le_bytes();
-    capture.extend([[0; 4], [0; 4], length, length].concat());
-    capture.extend(&frame);
     let input = folder.path().join("in.pcap");
-    std::fs::write(&input, capture).unwrap();
+    std::fs::write(&input, pcap(&[&frame])).unwrap();
     let sent = folder.path().join("sent");
     let run = |routes: &str| {
         let arguments = ["--read", input.to_str().unwrap(), "--write-redirect", sent.to_str().unwrap(), routes];

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use portcullis_live_tests::frames::udp;
 use portcullis_live_tests::{End, Namespace, PacketSocket, Suite, Veth};
 
-use crate::support::{Running, command};
+use crate::support::{Running, command, count, sum};
 
 /// Environment variable with the duration, in seconds.
 const SECONDS: &str = "PORTCULLIS_SOAK_SECONDS";
@@ -101,7 +101,6 @@ fn every_packet_is_accounted_for_and_memory_does_not_grow() {
     let after = [counts(&veth.left), counts(&beyond.left)];
 
     let json = ended.json();
-    let count = |of: &serde_json::Value| of.as_u64().unwrap_or_else(|| panic!("{json}"));
     let sent = sent.into_inner();
     let refused_by_link = after[0][1] - before[0][1];
     let [back, beyond] = [after[0][0] - before[0][0], after[1][0] - before[1][0]];
@@ -111,7 +110,6 @@ fn every_packet_is_accounted_for_and_memory_does_not_grow() {
     assert_eq!(sent, refused_by_link + count(&json["dropped_by_kernel"]) + count(&json["packets"]));
     assert_eq!((&json["frames"]["missing"], &json["frames"]["sending"]), (&0.into(), &0.into()), "{json}");
     // Each packet has a verdict, which is executed or counted as lost.
-    let sum = |of: &serde_json::Value| of.as_object().unwrap().values().map(count).sum::<u64>();
     assert_eq!(sum(&json["verdicts"]), count(&json["packets"]), "{json}");
     assert_eq!(sum(&json["carried_out"]) + sum(&json["lost"]), count(&json["packets"]), "{json}");
     for verdict in ["pass", "tx", "drop", "redirect"] {

@@ -62,6 +62,16 @@ pub fn command_on(namespace: &Namespace, device: &str, filter: &str, arguments: 
     command
 }
 
+/// Returns a number in JSON.
+pub fn count(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_else(|| panic!("no number: {value}"))
+}
+
+/// Sums the numbers of a JSON object.
+pub fn sum(value: &Value) -> u64 {
+    value.as_object().unwrap().values().map(count).sum()
+}
+
 impl Running {
     /// Starts the program, and waits until it receives packets.
     pub fn start(mut command: Command) -> Running {

@@ -8,7 +8,7 @@ use portcullis_live_tests::{Namespace, PacketSocket, Suite, Veth, ping, tcp_echo
 use tempfile::TempDir;
 
 use crate::af_xdp::{Net, net};
-use crate::support::{QUIET_TIME, Running, TIMEOUT, command};
+use crate::support::{QUIET_TIME, Running, TIMEOUT, command, count};
 
 /// Two hosts, and a namespace between them that does not forward packets itself.
 pub struct Hosts {
@@ -116,7 +116,6 @@ fn router_v4_forwards_between_two_networks() {
         let ended = running.wait();
         assert!(ended.status.success(), "{}", ended.stderr);
         let json = ended.json();
-        let count = |of: &serde_json::Value| of.as_u64().unwrap();
         // Twice 3 MiB in each direction.
         assert!(count(&json["carried_out"]["redirect"]) > 4 * (3 << 20) / 1500, "{json}");
         assert!(count(&json["checksums_completed"]) > 0, "{json}");

@@ -15,6 +15,7 @@ use portcullis_core::map::layout::{
 use portcullis_core::map::{Declaration, MapKind, Table, rows};
 
 use super::Outcome;
+use crate::texts::wgsl_key;
 
 /// Operation on a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,12 +36,7 @@ pub type Call = (MapOperation, Vec<u32>);
 /// Returns the filter that makes the calls, for keys of `key` words.
 pub fn filter(kind: MapKind, key: u32, entries: u32) -> String {
     let words: Vec<String> = (0..key).map(|i| format!("load_le32(pkt, at + {}u)", 8 + 4 * i)).collect();
-    let words = words.join(", ");
-    let made = match key {
-        1 => words,
-        2..=4 => format!("vec{key}<u32>({words})"),
-        _ => format!("array<u32, {key}>({words})"),
-    };
+    let made = wgsl_key(&words);
     format!(
         "//! map m: {kind} key={key} value=1 entries={entries}
         fn xdp_filter(pkt: u32) -> u32 {{

@@ -148,14 +148,9 @@ mod tests {
     #[test]
     fn stored_words_contain_every_bit_of_a_key() {
         assert_eq!([1, 2, 4, 10, 16].map(stored_key_words), [2, 3, 5, 11, 17]);
-        let mut state = 1_u32;
+        let mut random = crate::testing::Random(1);
         for length in 1..=16 {
-            let key: Vec<u32> = (0..length)
-                .map(|_| {
-                    state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-                    state
-                })
-                .collect();
+            let key: Vec<u32> = (0..length).map(|_| random.next() as u32).collect();
             let words: Vec<u32> = (0..stored_key_words(length) as usize).map(|i| stored_word(&key, i)).collect();
             assert!(words.iter().all(|word| word & KEY_WORD_WRITTEN != 0));
             // Compare bit by bit.

@@ -63,14 +63,9 @@ mod tests {
 
     #[test]
     fn unpacking_a_stored_key_returns_it() {
-        let mut state = 7_u32;
+        let mut random = crate::testing::Random(7);
         for length in 1..=16 {
-            let words: Vec<u32> = (0..length)
-                .map(|_| {
-                    state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-                    state
-                })
-                .collect();
+            let words: Vec<u32> = (0..length).map(|_| random.next() as u32).collect();
             for words in [words, vec![u32::MAX; length as usize], vec![0; length as usize]] {
                 let in_memory: Vec<u32> =
                     (0..stored_key_words(length) as usize).map(|i| stored_word(&words, i)).collect();

@@ -234,11 +234,8 @@ mod tests {
 
     #[test]
     fn a_table_behaves_like_a_btree_map() {
-        let mut state = 1_u32;
-        let mut next = |below: u32| {
-            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            (state >> 8) % below
-        };
+        let mut random = crate::testing::Random(1);
+        let mut next = |below: u32| random.below(below.into()) as u32;
         for length in [1, 2, 5] {
             let map = map(MapKind::Hash, length, 2, 400);
             let (mut table, mut model) = (Table::new(&map, Vec::new()), BTreeMap::new());

@@ -1,9 +1,9 @@
 //! Queues that cannot be opened, or that are lost.
-#![allow(unsafe_code)]
 
 use portcullis_core::packet::Action;
 use portcullis_io::live::{Executor, LiveError, Receiver};
 use portcullis_io::nfqueue::{NfqueueError, QueueOptions, open};
+use portcullis_live_tests::drop_capabilities;
 
 use crate::lane::{Link, Numbered, TIMEOUT, begin, completion, rule, take};
 
@@ -39,37 +39,12 @@ fn invalid_options_are_refused() {
     }
 }
 
-/// CAP_NET_ADMIN of linux/capability.h.
-const CAP_NET_ADMIN: u32 = 12;
-
-/// `struct __user_cap_header_struct`, version 3; the data are two of `struct
-/// __user_cap_data_struct`: linux/capability.h.
-#[repr(C)]
-struct Header {
-    version: u32,
-    pid: i32,
-}
-
-/// Drops the capability from this thread, irrevocably.
-fn drop_capability() {
-    let header = Header { version: 0x2008_0522, pid: 0 };
-    // Effective, permitted, inheritable; the lower half and the upper.
-    let mut data = [[0u32; 3]; 2];
-    // SAFETY: both have the layout that the call requires, and outlive it.
-    assert_eq!(unsafe { libc::syscall(libc::SYS_capget, &raw const header, data.as_mut_ptr()) }, 0);
-    for set in &mut data[0] {
-        *set &= !(1 << CAP_NET_ADMIN);
-    }
-    // SAFETY: as above; the call changes this thread only.
-    assert_eq!(unsafe { libc::syscall(libc::SYS_capset, &raw const header, data.as_ptr()) }, 0);
-}
-
 #[test]
 fn opening_a_queue_without_cap_net_admin_is_refused() {
     let Some(_suite) = begin("nfqueue: no capability") else { return };
     let link = Link::new();
     let error = link.left.run(|| {
-        drop_capability();
+        drop_capabilities();
         open(&QueueOptions::default().with_queue(2)).unwrap_err()
     });
     assert!(matches!(error, NfqueueError::NotPermitted { queue: 2 }), "{error:?}");
@@ -86,7 +61,7 @@ fn losing_cap_net_admin_is_reported_on_every_call() {
     numbered.send(0..10);
     let batch = take(&mut receiver, 10);
     let executor = link.left.run(move || {
-        drop_capability();
+        drop_capabilities();
         // The kernel accepts the message, and reports the error later.
         executor.execute(completion(batch, vec![Action::Pass as u8; 10])).unwrap();
         executor

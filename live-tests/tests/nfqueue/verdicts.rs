@@ -6,28 +6,17 @@ use std::sync::{Arc, Mutex};
 use portcullis_core::packet::Action;
 use portcullis_io::live::{Executor, Loss, Receiver};
 use portcullis_io::nfqueue::{QueueOptions, open};
+use portcullis_io::synth::Random;
 
 use crate::lane::{Lane, Link, Numbered, begin, completion, number, rule, take};
 
-/// Pseudo-random numbers: xorshift64 (Marsaglia, 2003).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % bound
-    }
-}
-
 /// Returns random verdicts in runs of varied lengths.
 fn verdicts(seed: u64, count: u32) -> Vec<u8> {
-    let mut random = Random(seed * 0x9e37_79b9 + 1);
+    let mut random = Random::new(seed, 0);
     let mut verdicts = Vec::new();
     while verdicts.len() < count as usize {
         // Mostly PASS and DROP.
-        let verdict = [2, 1, 2, 1, 2, 1, 0, 3, 4][random.below(9) as usize];
+        let verdict = random.pick(&[2, 1, 2, 1, 2, 1, 0, 3, 4]);
         let run = if random.below(3) == 0 { random.below(60) } else { random.below(3) } + 1;
         verdicts.extend(vec![verdict; run as usize]);
     }
@@ -78,7 +67,7 @@ fn batches_may_complete_in_any_order_or_never() {
     rule(&link.left, "OUTPUT -p udp -j NFQUEUE --queue-num 3");
     let numbered = Numbered::over(&link);
     for seed in 0..12 {
-        let mut random = Random(seed + 77);
+        let mut random = Random::new(seed, 1);
         let fail_open = seed % 2 == 1;
         let options = QueueOptions::default().with_queue(3).with_fail_open(fail_open);
         let (mut receiver, mut executor) = link.left.run(|| open(&options)).unwrap();
@@ -88,7 +77,7 @@ fn batches_may_complete_in_any_order_or_never() {
         let mut batches: Vec<_> = (0..6).map(|_| take(&mut receiver, 30)).collect();
         let mut fallen_back = 0;
         while !batches.is_empty() {
-            let mut batch = batches.remove(random.below(batches.len() as u64) as usize);
+            let mut batch = batches.remove(random.below(batches.len() as u32) as usize);
             let numbers: Vec<u32> = batch.packets().map(number).collect();
             let (mut settled, fallback) = (numbers.len(), if fail_open { Action::Pass } else { Action::Drop });
             match random.below(4) {

@@ -11,7 +11,7 @@ use portcullis_io::af_xdp::reinject::{self, Reinjection};
 use portcullis_io::af_xdp::xdp::{AttachedProgram, Mode, Options};
 use portcullis_io::af_xdp::{BpfError, Steering};
 use portcullis_live_tests::frames::udp;
-use portcullis_live_tests::{Child, End, Namespace, PacketSocket, Suite, Veth, wait_until};
+use portcullis_live_tests::{Child, End, Namespace, PacketSocket, Suite, Veth, drop_capabilities, wait_until};
 
 mod socket;
 use socket::XdpSocket;
@@ -132,16 +132,6 @@ fn attaching_without_capabilities_names_the_missing_ones() {
     });
     let BpfError::NotPermitted { missing, .. } = &error else { panic!("{error}") };
     assert_eq!(missing, &["CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_BPF", "CAP_PERFMON"]);
-}
-
-/// Drops this thread's capabilities: capset(2), whose structures libc does not define.
-fn drop_capabilities() {
-    // `struct __user_cap_header_struct` with _LINUX_CAPABILITY_VERSION_3, and two of `struct
-    // __user_cap_data_struct`.
-    let (header, data) = ([0x2008_0522u32, 0], [0u32; 6]);
-    // SAFETY: both have the length that this version requires.
-    let result = unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), data.as_ptr()) };
-    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
 }
 
 #[test]

@@ -200,11 +200,8 @@ mod tests {
 
     #[test]
     fn runs_keep_their_packets_in_order() {
-        let mut state = 7_u64;
-        let mut next = |below: u32| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            (state >> 33) as u32 % below
-        };
+        let mut random = crate::testing::Random(7);
+        let mut next = |below: u32| random.below(below.into()) as u32;
         let packets = [0, 1, 2, 2, 50, 1000, 1000, 1000, 70_000];
         for (count, flows) in packets.into_iter().zip([1, 1, 1, 2, 3, 1, 7, 5000, 90_000]) {
             let flow_ids: Vec<u32> =

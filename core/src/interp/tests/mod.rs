@@ -16,7 +16,7 @@ use super::{Interpreter, Outcome};
 use crate::diagnostics::Source;
 use crate::packet::Metadata;
 use crate::program::{Program, ProgramOptions};
-use crate::testing as wgsl;
+use crate::testing::{self as wgsl, Random};
 
 /// Compiles a filter, or fails with its diagnostics.
 fn program(text: &str, fuel: u32) -> Arc<Program> {
@@ -57,20 +57,4 @@ fn evaluate(prologue: &str, result: &str, expression: &str, ty: &str, cases: &[[
         u64::from_le_bytes(outcome.packet[24..32].try_into().unwrap())
     };
     cases.iter().map(one).collect()
-}
-
-/// A pseudo-random generator (xorshift64*), so that failures are reproducible.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        (self.next() >> 16) % bound
-    }
 }

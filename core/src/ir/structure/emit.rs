@@ -272,11 +272,8 @@ mod tests {
 
     #[test]
     fn emitted_functions_follow_their_graphs() {
-        let mut state = 11_u64;
-        let mut next = |below: usize| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (state >> 33) as usize % below
-        };
+        let mut random = crate::testing::Random(11);
+        let mut next = |below: usize| random.below(below as u64) as usize;
         let (mut flags, mut dispatches, mut ends, mut ended) = (0, 0, 0, 0);
         for round in 0..300 {
             let count = 2 + next(if round % 10 == 0 { 40 } else { 12 });

@@ -233,11 +233,8 @@ fn unreachable_blocks_are_no_loop_entries() {
 
 #[test]
 fn random_graphs_keep_their_paths() {
-    let mut state = 7_u64;
-    let mut next = |below: usize| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 33) as usize % below
-    };
+    let mut random = crate::testing::Random(7);
+    let mut next = |below: usize| random.below(below as u64) as usize;
     let (mut irreducible, mut flagged) = (0, 0);
     for round in 0..3_000 {
         let count = 2 + next(if round % 10 == 0 { 60 } else { 14 });

@@ -12,11 +12,8 @@ fn map(key: u32, value: u32, entries: u32) -> Declaration {
 
 #[test]
 fn a_table_behaves_like_a_btree_map() {
-    let mut state = 1_u32;
-    let mut next = |below: u32| {
-        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        (state >> 8) % below
-    };
+    let mut random = crate::testing::Random(1);
+    let mut next = |below: u32| random.below(below.into()) as u32;
     for (words, read_only) in [(1, false), (4, false), (1, true), (4, true)] {
         let map = Declaration { read_only, ..map(words, 2, 300) };
         let (mut table, mut model) = (Table::new(&map, Vec::new()), BTreeMap::new());

@@ -168,32 +168,14 @@ fn a_slow_device_with_fallback_loses_no_packets() {
 
 #[test]
 fn a_failing_fallback_ends_the_lane_with_its_error() {
-    struct FailingSession;
-    impl Instrumented for FailingSession {}
-    impl Session for FailingSession {
-        fn import(&mut self, _: &Arc<Span>) -> Result<Imported, DeviceError> {
-            Ok(Imported::Copied)
-        }
-        fn submit(&mut self, batch: Batch) -> Result<(), SubmitError> {
-            Err(SubmitError { batch: Box::new(batch), error: DeviceError::Cancelled })
-        }
-        fn complete(&mut self) -> Result<Option<Completion>, DeviceError> {
-            Ok(None)
-        }
-        fn in_flight(&self) -> usize {
-            0
-        }
-        fn depth(&self) -> usize {
-            1
-        }
-    }
     let session = SlowSession {
         session: InterpDevice::new().load(&program(), &options(Dispatch::Pipelined)).unwrap(),
         batch_time: Duration::from_millis(20),
         ready: VecDeque::new(),
         packets: Arc::default(),
     };
-    let session = FallbackSession::new(Box::new(session), Box::new(FailingSession));
+    let fallback = FailingSession(|batch| Err(SubmitError { batch: Box::new(batch), error: DeviceError::Cancelled }));
+    let session = FallbackSession::new(Box::new(session), Box::new(fallback));
     let results = run_lane(session, Dispatch::Pipelined);
     assert!(matches!(results.error, Some(LaneError::Device(DeviceError::Cancelled))), "{:?}", results.error);
     // Packets that the device had are still executed; those of the fallback are lost.
@@ -201,16 +183,16 @@ fn a_failing_fallback_ends_the_lane_with_its_error() {
     results.assert_failed_packets_are_counted();
 }
 
-/// A session that panics at its first batch.
-struct PanickingSession;
+/// A session whose first batch fails, as this function does.
+struct FailingSession(fn(Batch) -> Result<(), SubmitError>);
 
-impl Session for PanickingSession {
+impl Session for FailingSession {
     fn import(&mut self, _: &Arc<Span>) -> Result<Imported, DeviceError> {
         Ok(Imported::Copied)
     }
 
-    fn submit(&mut self, _: Batch) -> Result<(), SubmitError> {
-        panic!("the panic of this test");
+    fn submit(&mut self, batch: Batch) -> Result<(), SubmitError> {
+        (self.0)(batch)
     }
 
     fn complete(&mut self) -> Result<Option<Completion>, DeviceError> {
@@ -226,7 +208,7 @@ impl Session for PanickingSession {
     }
 }
 
-impl Instrumented for PanickingSession {}
+impl Instrumented for FailingSession {}
 
 #[test]
 fn a_panicking_lane_ends_the_others_after_executing_their_packets() {
@@ -239,7 +221,7 @@ fn a_panicking_lane_ends_the_others_after_executing_their_packets() {
                         (ScriptedReceiver::new(vec![Step::Packets(50)]), RecordingExecutor::default());
                     batches.push(executor.batches.clone());
                     let session: Box<dyn Session> = match number == panicking {
-                        true => Box::new(PanickingSession),
+                        true => Box::new(FailingSession(|_| panic!("the panic of this test"))),
                         false => InterpDevice::new().load(&program(), &options(dispatch)).unwrap(),
                     };
                     let (receiver, executor) = (Box::new(receiver), Box::new(executor));

@@ -9,34 +9,13 @@ use crate::diagnostics::Source;
 use crate::interp::Interpreter;
 use crate::packet::Metadata;
 use crate::program::{Program, ProgramOptions};
-use crate::testing as wgsl;
+use crate::testing::{self as wgsl, Random};
 
 /// Number of filters in a run; `FACTS_FILTERS=N` sets another number, `FACTS_SEED=N` the first
 /// seed.
 const FILTERS: u64 = 40;
 
 const FUEL: u32 = 150;
-
-/// SplitMix64 (Steele, Lea, Flood 2014).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
-    }
-
-    fn pick<'a>(&mut self, of: &[&'a str]) -> &'a str {
-        of[self.below(of.len() as u64) as usize]
-    }
-}
 
 struct Writer {
     random: Random,

@@ -141,6 +141,10 @@ impl Random {
         self.0 ^= self.0 << 17;
         (self.0 >> 32) as u32
     }
+
+    pub fn below(&mut self, limit: usize) -> usize {
+        self.next() as usize % limit
+    }
 }
 
 /// Packets of up to `most` bytes, half of whose words are numbers at which operators overflow or

@@ -3,9 +3,10 @@
 
 use super::super::super::Lowering;
 use super::super::super::testing::Pair;
-use super::random::{Random, filter};
+use super::random::filter;
 use super::{corpus, filter_of};
 use crate::interp::Outcome;
+use crate::testing::Random;
 
 /// Only this pass.
 fn alone() -> Lowering {
@@ -84,7 +85,7 @@ fn result(outcome: &Outcome) -> u64 {
 
 #[test]
 fn every_operation_behaves_the_same_lowered() {
-    let mut random = Random::new(1);
+    let mut random = Random(1);
     for (ty, expressions) in corpus::EXPRESSIONS {
         for expression in *expressions {
             let pair = Pair::new(&filter_of(ty, expression), with_others());
@@ -98,7 +99,7 @@ fn every_operation_behaves_the_same_lowered() {
 
 #[test]
 fn corpus_filters_behave_the_same_lowered() {
-    let mut random = Random::new(2);
+    let mut random = Random(2);
     for text in corpus::FILTERS {
         for lowering in [alone(), with_others()] {
             let pair = Pair::new(text, lowering);
@@ -116,7 +117,7 @@ fn random_filters_behave_the_same_lowered() {
     for seed in 0..60 {
         let text = filter(seed);
         let pair = Pair::new(&text, if seed % 2 == 0 { alone() } else { with_others() });
-        let mut random = Random::new(seed);
+        let mut random = Random(seed);
         for length in [64, 64, 64, 30, 0] {
             pair.run(&random.packet(length));
         }
@@ -176,7 +177,7 @@ fn arithmetic_agrees_with_rust() {
 #[test]
 fn division_agrees_with_rust() {
     let pair = Pair::new(&filter_of("vec2<u64>", "vec2<u64>(x / y, x % y)"), alone());
-    let mut random = Random::new(4);
+    let mut random = Random(4);
     // Long runs of equal bits make digits of all ones or all zeros likely.
     let runs = |random: &mut Random| {
         (0..6).fold(0u64, |bits, _| bits.rotate_left(7 + random.below(20) as u32) ^ (u64::MAX >> random.below(64)))
@@ -206,7 +207,7 @@ fn floating_point_is_clamped() {
 impl Random {
     /// A corner value, a value near one, or an arbitrary value.
     fn operand(&mut self) -> u64 {
-        let corner = CORNERS[self.below(CORNERS.len())];
+        let corner = self.pick(&CORNERS);
         match self.below(4) {
             0 | 1 => corner,
             2 => corner.wrapping_add(self.next() % 5).wrapping_sub(2),
@@ -216,7 +217,7 @@ impl Random {
 
     fn count(&mut self) -> u32 {
         match self.below(3) {
-            0 => COUNTS[self.below(COUNTS.len())],
+            0 => self.pick(&COUNTS),
             1 => self.below(70) as u32,
             _ => self.next() as u32,
         }

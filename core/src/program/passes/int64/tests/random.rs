@@ -6,29 +6,7 @@
 
 use std::fmt::Write;
 
-/// SplitMix64 (Steele, Lea and Flood, 2014).
-pub(super) struct Random(u64);
-
-impl Random {
-    pub(super) fn new(seed: u64) -> Random {
-        Random(seed)
-    }
-
-    pub(super) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub(super) fn below(&mut self, end: usize) -> usize {
-        (self.next() % end as u64) as usize
-    }
-
-    fn one_of<T: Copy>(&mut self, of: &[T]) -> T {
-        of[self.below(of.len())]
-    }
-}
+use crate::testing::Random;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Ty {
@@ -89,13 +67,13 @@ const LOCALS: &str = "
 /// The filter for this seed.
 pub(super) fn filter(seed: u64) -> String {
     let mut writer =
-        Writer { random: Random::new(seed ^ 0x5eed_0000), text: HEAD.into(), depth: 0, loops: 0, helper: false };
+        Writer { random: Random(seed ^ 0x5eed_0000), text: HEAD.into(), depth: 0, loops: 0, helper: false };
     writer.text += "fn helper(pkt: u32, a: u64, c: i64, v: vec2<u64>, k: u32) -> u64 {\n";
     // Declares the filter's variables that the helper lacks, so that expressions are valid in both.
     writer.text += "    var b = a + 1lu; var d = c; var s = i32(k); var w: vec2<u64>; var t = vec3<u64>(a, v);
     var q = vec4<i64>(c); var p = P(a, k, q.xy); var n = array<P, 3>(); var e = array<u32, 3>(); var f = array<i32, 2>();\n";
     for _ in 0..2 {
-        let (name, ty) = writer.random.one_of(&[("b", U64), ("d", I64), ("w", Vu(2)), ("q", Vi(4)), ("t[k]", U64)]);
+        let (name, ty) = writer.random.pick(&[("b", U64), ("d", I64), ("w", Vu(2)), ("q", Vi(4)), ("t[k]", U64)]);
         let value = writer.value(ty, 3);
         let _ = writeln!(writer.text, "    {name} = {value};");
     }
@@ -161,19 +139,19 @@ impl Writer {
         let deep = self.depth >= 3;
         match self.random.below(if deep { 8 } else { 14 }) {
             0..4 => {
-                let ty = self.random.one_of(&[U64, U64, I64, I64, U32, I32, Vu(2), Vu(3), Vi(2), Vi(3), Vi(4)]);
-                let (name, value) = (self.random.one_of(Self::names(ty)), self.value(ty, 4));
+                let ty = self.random.pick(&[U64, U64, I64, I64, U32, I32, Vu(2), Vu(3), Vi(2), Vi(3), Vi(4)]);
+                let (name, value) = (self.random.pick(Self::names(ty)), self.value(ty, 4));
                 self.line(&format!("{name} = {value};"));
             }
             4 => {
-                let ty = self.random.one_of(&[U64, I64, Vu(2), Vi(4)]);
-                let op = self.random.one_of(&["+=", "-=", "*=", "/=", "%=", "&=", "|=", "^="]);
-                let (name, value) = (self.random.one_of(Self::names(ty)), self.value(ty, 3));
+                let ty = self.random.pick(&[U64, I64, Vu(2), Vi(4)]);
+                let op = self.random.pick(&["+=", "-=", "*=", "/=", "%=", "&=", "|=", "^="]);
+                let (name, value) = (self.random.pick(Self::names(ty)), self.value(ty, 3));
                 self.line(&format!("{name} {op} {value};"));
             }
             5 => {
-                let (ty, op) = (self.random.one_of(&[U64, I64]), self.random.one_of(&["<<=", ">>="]));
-                let (name, value) = (self.random.one_of(Self::names(ty)), self.value(U32, 2));
+                let (ty, op) = (self.random.pick(&[U64, I64]), self.random.pick(&["<<=", ">>="]));
+                let (name, value) = (self.random.pick(Self::names(ty)), self.value(U32, 2));
                 self.line(&format!("{name} {op} {value};"));
             }
             6 => {
@@ -182,13 +160,8 @@ impl Writer {
             }
             7 => {
                 let value = self.value(I64, 2);
-                let call = self.random.one_of(&[
-                    "step(&a);",
-                    "step(&b);",
-                    "d ^= turn(&q, #by);",
-                    "n[2] = p;",
-                    "o.last = n[k];",
-                ]);
+                let call =
+                    self.random.pick(&["step(&a);", "step(&b);", "d ^= turn(&q, #by);", "n[2] = p;", "o.last = n[k];"]);
                 self.line(&call.replace("#by", &value));
             }
             8 | 9 => {
@@ -204,11 +177,11 @@ impl Writer {
             10 => {
                 let (n, count) = (self.loops, 1 + self.random.below(4));
                 self.loops += 1;
-                let wide = self.random.one_of(&["u64", "i64", "u32"]);
+                let wide = self.random.pick(&["u64", "i64", "u32"]);
                 self.line(&format!("for (var i{n}: {wide} = 0; i{n} < {count}; i{n}++) {{"));
                 self.nested(2);
                 let condition = self.value(Bool, 2);
-                let leave = self.random.one_of(&["break", "continue"]);
+                let leave = self.random.pick(&["break", "continue"]);
                 self.line(&format!("    if {condition} {{ {leave}; }} l[i{n}] += u64(i{n}) + b;"));
                 self.line("}");
             }
@@ -246,8 +219,8 @@ impl Writer {
     fn value(&mut self, ty: Ty, depth: usize) -> String {
         if depth == 0 {
             return match ty {
-                Bool => format!("(a {} b)", self.random.one_of(&["<", "==", ">="])),
-                _ => self.random.one_of(Self::names(ty)).into(),
+                Bool => format!("(a {} b)", self.random.pick(&["<", "==", ">="])),
+                _ => self.random.pick(Self::names(ty)).into(),
             };
         }
         let depth = depth - 1;
@@ -255,18 +228,18 @@ impl Writer {
             Bool => match self.random.below(6) {
                 0 => format!("!{}", self.value(Bool, depth)),
                 1 => {
-                    let op = self.random.one_of(&["&&", "||"]);
+                    let op = self.random.pick(&["&&", "||"]);
                     format!("({} {op} {})", self.value(Bool, depth), self.value(Bool, depth))
                 }
                 2 => {
-                    let of = self.random.one_of(&[Vu(2), Vi(4)]);
-                    let (all, op) = (self.random.one_of(&["all", "any"]), self.random.one_of(&["<", "<=", "==", "!="]));
+                    let of = self.random.pick(&[Vu(2), Vi(4)]);
+                    let (all, op) = (self.random.pick(&["all", "any"]), self.random.pick(&["<", "<=", "==", "!="]));
                     format!("{all}({} {op} {})", self.value(of, depth), self.value(of, depth))
                 }
                 3 => format!("bool({})", self.wide(depth)),
                 _ => {
-                    let of = self.random.one_of(&[U64, I64, U64, I64, I32]);
-                    let op = self.random.one_of(&["<", "<=", ">", ">=", "==", "!="]);
+                    let of = self.random.pick(&[U64, I64, U64, I64, I32]);
+                    let op = self.random.pick(&["<", "<=", ">", ">=", "==", "!="]);
                     format!("({} {op} {})", self.value(of, depth), self.value_or_constant(of, depth))
                 }
             },
@@ -287,7 +260,7 @@ impl Writer {
     }
 
     fn wide(&mut self, depth: usize) -> String {
-        let ty = self.random.one_of(&[U64, I64]);
+        let ty = self.random.pick(&[U64, I64]);
         self.value(ty, depth)
     }
 
@@ -295,7 +268,7 @@ impl Writer {
         let value = self.random.next() >> self.random.below(64);
         match ty {
             U64 => format!("{}lu", value | 1),
-            I64 => format!("({}{}li)", self.random.one_of(&["", "-"]), (value >> 1) | 1),
+            I64 => format!("({}{}li)", self.random.pick(&["", "-"]), (value >> 1) | 1),
             _ => format!("{}i", (value >> 34) | 1),
         }
     }
@@ -309,24 +282,24 @@ impl Writer {
         let pair = if ty == U64 { Vu(2) } else { Vi(4) };
         match self.random.below(13) {
             0..4 => {
-                let op = self.random.one_of(&["+", "-", "*", "/", "%", "&", "|", "^"]);
+                let op = self.random.pick(&["+", "-", "*", "/", "%", "&", "|", "^"]);
                 format!("({} {op} {})", self.value(ty, depth), self.value_or_constant(ty, depth))
             }
             4 => {
-                let op = self.random.one_of(&["<<", ">>"]);
+                let op = self.random.pick(&["<<", ">>"]);
                 format!("({} {op} ({}))", self.value(ty, depth), self.value(U32, depth))
             }
             5 => format!("{}({})", if ty == U64 { "~" } else { "-" }, self.value(ty, depth)),
             6 => {
-                let of = self.random.one_of(&[U64, I64, U32, I32, Bool]);
+                let of = self.random.pick(&[U64, I64, U32, I32, Bool]);
                 format!("{name}({})", self.value(of, depth))
             }
             7 => {
-                let of = self.random.one_of(&["min", "max"]);
+                let of = self.random.pick(&["min", "max"]);
                 format!("{of}({}, {})", self.value(ty, depth), self.value_or_constant(ty, depth))
             }
             8 => {
-                let of = self.random.one_of(&[
+                let of = self.random.pick(&[
                     "abs",
                     // WGSL defines `sign` for signed numbers only.
                     if ty == U64 { "abs" } else { "sign" },
@@ -356,7 +329,7 @@ impl Writer {
                 let (x, y, z) = (self.value(U64, depth), self.value(I64, depth), self.value(Vu(2), depth));
                 let last = if self.helper { "helper(pkt, #x, #y, #z, k)" } else { "g" };
                 self.random
-                    .one_of(&["mix(#x, #y, #z).x", "TABLE[k & 3u]", "take(pkt, k & 63u)", "mix(#x, #y, #z)[k]", last])
+                    .pick(&["mix(#x, #y, #z).x", "TABLE[k & 3u]", "take(pkt, k & 63u)", "mix(#x, #y, #z)[k]", last])
                     .replace("#x", &x)
                     .replace("#y", &y)
                     .replace("#z", &z)
@@ -369,11 +342,11 @@ impl Writer {
         let (scalar, name) = if let Vu(_) = ty { (U64, "u64") } else { (I64, "i64") };
         match self.random.below(10) {
             0..3 => {
-                let op = self.random.one_of(&["+", "-", "*", "/", "%", "&", "|", "^"]);
+                let op = self.random.pick(&["+", "-", "*", "/", "%", "&", "|", "^"]);
                 format!("({} {op} {})", self.value(ty, depth), self.value(ty, depth))
             }
             3 => {
-                let op = self.random.one_of(&["+", "*", "-", "/"]);
+                let op = self.random.pick(&["+", "*", "-", "/"]);
                 format!("({} {op} {})", self.value(ty, depth), self.value_or_constant(scalar, depth))
             }
             4 => {
@@ -382,11 +355,11 @@ impl Writer {
             }
             5 => format!("vec{n}<{name}>({})", self.value(scalar, depth)),
             6 => {
-                let letters: String = (0..n).map(|_| self.random.one_of(&["x", "y"])).collect();
+                let letters: String = (0..n).map(|_| self.random.pick(&["x", "y"])).collect();
                 let of = if let Vu(_) = ty {
-                    self.random.one_of(&[Vu(2), Vu(3)])
+                    self.random.pick(&[Vu(2), Vu(3)])
                 } else {
-                    self.random.one_of(&[Vi(2), Vi(3), Vi(4)])
+                    self.random.pick(&[Vi(2), Vi(3), Vi(4)])
                 };
                 format!("({}).{letters}", self.value(of, depth))
             }
@@ -400,7 +373,7 @@ impl Writer {
             8 => {
                 let (x, y) = (self.value(ty, depth), self.value(ty, depth));
                 self.random
-                    .one_of(&["min(#x, #y)", "max(#x, #y)", "abs(#x)", "clamp(#x, #y, #x)", "~#x"])
+                    .pick(&["min(#x, #y)", "max(#x, #y)", "abs(#x)", "clamp(#x, #y, #x)", "~#x"])
                     .replace("#x", &x)
                     .replace("#y", &y)
             }

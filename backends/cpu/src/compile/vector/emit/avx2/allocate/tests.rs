@@ -1,5 +1,6 @@
 use super::super::encode::VectorOp;
 use super::*;
+use crate::compile::vector::emit::tests::Random;
 
 fn row(code: &mut VCode) -> VReg {
     let to = code.new_vreg();
@@ -74,16 +75,6 @@ impl Simulator<'_> {
 fn check(code: &VCode, allocation: &Allocation) {
     for skips in [false, true] {
         Simulator { code, allocation, written: HashMap::new() }.execute(&mut || skips);
-    }
-}
-
-/// D. Knuth's linear congruential generator for MMIX, of which the high bits are used.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % limit
     }
 }
 
