@@ -1,5 +1,5 @@
-//! Tests of the limit on nested blocks in generated OpenCL C, whose compilers bound the nesting depth
-//! (docs/reference/semantics.md, "What is refused"). Generated CUDA C++ may nest deeper.
+//! Tests of the limit on nested blocks in generated OpenCL C, whose compilers bound the nesting
+//! depth (docs/reference/semantics.md, "What is refused"). Generated CUDA C++ may nest deeper.
 
 use portcullis_c_writer::{Language, Options, write};
 use portcullis_core::diagnostics::Source;

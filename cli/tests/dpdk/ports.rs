@@ -35,7 +35,7 @@ fn lanes_serve_one_queue_each_or_one_lane_serves_all() {
     let captures =
         [3, 500].map(|count| (0..count).map(|at| vec![at as u8; 60 + count % 7 + at % 5]).collect::<Vec<_>>());
     for (name, packets) in ["a.pcap", "b.pcap"].iter().zip(&captures) {
-        place.file(name, pcap_of(&packets));
+        place.file(name, pcap_of(packets));
     }
     let port = pcap_port(0, "rx_pcap=a.pcap,rx_pcap=b.pcap,tx_pcap=x.pcap,tx_pcap=y.pcap");
     for lanes in ["one", "each"] {

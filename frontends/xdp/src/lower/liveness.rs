@@ -37,8 +37,8 @@ pub(crate) fn observed_loads(blocks: &[Block], needed: &[BlockLiveness]) -> BTre
 }
 
 /// Computes the liveness of each block, and the words of private copies that are live at entry, as
-/// (map, word). Slots of frames that `indexed_frames` marks are memory, not variables. Worklist over
-/// the blocks, until no live-in set grows.
+/// (map, word). Slots of frames that `indexed_frames` marks are memory, not variables. A worklist
+/// over the blocks runs until no live-in set grows.
 pub(crate) fn analyze(blocks: &[Block], indexed_frames: &[bool]) -> (Vec<BlockLiveness>, Vec<(u16, u16)>) {
     let mut numbers: HashMap<Variable, usize> = HashMap::new();
     let mut number = |var: Variable| {
