@@ -29,7 +29,7 @@ pub(crate) fn compile(source: &Source, options: &ProgramOptions) -> Result<Progr
     })?
 }
 
-/// SplitMix64 pseudorandom numbers (Steele, Lea and Flood, 2014), so that failures are reproducible.
+/// SplitMix64 pseudorandom numbers (Steele, Lea and Flood, 2014), to make failures reproducible.
 pub(crate) struct Random(pub u64);
 
 impl Random {
