@@ -16,6 +16,7 @@ mod header;
 mod l2fwd;
 mod man;
 mod out;
+mod progress_bar;
 mod run;
 mod selftest;
 mod startup;

@@ -128,18 +128,9 @@ fn raw(text: fmt::Arguments<'_>) {
     };
     #[cfg(all(target_os = "linux", feature = "live"))]
     if let Some(bar) = live::redrawn() {
-        bar.suspend(write);
-        return return_cursor();
+        return bar.suspend(write);
     }
     write();
-}
-
-/// Moves the cursor to the start of the line, after a progress bar was drawn on standard error.
-///
-/// indicatif pads each line to the width of the terminal and leaves the cursor after it. There the
-/// terminal's echo of Ctrl-C wraps, and the bar would be cleared one line too low.
-pub fn return_cursor() {
-    let _ = io::stderr().write_all(b"\r");
 }
 
 /// Output during live runs.

@@ -21,12 +21,12 @@ pub struct Mismatch {
     /// The filter's source.
     pub filter: String,
     /// The kind of difference.
-    pub what: What,
+    pub kind: MismatchKind,
 }
 
 /// Kind of a [`Mismatch`].
 #[derive(Debug)]
-pub enum What {
+pub enum MismatchKind {
     /// The reference interpreter cannot run the filter.
     Reference(InterpError),
     /// The device refused the filter or a batch, or failed.
@@ -50,12 +50,14 @@ pub enum What {
 
 impl fmt::Display for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Mismatch { device, name, filter, what } = self;
-        match what {
-            What::Reference(error) => writeln!(f, "the reference cannot run {name}: {error}")?,
-            What::StrayWrite(at) => writeln!(f, "{device} writes outside the packets with {name}, at byte {at}")?,
-            What::Device(error) => writeln!(f, "{device} cannot run {name}: {error}")?,
-            What::Packet { batch, index, packet, got, want } => {
+        let Mismatch { device, name, filter, kind } = self;
+        match kind {
+            MismatchKind::Reference(error) => writeln!(f, "the reference cannot run {name}: {error}")?,
+            MismatchKind::StrayWrite(at) => {
+                writeln!(f, "{device} writes outside the packets with {name}, at byte {at}")?
+            }
+            MismatchKind::Device(error) => writeln!(f, "{device} cannot run {name}: {error}")?,
+            MismatchKind::Packet { batch, index, packet, got, want } => {
                 writeln!(f, "{device} differs on {name}, packet {index} of a batch of {batch}")?;
                 writeln!(f, "  packet {} bytes {}", packet.len(), hex(packet))?;
                 writeln!(f, "  got    {:?}, {} bytes {}", got.0, got.1.len(), hex(&got.1))?;
@@ -116,16 +118,17 @@ impl Case {
     /// The first difference.
     pub fn compare(&self, device: &dyn Device, batches: &[usize]) -> Result<(), Box<Mismatch>> {
         let (program, packets) = (&self.program, &self.packets);
-        let mismatch = |what| {
+        let mismatch = |kind| {
             Box::new(Mismatch {
                 device: device.info().id.clone(),
                 name: program.source().name.clone(),
                 filter: program.source().text.to_string(),
-                what,
+                kind,
             })
         };
-        let outcomes = self.outcomes().as_ref().map_err(|e| mismatch(What::Reference(e.clone())))?;
-        let mut session = device.load(program, &LoadOptions::default()).map_err(|e| mismatch(What::Device(e)))?;
+        let outcomes = self.outcomes().as_ref().map_err(|e| mismatch(MismatchKind::Reference(e.clone())))?;
+        let mut session =
+            device.load(program, &LoadOptions::default()).map_err(|e| mismatch(MismatchKind::Device(e)))?;
         // Packets without resize room are laid out more tightly, but a filter that changes lengths
         // needs the room.
         let rooms: &[ResizeRoom] =
@@ -134,11 +137,11 @@ impl Case {
             let size = size.max(1);
             let (batches, guarded) = layouts::batches(packets, size, room);
             for ((part, outcomes), batch) in packets.chunks(size).zip(outcomes.chunks(size)).zip(batches) {
-                let done = session.run(batch).map_err(|e| mismatch(What::Device(e)))?;
+                let done = session.run(batch).map_err(|e| mismatch(MismatchKind::Device(e)))?;
                 for (index, (packet, want)) in part.iter().zip(outcomes).enumerate() {
                     let got = (done.verdicts.get(index), done.batch.packet(index));
                     if got != (want.0, want.1.as_slice()) {
-                        return Err(mismatch(What::Packet {
+                        return Err(mismatch(MismatchKind::Packet {
                             batch: part.len(),
                             index,
                             packet: packet.clone(),
@@ -149,7 +152,7 @@ impl Case {
                 }
             }
             if let Some(at) = guarded.stray_write() {
-                return Err(mismatch(What::StrayWrite(at)));
+                return Err(mismatch(MismatchKind::StrayWrite(at)));
             }
         }
         Ok(())
@@ -204,6 +207,6 @@ mod tests {
     fn wrong_bytes_are_detected_if_the_verdict_is_right() {
         let program = program("fn xdp_filter(pkt: u32) -> u32 { store_u8(pkt, 1u, 7u); return XDP_PASS; }");
         let mismatch = compare(&program, &NoopDevice::new(), &[vec![1], vec![1, 2]], &[8]).unwrap_err();
-        assert!(matches!(mismatch.what, What::Packet { index: 1, .. }), "{mismatch}");
+        assert!(matches!(mismatch.kind, MismatchKind::Packet { index: 1, .. }), "{mismatch}");
     }
 }

@@ -11,7 +11,7 @@ use operands::{load, pairs, store};
 use portcullis_core::device::Device;
 use portcullis_core::program::Program;
 
-use crate::harness::{self, What};
+use crate::harness::{self, MismatchKind};
 use crate::texts;
 
 /// Size of a packet's three operands in bytes; the results follow, 8 bytes each.
@@ -181,8 +181,8 @@ pub fn check(device: &Arc<dyn Device>, cases: &[Case]) {
     let mut wrong = Vec::new();
     for Case { case, ty, expressions } in cases {
         let Err(mismatch) = case.compare(&**device, &[case.packets().len()]) else { continue };
-        let place = match &mismatch.what {
-            What::Packet { got, want, .. } => got.1.iter().zip(&want.1).position(|(a, b)| a != b),
+        let place = match &mismatch.kind {
+            MismatchKind::Packet { got, want, .. } => got.1.iter().zip(&want.1).position(|(a, b)| a != b),
             _ => None,
         };
         let which = place.map(|at| expressions[(at - OPERANDS) / 8].0.as_str()).unwrap_or("the filter as a whole");

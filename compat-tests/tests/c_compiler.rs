@@ -9,7 +9,7 @@ use portcullis::backend::opencl::OpenClDevice;
 use portcullis::device::Device;
 use portcullis_compat_tests::c_programs::{self, packet};
 use portcullis_compat_tests::generator::Maps;
-use portcullis_compat_tests::harness::What;
+use portcullis_compat_tests::harness::MismatchKind;
 use portcullis_compat_tests::host::clang;
 use portcullis_compat_tests::witness::native::{self, As};
 use portcullis_compat_tests::witness::{Answer, Unavailable, Unit, opencl};
@@ -131,7 +131,7 @@ fn devices_agree_with_the_interpreter() {
         for (seed, case) in devices::share(device, &programs, SHARE) {
             match case.compare(&**device, &[packets.len(), 7]) {
                 Ok(()) => {}
-                Err(mismatch) if matches!(mismatch.what, What::Device(DeviceError::Unsupported { .. })) => {
+                Err(mismatch) if matches!(mismatch.kind, MismatchKind::Device(DeviceError::Unsupported { .. })) => {
                     println!("{mismatch}");
                 }
                 Err(mismatch) => panic!("program {seed}: {mismatch}"),

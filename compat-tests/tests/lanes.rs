@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use portcullis_compat_tests::corpora::{self, Corpus};
 use portcullis_compat_tests::generator::{self, Config, Maps};
-use portcullis_compat_tests::harness::{Case, What};
+use portcullis_compat_tests::harness::{Case, MismatchKind};
 use portcullis_compat_tests::lanes::Lanes;
 use portcullis_compat_tests::traffic::{Spec, traffic};
 use portcullis_compat_tests::{operators, stock, texts, with_maps};
@@ -131,8 +131,8 @@ fn random_filters_agree_with_the_interpreter() {
         let packets = generator::packets(seed, 43);
         match Case::new(program, packets).compare(&Lanes::new(), &[43, 7]) {
             Ok(()) => {}
-            Err(mismatch) => match mismatch.what {
-                What::Device(DeviceError::Unsupported { ref reason, .. }) => {
+            Err(mismatch) => match mismatch.kind {
+                MismatchKind::Device(DeviceError::Unsupported { ref reason, .. }) => {
                     scalar_only.push(format!("{seed}: {reason}"))
                 }
                 _ => panic!("seed {seed}: {mismatch}"),

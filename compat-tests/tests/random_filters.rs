@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use portcullis_compat_tests::generator::{self, Config, Maps};
-use portcullis_compat_tests::harness::{Mismatch, What};
+use portcullis_compat_tests::harness::{Mismatch, MismatchKind};
 use portcullis_compat_tests::{devices, harness, shrink, texts, with_maps};
 use portcullis_core::device::{Device, DeviceError};
 use portcullis_core::diagnostics::Source;
@@ -85,7 +85,7 @@ fn check(device: &Arc<dyn Device>, cases: &[(u64, Case)]) {
         match case.compare(&**device, &[case.packets().len(), 7]) {
             Ok(()) => {}
             // A device may refuse a filter that exceeds its limits, but few filters come near them.
-            Err(mismatch) if matches!(mismatch.what, What::Device(DeviceError::Unsupported { .. })) => {
+            Err(mismatch) if matches!(mismatch.kind, MismatchKind::Device(DeviceError::Unsupported { .. })) => {
                 println!("{mismatch}");
                 refused += 1;
             }
@@ -98,7 +98,7 @@ fn check(device: &Arc<dyn Device>, cases: &[(u64, Case)]) {
 
 /// Reduces the filter, and the packets to one, while the mismatch stays of the same kind.
 fn reduce(device: &Arc<dyn Device>, seed: u64, program: &Program, mismatch: Mismatch) -> Mismatch {
-    let What::Packet { ref packet, .. } = mismatch.what else { return mismatch };
+    let MismatchKind::Packet { ref packet, .. } = mismatch.kind else { return mismatch };
     let packets = std::slice::from_ref(packet);
     // A reduced source may lack the declarations of parameters that are set.
     let retry = |text: &str| {
@@ -107,7 +107,7 @@ fn reduce(device: &Arc<dyn Device>, seed: u64, program: &Program, mismatch: Mism
         options.parameters.retain(|(name, _)| text.contains(&format!("override {name}:")));
         let program = wgsl::compile(&source, &options).ok()?;
         let mismatch = harness::compare(&Arc::new(program), &**device, packets, &[1]).err()?;
-        matches!(mismatch.what, What::Packet { .. }).then_some(*mismatch)
+        matches!(mismatch.kind, MismatchKind::Packet { .. }).then_some(*mismatch)
     };
     let small = shrink::shrink(&program.source().text, |text| retry(text).is_some());
     retry(&small).unwrap_or(mismatch)

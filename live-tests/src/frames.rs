@@ -3,13 +3,14 @@
 use crate::veth::Veth;
 
 /// EtherType reserved for local experiments (IEEE Std 802, 88b5): no kernel answers it.
-pub const EXPERIMENT: u16 = 0x88b5;
+pub const EXPERIMENTAL_ETHERTYPE: u16 = 0x88b5;
 
-/// Builds a frame of [`EXPERIMENT`] with a number and `length` bytes, at least 18. The fill bytes
-/// depend on the number.
+/// Builds a frame of [`EXPERIMENTAL_ETHERTYPE`] with a number and `length` bytes, at least 18. The
+/// fill bytes depend on the number.
 pub fn numbered(veth: &Veth, number: u32, length: usize) -> Vec<u8> {
     let mut frame =
-        [&veth.right.mac()[..], &veth.left.mac(), &EXPERIMENT.to_be_bytes(), &number.to_be_bytes()].concat();
+        [&veth.right.mac()[..], &veth.left.mac(), &EXPERIMENTAL_ETHERTYPE.to_be_bytes(), &number.to_be_bytes()]
+            .concat();
     frame.extend((frame.len()..length).map(|at| (at as u32 ^ at as u32 >> 8 ^ number) as u8));
     frame
 }

@@ -9,7 +9,7 @@ use portcullis_core::packet::{Action, Batch, ResizeRoom, Verdicts};
 use portcullis_io::af_xdp::{self, AfXdp, FrameCounts, Options, PortInfo, Steering};
 use portcullis_io::live::{ExecutedCounts, Losses, ReceivedCounts};
 
-use crate::frames::EXPERIMENT;
+use crate::frames::EXPERIMENTAL_ETHERTYPE;
 use crate::namespace::Namespace;
 
 /// Maximum number of packets in a batch.
@@ -18,16 +18,16 @@ const BATCH: usize = 64;
 /// Time limit for opening ports.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Returns options for ports (`eth0:0-3`) that receive only frames of [`EXPERIMENT`], as kernels
-/// exchange frames of their own. Packets have resize room, lanes deliver metadata, and no packet is
-/// passed to the stack.
+/// Returns options for ports (`eth0:0-3`) that receive only frames of [`EXPERIMENTAL_ETHERTYPE`],
+/// as kernels exchange frames of their own. Packets have resize room, lanes deliver metadata, and no
+/// packet is passed to the stack.
 ///
 /// # Panics
 /// If a text names no port.
 pub fn lane_options(ports: &[&str]) -> Options {
     let ports = ports.iter().map(|port| port.parse().unwrap_or_else(|e| panic!("{port}: {e}"))).collect();
     Options::new(ports)
-        .with_steer(Steering::Only(format!("ethertype/{EXPERIMENT:#x}").parse().expect("a rule")))
+        .with_steer(Steering::Only(format!("ethertype/{EXPERIMENTAL_ETHERTYPE:#x}").parse().expect("a rule")))
         .with_room(ResizeRoom::Both)
         .with_metadata(true)
         .with_frames(512)

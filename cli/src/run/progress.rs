@@ -3,11 +3,11 @@
 use std::io::{IsTerminal, stderr};
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::ProgressBar;
 use portcullis::packet_io;
 use portcullis::pipeline::Totals;
 
-use crate::out;
+use crate::{out, progress_bar};
 
 /// Time that a run takes before a terminal shows its progress.
 const DISPLAY_DELAY: Duration = Duration::from_secs(1);
@@ -37,10 +37,15 @@ impl Progress {
         let elapsed = self.begun.elapsed();
         let rate = out::rate(totals.packets as f64 / elapsed.as_secs_f64(), "pps");
         if self.terminal && (self.wanted || elapsed > DISPLAY_DELAY) {
-            let bar = self.bar.get_or_insert_with(|| bar(progress.total));
+            let bar = self.bar.get_or_insert_with(|| {
+                let template = match progress.total {
+                    Some(_) => "{bar:30} {percent:>3} %  {msg}  {eta} left",
+                    None => "{spinner} {msg}  {elapsed}",
+                };
+                progress_bar::new(progress.total, template)
+            });
             bar.set_position(progress.done);
             bar.set_message(format!("{} packets, {rate}", out::grouped(totals.packets)));
-            out::return_cursor();
         } else if self.wanted && !self.terminal && self.last.elapsed() > DISPLAY_DELAY {
             let part = match progress.total {
                 Some(total) if total > 0 => format!(", {:.0} %", progress.done as f64 / total as f64 * 100.0),
@@ -67,17 +72,4 @@ impl Progress {
             bar.finish_and_clear();
         }
     }
-}
-
-fn bar(total: Option<u64>) -> ProgressBar {
-    let bar = ProgressBar::with_draw_target(total, ProgressDrawTarget::stderr());
-    let template = match total {
-        Some(_) => "{bar:30} {percent:>3} %  {msg}  {eta} left",
-        None => "{spinner} {msg}  {elapsed}",
-    };
-    // If the template did not parse, the bar would keep its default style.
-    if let Ok(style) = ProgressStyle::with_template(template) {
-        bar.set_style(style);
-    }
-    bar
 }

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::process::{Command, Stdio};
 
-use portcullis_live_tests::frames::EXPERIMENT;
+use portcullis_live_tests::frames::EXPERIMENTAL_ETHERTYPE;
 use portcullis_live_tests::{Namespace, PacketSocket, ping, tcp_echo};
 use serde_json::Value;
 
@@ -64,7 +64,10 @@ fn it_reports_the_drivers_modes_without_taking_or_sending_packets() {
         );
         assert_eq!((&mode["queues"], &mode["frames_missing"]), (&[0, 1].into(), &0.into()), "{json}");
     }
-    assert!(peer.receive_where(QUIET_TIME, |frame| frame.ether_type() == EXPERIMENT).is_none(), "a frame was sent");
+    assert!(
+        peer.receive_where(QUIET_TIME, |frame| frame.ether_type() == EXPERIMENTAL_ETHERTYPE).is_none(),
+        "a frame was sent"
+    );
     assert!(!has_program(&veth.right));
     assert_eq!(right.ip(&["link"]), before);
 }
@@ -84,12 +87,14 @@ fn sent_frames_are_addressed_to_the_interface_itself() {
         assert_eq!((&mode["sent"], &mode["not_completed"]), (&128.into(), &0.into()), "{json}");
     }
     for _ in 0..ran.len() * 128 {
-        let frame = peer.receive_where(TIMEOUT, |frame| frame.ether_type() == EXPERIMENT).expect("the frame is sent");
+        let frame = peer
+            .receive_where(TIMEOUT, |frame| frame.ether_type() == EXPERIMENTAL_ETHERTYPE)
+            .expect("the frame is sent");
         let mac = veth.right.mac();
         assert_eq!((&frame.bytes[..6], &frame.bytes[6..12], frame.bytes.len()), (&mac[..], &mac[..], 60));
     }
     assert!(
-        peer.receive_where(QUIET_TIME, |frame| frame.ether_type() == EXPERIMENT).is_none(),
+        peer.receive_where(QUIET_TIME, |frame| frame.ether_type() == EXPERIMENTAL_ETHERTYPE).is_none(),
         "more frames were sent"
     );
 }

@@ -3,7 +3,7 @@
 use portcullis_core::packet::{Action, Batch};
 use portcullis_io::af_xdp::xdp::Mode;
 use portcullis_io::live::link::StackDevice;
-use portcullis_live_tests::frames::{EXPERIMENT, number, numbered};
+use portcullis_live_tests::frames::{EXPERIMENTAL_ETHERTYPE, number, numbered};
 use portcullis_live_tests::{Frame, Namespace, PacketSocket, Veth, lane_options, run_lanes};
 
 use crate::{TIMEOUT, begin, redirect};
@@ -120,8 +120,9 @@ fn packets_that_outgrow_the_mtu_are_not_sent_and_counted() {
         // One byte more than MTU and VLAN tag, and exactly both.
         peer.send(&numbered(&veth, 2, 8919));
         peer.send(&numbered(&veth, 3, 8918));
-        let received =
-            peer.receive_where(TIMEOUT, |frame| frame.ether_type() == EXPERIMENT).expect("the packet that fits");
+        let received = peer
+            .receive_where(TIMEOUT, |frame| frame.ether_type() == EXPERIMENTAL_ETHERTYPE)
+            .expect("the packet that fits");
         assert_eq!((number(&received.bytes), received.bytes.len()), (3, 9018));
     });
     assert_eq!((ended.of(Action::Tx), ended.lost(|it| it.of(portcullis_io::live::Loss::TooLong))), (1, 2));

@@ -2,7 +2,7 @@
 
 use portcullis_core::packet::{Action, Batch};
 use portcullis_io::live::Loss;
-use portcullis_live_tests::frames::{EXPERIMENT, number, numbered, swapped};
+use portcullis_live_tests::frames::{EXPERIMENTAL_ETHERTYPE, number, numbered, swapped};
 use portcullis_live_tests::{Frame, Namespace, PacketSocket, Veth, lane_options, run_lanes};
 
 use crate::{QUIET_TIME, TIMEOUT, begin, redirect};
@@ -83,21 +83,21 @@ fn each_frame_is_redirected_dropped_or_counted_as_lost_by_reason() {
             match number % 6 {
                 1 => {
                     let received = far
-                        .receive_where(TIMEOUT, |frame| frame.ether_type() == EXPERIMENT)
+                        .receive_where(TIMEOUT, |frame| frame.ether_type() == EXPERIMENTAL_ETHERTYPE)
                         .expect("the frame is redirected");
                     assert_eq!(received.bytes, numbered(&veth, number, 60 + number as usize % 1000));
                 }
                 5 => {
                     let received = peer
-                        .receive_where(TIMEOUT, |frame| frame.ether_type() == EXPERIMENT)
+                        .receive_where(TIMEOUT, |frame| frame.ether_type() == EXPERIMENTAL_ETHERTYPE)
                         .expect("the frame comes back");
                     assert_eq!(received.bytes, numbered(&veth, number, 60 + number as usize % 1000));
                 }
                 _ => {}
             }
         }
-        assert!(far.receive_where(QUIET_TIME, |frame| frame.ether_type() == EXPERIMENT).is_none());
-        assert!(peer.receive_where(QUIET_TIME, |frame| frame.ether_type() == EXPERIMENT).is_none());
+        assert!(far.receive_where(QUIET_TIME, |frame| frame.ether_type() == EXPERIMENTAL_ETHERTYPE).is_none());
+        assert!(peer.receive_where(QUIET_TIME, |frame| frame.ether_type() == EXPERIMENTAL_ETHERTYPE).is_none());
     });
     assert_eq!(ended.received[0].packets, 3000);
     assert_eq!(ended.executed[0].packets, [0, 500, 0, 500, 500]);
@@ -129,11 +129,14 @@ fn a_redirect_target_that_is_down_or_deleted_does_not_delay_other_packets() {
             for number in [2 * pair, 2 * pair + 1] {
                 peer.send(&numbered(&veth, number, 60));
             }
-            let received =
-                peer.receive_where(TIMEOUT, |frame| frame.ether_type() == EXPERIMENT).expect("the frame comes back");
+            let received = peer
+                .receive_where(TIMEOUT, |frame| frame.ether_type() == EXPERIMENTAL_ETHERTYPE)
+                .expect("the frame comes back");
             assert_eq!(number(&received.bytes), 2 * pair + 1);
         };
-        let wanted = |wanted| move |frame: &Frame| frame.ether_type() == EXPERIMENT && number(&frame.bytes) == wanted;
+        let wanted = |wanted| {
+            move |frame: &Frame| frame.ether_type() == EXPERIMENTAL_ETHERTYPE && number(&frame.bytes) == wanted
+        };
         pair(&mut peer, 0);
         assert!(far.receive_where(TIMEOUT, wanted(0)).is_some());
         redirect_link.right.down();

@@ -8,9 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use portcullis::auto::Settings;
-use portcullis::device::{
-    CancelToken, Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, LoadOptions, Session, WithFallback,
-};
+use portcullis::device::{CancelToken, Device, DeviceError, DeviceKind, Dispatch, LoadOptions, Session, WithFallback};
 use portcullis::devices::{self, Selector};
 use portcullis::packet_io::live::Lane;
 use portcullis::pipeline::live::local_socket::LocalSocket;
@@ -162,7 +160,7 @@ impl Prepared {
 
     /// Properties of the device.
     #[cfg(feature = "dpdk")]
-    pub fn device(&self) -> &DeviceInfo {
+    pub fn device(&self) -> &portcullis::device::DeviceInfo {
         self.device.info()
     }
 }

@@ -5,7 +5,7 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::ProgressBar;
 use portcullis::device::CancelToken;
 use portcullis::packet::Action;
 use portcullis::packet_io::live::Loss;
@@ -13,8 +13,8 @@ use portcullis::pipeline::live::{LanesSummary, RunStats, RunSummary, Summary};
 use serde::Serialize;
 
 use crate::failure::Failure;
-use crate::out;
 use crate::run::traps::{self, AbortCounts, SharedAborts};
+use crate::{out, progress_bar};
 
 /// Output format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,7 +52,7 @@ pub struct Stats {
 impl Stats {
     /// Starts the thread. If standard output cannot be written, `stop` is cancelled.
     pub fn start(every: Duration, source: Source, format: OutputFormat, stop: CancelToken) -> Result<Stats, Failure> {
-        let bar = (format == OutputFormat::Table).then(bar);
+        let bar = (format == OutputFormat::Table).then(|| progress_bar::new(None, "{msg}"));
         out::live::redraw(bar.clone());
         let (wake, woken) = channel::<()>();
         let shown = bar.clone();
@@ -71,7 +71,6 @@ impl Stats {
                 match (format, &shown) {
                     (OutputFormat::Table, Some(bar)) => {
                         bar.set_message(table(&interval, &total, &aborted.read(), out::live::terminal_size()));
-                        out::return_cursor();
                     }
                     (OutputFormat::Json { stdout_taken: false }, _) => {
                         if out::print(json(&interval, &total, &aborted.read())).is_err() {
@@ -102,15 +101,6 @@ impl Drop for Stats {
             bar.finish_and_clear();
         }
     }
-}
-
-fn bar() -> ProgressBar {
-    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
-    // If the template did not parse, the bar would keep its default style.
-    if let Ok(style) = ProgressStyle::with_template("{msg}") {
-        bar.set_style(style);
-    }
-    bar
 }
 
 /// Formats a line of JSON, with its line end.
