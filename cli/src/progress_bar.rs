@@ -26,8 +26,8 @@ pub fn new(total: Option<u64>, template: &str) -> ProgressBar {
 /// Standard error, where each drawing leaves the cursor at the start of its last line.
 ///
 /// indicatif pads each line to the width of the terminal and leaves the cursor after it. There the
-/// terminal's echo of Ctrl-C wraps, and the bar would be cleared one line too low. A drawing and the
-/// cursor's return are one write, so that no echo comes between them.
+/// terminal's echo of Ctrl-C wraps, and the bar would be cleared one line too low. A drawing and
+/// the cursor's return are one write, so that no echo comes between them.
 #[derive(Debug)]
 struct StandardError(Term);
 

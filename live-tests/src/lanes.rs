@@ -19,8 +19,8 @@ const BATCH: usize = 64;
 const OPEN_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Returns options for ports (`eth0:0-3`) that receive only frames of [`EXPERIMENTAL_ETHERTYPE`],
-/// as kernels exchange frames of their own. Packets have resize room, lanes deliver metadata, and no
-/// packet is passed to the stack.
+/// as kernels exchange frames of their own. Packets have resize room, lanes deliver metadata, and
+/// no packet is passed to the stack.
 ///
 /// # Panics
 /// If a text names no port.
