@@ -5,6 +5,7 @@ use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::io::{PipeReader, Read, Write, pipe};
 use std::ops::AddAssign;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -16,7 +17,7 @@ use crate::executables::Executable;
 /// Number of slowest suites that are printed.
 const SLOWEST: usize = 8;
 
-/// Suites with network namespaces and DPDK ports, by crate and name; `*` stands for all of a crate.
+/// Suites with network namespaces and DPDK ports, by folder and name; `*` stands for all of a crate.
 /// They run one after the other: links and hugepages belong to the whole machine.
 const NETWORK: [(&str, &str); 7] = [
     ("live-tests", "*"),
@@ -47,11 +48,16 @@ pub struct Suite {
 impl Suite {
     /// Returns the suite of a test executable, which `command` runs.
     pub fn of_executable(executable: &Executable, command: Command) -> Suite {
-        let folder = executable.folder.file_name().unwrap_or_default().to_string_lossy();
+        let root = crate::root();
+        let folder = executable.folder.strip_prefix(&root).unwrap_or(&executable.folder);
         let uses_network =
-            NETWORK.iter().any(|&(owner, name)| owner == folder && (name == "*" || name == executable.name));
+            NETWORK.iter().any(|&(owner, name)| folder == Path::new(owner) && (name == "*" || name == executable.name));
         let is_slow = SLOW.contains(&executable.name.as_str());
-        Suite { name: format!("{folder} {}", executable.name), command, uses_network, is_slow }
+        let name = match folder.to_str() {
+            Some("") => executable.name.clone(),
+            _ => format!("{} {}", folder.display(), executable.name),
+        };
+        Suite { name, command, uses_network, is_slow }
     }
 }
 
@@ -220,7 +226,7 @@ mod tests {
     fn suites_with_links_or_ports_use_the_network() {
         let suite = |folder: &str, name: &str| {
             let executable = Executable {
-                folder: folder.into(),
+                folder: crate::root().join(folder),
                 kind: "test".into(),
                 name: name.into(),
                 is_test: true,
@@ -228,8 +234,9 @@ mod tests {
             };
             Suite::of_executable(&executable, Command::new("/p/x"))
         };
-        assert!(suite("/p/live-tests", "steer").uses_network && suite("/p/cli", "live").uses_network);
-        assert!(!suite("/p/cli", "cli").uses_network && !suite("/p/compat-tests", "maps").uses_network);
+        assert!(suite("live-tests", "steer").uses_network && suite("cli", "live").uses_network);
+        assert!(!suite("cli", "cli").uses_network && !suite("compat-tests", "maps").uses_network);
+        assert_eq!((suite("", "examples").name, suite("cli", "cli").name), ("examples".into(), "cli cli".into()));
         // Every suite that the lists name exists.
         let exists = |owner: &str, name: &str| {
             let tests = crate::root().join(owner).join("tests");
