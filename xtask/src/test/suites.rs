@@ -17,8 +17,8 @@ use crate::executables::Executable;
 /// Number of slowest suites that are printed.
 const SLOWEST: usize = 8;
 
-/// Suites with network namespaces and DPDK ports, by folder and name; `*` stands for all of a crate.
-/// They run one after the other: links and hugepages belong to the whole machine.
+/// Suites with network namespaces and DPDK ports, by folder and name; `*` stands for all of a
+/// folder. They run one after the other: links and hugepages belong to the whole machine.
 const NETWORK: [(&str, &str); 7] = [
     ("live-tests", "*"),
     ("cli", "live"),
