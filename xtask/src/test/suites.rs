@@ -158,9 +158,10 @@ fn run_one(suite: Suite) -> (TestCounts, Vec<u8>) {
     };
     let read = reader.read_to_end(&mut output);
     let mut counts = count_tests(&output);
+    let has_result = String::from_utf8_lossy(&output).lines().any(|line| Tally::from_line(line).is_some());
     match read.and_then(|_| child.wait()) {
-        Ok(status) if status.success() || counts.tally.failed > 0 => {}
-        // A test program that crashes prints no result.
+        Ok(status) if status.success() && has_result || counts.tally.failed > 0 => {}
+        // A test program that crashes, or that a test ends, prints no result.
         Ok(status) => counts += TestCounts::without_tests(format!("{name}: {status}, and no test failed")),
         Err(error) => counts += TestCounts::without_tests(format!("{name}: {error}")),
     }
@@ -195,11 +196,14 @@ mod tests {
                      echo failures:; echo 'test result: FAILED. 0 passed; 1 failed'; exit 101";
         let crashes = "echo running 1 test; kill -9 $$";
         let missing = Suite { name: "missing".into(), command: Command::new("/nowhere"), ..shell("missing", "") };
-        let suites = vec![shell("a", passes), shell("network b", fails), shell("c", crashes), missing];
+        let ends_early = shell("d", "exit 0");
+        let suites = vec![shell("a", passes), shell("network b", fails), shell("c", crashes), ends_early, missing];
         let counts = run(suites, std::io::sink());
-        assert_eq!(counts.tally, Tally { passed: 2, failed: 3, skipped: 1 });
+        assert_eq!(counts.tally, Tally { passed: 2, failed: 4, skipped: 1 });
         let printed = counts.failures.to_string();
-        for part in ["  a\n    reason\n", "without a result", "c: signal: 9", "missing: does not start"] {
+        for part in
+            ["  a\n    reason\n", "without a result", "c: signal: 9", "d: exit status: 0", "missing: does not start"]
+        {
             assert!(printed.contains(part), "{part}: {printed}");
         }
     }
@@ -208,14 +212,15 @@ mod tests {
     fn suites_of_the_network_run_one_after_the_other() {
         let folder = tempfile::tempdir().unwrap();
         let lock = folder.path().join("lock");
-        let script = format!("mkdir {0} || exit 1; sleep 0.05; rmdir {0}", lock.display());
+        let ok = "echo 'test result: ok. 1 passed'";
+        let script = format!("mkdir {0} || exit 1; sleep 0.05; rmdir {0}; {ok}", lock.display());
         let suites = (0..4).map(|number| shell(&format!("network {number}"), &script));
         assert_eq!(run(suites.collect(), std::io::sink()).tally.failed, 0);
         // Others run beside them: each of these waits for the other.
         let meet = |own: &str, other: &str| {
             let folder = folder.path().display();
             format!(
-                "touch {folder}/{own}; for i in $(seq 500); do [ -e {folder}/{other} ] && exit; sleep 0.02; done; exit 1"
+                "touch {folder}/{own}; for i in $(seq 500); do [ -e {folder}/{other} ] && {ok} && exit; sleep 0.02; done; exit 1"
             )
         };
         let suites = vec![shell("network", &meet("x", "y")), shell("other", &meet("y", "x"))];

@@ -214,7 +214,7 @@ impl fmt::Display for ErrorCode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             ErrorCode::CANCELLED => return f.write_str("cancelled"),
-            ErrorCode::DEVICE_BUSY => return f.write_str("the device is still busy with batches of other sessions"),
+            ErrorCode::DEVICE_BUSY => return f.write_str("the device is still busy with batches"),
             ErrorCode::ABANDONED_WORK => return f.write_str("the device is still busy with a batch that was given up"),
             _ => {}
         }
