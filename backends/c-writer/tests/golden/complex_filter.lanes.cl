@@ -1,46 +1,9 @@
-// OpenCL C 1.2, from complex_filter.wgsl
-
-typedef struct __attribute__((aligned(8))) { uint offset; uint length; } pc_descriptor;
-
-typedef struct {
-    __global const uchar *bytes;
-    uint length;
-} pc_packet;
-
 __constant uint ETH_P_IP = 2048u;
 __constant uint IPPROTO_TCP = 6u;
 __constant uint IPPROTO_UDP = 17u;
 __constant uint XDP_DROP = 1u;
 __constant uint XDP_PASS = 2u;
 __constant uint IPPROTO_ICMP = 1u;
-
-static uint pkt_len(const pc_packet *pkt)
-{
-    return pkt->length;
-}
-
-typedef struct __attribute__((packed)) { uint value; } pc_any;
-
-static uint pc_any_word(__global const uchar *at)
-{
-    return ((__global const pc_any *)at)->value;
-}
-
-static uint load_u8(const pc_packet *pkt, uint off)
-{
-    bool outside = (pkt->length < 1u) | (off > pkt->length - 1u);
-    uint from = off & ~3u;
-    uint word = pc_any_word(pkt->bytes + from) >> (off - from) * 8u;
-    return outside ? 0u : word & 0xffu;
-}
-
-static uint load_be16(const pc_packet *pkt, uint off)
-{
-    bool outside = (pkt->length < 2u) | (off > pkt->length - 2u);
-    uint from = (off & 3u) == 3u ? off - 2u : off & ~3u;
-    uint word = pc_any_word(pkt->bytes + from) >> (off - from) * 8u;
-    return outside ? 0u : (word & 0xffu) << 8 | (word >> 8 & 0xffu);
-}
 
 static uint xdp_filter(pc_packet *pkt)
 {
@@ -55,22 +18,4 @@ static uint xdp_filter(pc_packet *pkt)
     uint port = load_be16(pkt, at);
     uint t2 = (port < 1024u) & (port != 80u) & (port != 443u) ? XDP_DROP : XDP_PASS;
     return (length < 64u) | (length > 1500u) ? XDP_DROP : ((load_be16(pkt, 12u) != ETH_P_IP) | (version_ihl - 69u > 10u) ? XDP_PASS : (protocol == IPPROTO_ICMP ? XDP_DROP : (((protocol != IPPROTO_TCP) & (protocol != IPPROTO_UDP)) | t1 ? XDP_PASS : t2)));
-}
-
-__kernel void xdp_kernel(
-    __global const uchar *restrict arena,
-    __global const pc_descriptor *restrict descriptors,
-    __global uchar *restrict verdicts,
-    uint base,
-    uint count)
-{
-    uint lane = (uint)get_global_id(0);
-    if (lane >= count) return;
-    uint packet = base + lane;
-    pc_descriptor descriptor = descriptors[packet];
-    pc_packet pkt;
-    pkt.bytes = arena + (descriptor.length == 0u ? 0u : descriptor.offset);
-    pkt.length = descriptor.length;
-    uint verdict = xdp_filter(&pkt);
-    verdicts[packet] = (uchar)verdict;
 }

@@ -1,27 +1,8 @@
 // OpenCL C 1.2, from dscp_mark.wgsl with dscp=46
 
-typedef struct __attribute__((aligned(8))) { uint offset; uint length; } pc_descriptor;
-
-typedef struct {
-    __global uchar *bytes;
-    uint length;
-} pc_packet;
-
 __constant uint XDP_PASS = 2u;
 __constant uint ETH_P_IP = 2048u;
 __constant uint ETH_P_IPV6 = 34525u;
-
-static uint pkt_len(const pc_packet *pkt)
-{
-    return pkt->length;
-}
-
-static uint load_be16(const pc_packet *pkt, uint off)
-{
-    __global uchar *at = pkt->bytes + off;
-    uint value = (uint)at[0] << 8 | (uint)at[1];
-    return pkt->length < 2u || off > pkt->length - 2u ? 0u : value;
-}
 
 static void store_be16(pc_packet *pkt, uint off, uint value)
 {
@@ -65,22 +46,4 @@ static uint xdp_filter(pc_packet *pkt)
         }
     }
     return XDP_PASS;
-}
-
-__kernel void xdp_kernel(
-    __global uchar *restrict arena,
-    __global const pc_descriptor *restrict descriptors,
-    __global uchar *restrict verdicts,
-    uint base,
-    uint count)
-{
-    uint lane = (uint)get_global_id(0);
-    if (lane >= count) return;
-    uint packet = base + lane;
-    pc_descriptor descriptor = descriptors[packet];
-    pc_packet pkt;
-    pkt.bytes = arena + descriptor.offset;
-    pkt.length = descriptor.length;
-    uint verdict = xdp_filter(&pkt);
-    verdicts[packet] = (uchar)verdict;
 }

@@ -1,7 +1,5 @@
 // OpenCL C 1.2, from flow_stats.wgsl
 
-typedef struct __attribute__((aligned(8))) { uint offset; uint length; } pc_descriptor;
-
 typedef struct { uint at[11]; } uint_array11;
 typedef struct {
     bool is_ip;
@@ -39,44 +37,6 @@ __constant uint ETH_P_8021Q = 33024u;
 __constant uint ETH_P_8021AD = 34984u;
 __constant uint XDP_PASS = 2u;
 __constant uint PACKETS = 0u;
-
-static uint load_be16_far(const pc_packet *pkt, uint off)
-{
-    if (pkt->length < 2u || off > pkt->length - 2u) return 0u;
-    __global const uchar *at = pkt->bytes + off;
-    return (uint)at[0] << 8 | (uint)at[1];
-}
-
-static uint load_u8_far(const pc_packet *pkt, uint off)
-{
-    if (pkt->length < 1u || off > pkt->length - 1u) return 0u;
-    __global const uchar *at = pkt->bytes + off;
-    return (uint)at[0];
-}
-
-static uint pkt_len(const pc_packet *pkt)
-{
-    return pkt->length;
-}
-
-static uint load_be32_far(const pc_packet *pkt, uint off)
-{
-    if (pkt->length < 4u || off > pkt->length - 4u) return 0u;
-    __global const uchar *at = pkt->bytes + off;
-    return (uint)at[0] << 24 | (uint)at[1] << 16 | (uint)at[2] << 8 | (uint)at[3];
-}
-
-static uint pc_min_u32(uint a, uint b)
-{
-    return a < b ? a : b;
-}
-
-static uint load_be16(const pc_packet *pkt, uint off)
-{
-    __global const uchar *at = pkt->bytes + off;
-    uint value = (uint)at[0] << 8 | (uint)at[1];
-    return pkt->length < 2u || off > pkt->length - 2u ? 0u : value;
-}
 
 static uint pkt_wire_len(const pc_packet *pkt)
 {

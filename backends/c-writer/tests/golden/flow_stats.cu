@@ -4,8 +4,6 @@ typedef unsigned int uint;
 typedef unsigned long long ulonglong;
 typedef long long longlong;
 
-typedef struct alignas(8) { uint offset; uint length; } pc_descriptor;
-
 typedef struct { uint at[11]; } uint_array11;
 typedef struct {
     bool is_ip;
@@ -45,59 +43,6 @@ static constexpr uint ETH_P_8021Q = 33024u;
 static constexpr uint ETH_P_8021AD = 34984u;
 static constexpr uint XDP_PASS = 2u;
 static constexpr uint PACKETS = 0u;
-
-static __device__ __forceinline__ uint pc_half(const pc_packet *pkt, uint off)
-{
-    uint at = off;
-    uint shift = (at & 3u) * 8u;
-    const uint *word = pkt->words + (at >> 2);
-    return word[0] >> shift | (shift == 24u ? word[1] << 8 : 0u);
-}
-
-static __device__ __forceinline__ uint load_be16_far(const pc_packet *pkt, uint off)
-{
-    if (pkt->length < 2u || off > pkt->length - 2u) return 0u;
-    uint both = pc_half(pkt, off);
-    return (both & 0xffu) << 8 | (both >> 8 & 0xffu);
-}
-
-static __device__ __forceinline__ uint load_u8_far(const pc_packet *pkt, uint off)
-{
-    if (pkt->length < 1u || off > pkt->length - 1u) return 0u;
-    const uchar *at = pkt->bytes + off;
-    return (uint)at[0];
-}
-
-static __device__ __forceinline__ uint pkt_len(const pc_packet *pkt)
-{
-    return pkt->length;
-}
-
-static __device__ __forceinline__ uint pc_word(const pc_packet *pkt, uint off)
-{
-    uint at = off;
-    uint shift = (at & 3u) * 8u;
-    const uint *word = pkt->words + (at >> 2);
-    return word[0] >> shift | word[1] << 1 << (31u - shift);
-}
-
-static __device__ __forceinline__ uint load_be32_far(const pc_packet *pkt, uint off)
-{
-    if (pkt->length < 4u || off > pkt->length - 4u) return 0u;
-    return __byte_perm(pc_word(pkt, off), 0u, 0x0123u);
-}
-
-static __device__ __forceinline__ uint pc_min_u32(uint a, uint b)
-{
-    return a < b ? a : b;
-}
-
-static __device__ __forceinline__ uint load_be16(const pc_packet *pkt, uint off)
-{
-    uint both = pc_half(pkt, off);
-    uint value = (both & 0xffu) << 8 | (both >> 8 & 0xffu);
-    return pkt->length < 2u || off > pkt->length - 2u ? 0u : value;
-}
 
 static __device__ __forceinline__ uint pkt_wire_len(const pc_packet *pkt)
 {

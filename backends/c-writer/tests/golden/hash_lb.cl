@@ -1,12 +1,5 @@
 // OpenCL C 1.2, from hash_lb.wgsl with workers=8
 
-typedef struct __attribute__((aligned(8))) { uint offset; uint length; } pc_descriptor;
-
-typedef struct {
-    __global const uchar *bytes;
-    uint length;
-} pc_packet;
-
 __constant uint FNV_PRIME = 16777619u;
 __constant uint ETH_P_IP = 2048u;
 __constant uint XDP_PASS = 2u;
@@ -14,32 +7,6 @@ __constant uint IPPROTO_TCP = 6u;
 __constant uint IPPROTO_UDP = 17u;
 __constant uint FNV_BASIS = 2166136261u;
 __constant uint workers = 8u;
-
-static uint pkt_len(const pc_packet *pkt)
-{
-    return pkt->length;
-}
-
-static uint load_be16(const pc_packet *pkt, uint off)
-{
-    __global const uchar *at = pkt->bytes + off;
-    uint value = (uint)at[0] << 8 | (uint)at[1];
-    return pkt->length < 2u || off > pkt->length - 2u ? 0u : value;
-}
-
-static uint load_u8(const pc_packet *pkt, uint off)
-{
-    __global const uchar *at = pkt->bytes + off;
-    uint value = (uint)at[0];
-    return pkt->length < 1u || off > pkt->length - 1u ? 0u : value;
-}
-
-static uint load_be32(const pc_packet *pkt, uint off)
-{
-    __global const uchar *at = pkt->bytes + off;
-    uint value = (uint)at[0] << 24 | (uint)at[1] << 16 | (uint)at[2] << 8 | (uint)at[3];
-    return pkt->length < 4u || off > pkt->length - 4u ? 0u : value;
-}
 
 static uint redirect(uint port)
 {

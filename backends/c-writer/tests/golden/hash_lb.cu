@@ -4,14 +4,6 @@ typedef unsigned int uint;
 typedef unsigned long long ulonglong;
 typedef long long longlong;
 
-typedef struct alignas(8) { uint offset; uint length; } pc_descriptor;
-
-typedef struct {
-    const uchar *bytes;
-    const uint *words;
-    uint length;
-} pc_packet;
-
 static constexpr uint FNV_PRIME = 16777619u;
 static constexpr uint ETH_P_IP = 2048u;
 static constexpr uint XDP_PASS = 2u;
@@ -19,47 +11,6 @@ static constexpr uint IPPROTO_TCP = 6u;
 static constexpr uint IPPROTO_UDP = 17u;
 static constexpr uint FNV_BASIS = 2166136261u;
 static constexpr uint workers = 8u;
-
-static __device__ __forceinline__ uint pkt_len(const pc_packet *pkt)
-{
-    return pkt->length;
-}
-
-static __device__ __forceinline__ uint pc_half(const pc_packet *pkt, uint off)
-{
-    uint at = off;
-    uint shift = (at & 3u) * 8u;
-    const uint *word = pkt->words + (at >> 2);
-    return word[0] >> shift | (shift == 24u ? word[1] << 8 : 0u);
-}
-
-static __device__ __forceinline__ uint load_be16(const pc_packet *pkt, uint off)
-{
-    uint both = pc_half(pkt, off);
-    uint value = (both & 0xffu) << 8 | (both >> 8 & 0xffu);
-    return pkt->length < 2u || off > pkt->length - 2u ? 0u : value;
-}
-
-static __device__ __forceinline__ uint load_u8(const pc_packet *pkt, uint off)
-{
-    const uchar *at = pkt->bytes + off;
-    uint value = (uint)at[0];
-    return pkt->length < 1u || off > pkt->length - 1u ? 0u : value;
-}
-
-static __device__ __forceinline__ uint pc_word(const pc_packet *pkt, uint off)
-{
-    uint at = off;
-    uint shift = (at & 3u) * 8u;
-    const uint *word = pkt->words + (at >> 2);
-    return word[0] >> shift | word[1] << 1 << (31u - shift);
-}
-
-static __device__ __forceinline__ uint load_be32(const pc_packet *pkt, uint off)
-{
-    uint value = __byte_perm(pc_word(pkt, off), 0u, 0x0123u);
-    return pkt->length < 4u || off > pkt->length - 4u ? 0u : value;
-}
 
 static __device__ __forceinline__ uint redirect(uint port)
 {

@@ -1,12 +1,3 @@
-// OpenCL C 1.2, from hash_lb.wgsl with workers=8
-
-typedef struct __attribute__((aligned(8))) { uint offset; uint length; } pc_descriptor;
-
-typedef struct {
-    __global const uchar *bytes;
-    uint length;
-} pc_packet;
-
 __constant uint FNV_PRIME = 16777619u;
 __constant uint ETH_P_IP = 2048u;
 __constant uint IPPROTO_TCP = 6u;
@@ -14,67 +5,6 @@ __constant uint IPPROTO_UDP = 17u;
 __constant uint FNV_BASIS = 2166136261u;
 __constant uint workers = 8u;
 __constant uint XDP_PASS = 2u;
-
-static uint pkt_len(const pc_packet *pkt)
-{
-    return pkt->length;
-}
-
-typedef struct __attribute__((packed)) { uint value; } pc_any;
-
-static uint pc_any_word(__global const uchar *at)
-{
-    return ((__global const pc_any *)at)->value;
-}
-
-static uint load_be16(const pc_packet *pkt, uint off)
-{
-    bool outside = (pkt->length < 2u) | (off > pkt->length - 2u);
-    uint from = (off & 3u) == 3u ? off - 2u : off & ~3u;
-    uint word = pc_any_word(pkt->bytes + from) >> (off - from) * 8u;
-    return outside ? 0u : (word & 0xffu) << 8 | (word >> 8 & 0xffu);
-}
-
-static uint load_u8(const pc_packet *pkt, uint off)
-{
-    bool outside = (pkt->length < 1u) | (off > pkt->length - 1u);
-    uint from = off & ~3u;
-    uint word = pc_any_word(pkt->bytes + from) >> (off - from) * 8u;
-    return outside ? 0u : word & 0xffu;
-}
-
-static uint pc_swap(uint x)
-{
-    return x << 24 | (x & 0xff00u) << 8 | (x >> 8 & 0xff00u) | x >> 24;
-}
-
-static uint load_be32(const pc_packet *pkt, uint off)
-{
-    bool outside = (pkt->length < 4u) | (off > pkt->length - 4u);
-    uint from = off;
-    uint word = pc_any_word(pkt->bytes + from);
-    return outside ? 0u : pc_swap(word);
-}
-
-static uint redirect(uint port)
-{
-    return port < 0x1000000u ? port << 8 | 4u : 0u;
-}
-
-static uint fnv_byte(uint hash, uint byte)
-{
-    return (hash ^ (byte & 0xffu)) * FNV_PRIME;
-}
-
-static uint fnv_16(uint hash, uint value)
-{
-    return fnv_byte(fnv_byte(hash, value), value >> 8u);
-}
-
-static uint fnv_32(uint hash, uint value)
-{
-    return fnv_16(fnv_16(hash, value), value >> 16u);
-}
 
 static uint xdp_filter(pc_packet *pkt)
 {

@@ -1,12 +1,5 @@
 // OpenCL C 1.2, from http_only.wgsl with http=80, https=443
 
-typedef struct __attribute__((aligned(8))) { uint offset; uint length; } pc_descriptor;
-
-typedef struct {
-    __global const uchar *bytes;
-    uint length;
-} pc_packet;
-
 __constant uint http = 80u;
 __constant uint https = 443u;
 __constant uint IPPROTO_TCP = 6u;
@@ -17,32 +10,6 @@ __constant uint XDP_PASS = 2u;
 __constant uint ETH_P_IPV6 = 34525u;
 __constant uint ETH_P_8021Q = 33024u;
 __constant uint ETH_P_8021AD = 34984u;
-
-static uint load_u8_far(const pc_packet *pkt, uint off)
-{
-    if (pkt->length < 1u || off > pkt->length - 1u) return 0u;
-    __global const uchar *at = pkt->bytes + off;
-    return (uint)at[0];
-}
-
-static uint load_be16_far(const pc_packet *pkt, uint off)
-{
-    if (pkt->length < 2u || off > pkt->length - 2u) return 0u;
-    __global const uchar *at = pkt->bytes + off;
-    return (uint)at[0] << 8 | (uint)at[1];
-}
-
-static uint pkt_len(const pc_packet *pkt)
-{
-    return pkt->length;
-}
-
-static uint load_be16(const pc_packet *pkt, uint off)
-{
-    __global const uchar *at = pkt->bytes + off;
-    uint value = (uint)at[0] << 8 | (uint)at[1];
-    return pkt->length < 2u || off > pkt->length - 2u ? 0u : value;
-}
 
 static bool port_matches(uint port)
 {
@@ -124,22 +91,4 @@ static uint xdp_filter(pc_packet *pkt)
         }
     }
     return XDP_DROP;
-}
-
-__kernel void xdp_kernel(
-    __global const uchar *restrict arena,
-    __global const pc_descriptor *restrict descriptors,
-    __global uchar *restrict verdicts,
-    uint base,
-    uint count)
-{
-    uint lane = (uint)get_global_id(0);
-    if (lane >= count) return;
-    uint packet = base + lane;
-    pc_descriptor descriptor = descriptors[packet];
-    pc_packet pkt;
-    pkt.bytes = arena + descriptor.offset;
-    pkt.length = descriptor.length;
-    uint verdict = xdp_filter(&pkt);
-    verdicts[packet] = (uchar)verdict;
 }

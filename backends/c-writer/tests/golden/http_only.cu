@@ -4,14 +4,6 @@ typedef unsigned int uint;
 typedef unsigned long long ulonglong;
 typedef long long longlong;
 
-typedef struct alignas(8) { uint offset; uint length; } pc_descriptor;
-
-typedef struct {
-    const uchar *bytes;
-    const uint *words;
-    uint length;
-} pc_packet;
-
 static constexpr uint http = 80u;
 static constexpr uint https = 443u;
 static constexpr uint IPPROTO_TCP = 6u;
@@ -22,40 +14,6 @@ static constexpr uint XDP_PASS = 2u;
 static constexpr uint ETH_P_IPV6 = 34525u;
 static constexpr uint ETH_P_8021Q = 33024u;
 static constexpr uint ETH_P_8021AD = 34984u;
-
-static __device__ __forceinline__ uint load_u8_far(const pc_packet *pkt, uint off)
-{
-    if (pkt->length < 1u || off > pkt->length - 1u) return 0u;
-    const uchar *at = pkt->bytes + off;
-    return (uint)at[0];
-}
-
-static __device__ __forceinline__ uint pc_half(const pc_packet *pkt, uint off)
-{
-    uint at = off;
-    uint shift = (at & 3u) * 8u;
-    const uint *word = pkt->words + (at >> 2);
-    return word[0] >> shift | (shift == 24u ? word[1] << 8 : 0u);
-}
-
-static __device__ __forceinline__ uint load_be16_far(const pc_packet *pkt, uint off)
-{
-    if (pkt->length < 2u || off > pkt->length - 2u) return 0u;
-    uint both = pc_half(pkt, off);
-    return (both & 0xffu) << 8 | (both >> 8 & 0xffu);
-}
-
-static __device__ __forceinline__ uint pkt_len(const pc_packet *pkt)
-{
-    return pkt->length;
-}
-
-static __device__ __forceinline__ uint load_be16(const pc_packet *pkt, uint off)
-{
-    uint both = pc_half(pkt, off);
-    uint value = (both & 0xffu) << 8 | (both >> 8 & 0xffu);
-    return pkt->length < 2u || off > pkt->length - 2u ? 0u : value;
-}
 
 static __device__ __forceinline__ bool port_matches(uint port)
 {
@@ -137,23 +95,4 @@ static __device__ __forceinline__ uint xdp_filter(pc_packet *pkt)
         }
     }
     return XDP_DROP;
-}
-
-extern "C" __global__ void __launch_bounds__(256) xdp_kernel(
-    const uchar *__restrict__ arena,
-    const pc_descriptor *__restrict__ descriptors,
-    uchar *__restrict__ verdicts,
-    uint base,
-    uint count)
-{
-    uint lane = blockIdx.x * blockDim.x + threadIdx.x;
-    if (lane >= count) return;
-    uint packet = base + lane;
-    pc_descriptor descriptor = descriptors[packet];
-    pc_packet pkt;
-    pkt.bytes = arena + descriptor.offset;
-    pkt.words = (const uint *)(arena + descriptor.offset);
-    pkt.length = descriptor.length;
-    uint verdict = xdp_filter(&pkt);
-    verdicts[packet] = (uchar)verdict;
 }

@@ -1,7 +1,5 @@
 // OpenCL C 1.2, from minimal.wgsl
 
-typedef struct __attribute__((aligned(8))) { uint offset; uint length; } pc_descriptor;
-
 typedef struct {
     uint length;
 } pc_packet;

@@ -4,8 +4,6 @@ typedef unsigned int uint;
 typedef unsigned long long ulonglong;
 typedef long long longlong;
 
-typedef struct alignas(8) { uint offset; uint length; } pc_descriptor;
-
 typedef struct {
     uint length;
 } pc_packet;

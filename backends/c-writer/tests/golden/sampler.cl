@@ -1,12 +1,5 @@
 // OpenCL C 1.2, from sampler.wgsl with rate=100, seed=0
 
-typedef struct __attribute__((aligned(8))) { uint offset; uint length; } pc_descriptor;
-
-typedef struct {
-    __global const uchar *bytes;
-    uint length;
-} pc_packet;
-
 __constant uint ETH_P_8021Q = 33024u;
 __constant uint ETH_P_8021AD = 34984u;
 __constant uint ETH_P_IP = 2048u;
@@ -15,39 +8,6 @@ __constant uint XDP_DROP = 1u;
 __constant uint rate = 100u;
 __constant uint XDP_PASS = 2u;
 __constant uint seed = 0u;
-
-static uint load_be16(const pc_packet *pkt, uint off)
-{
-    __global const uchar *at = pkt->bytes + off;
-    uint value = (uint)at[0] << 8 | (uint)at[1];
-    return pkt->length < 2u || off > pkt->length - 2u ? 0u : value;
-}
-
-static uint load_be16_far(const pc_packet *pkt, uint off)
-{
-    if (pkt->length < 2u || off > pkt->length - 2u) return 0u;
-    __global const uchar *at = pkt->bytes + off;
-    return (uint)at[0] << 8 | (uint)at[1];
-}
-
-static uint load_u8(const pc_packet *pkt, uint off)
-{
-    __global const uchar *at = pkt->bytes + off;
-    uint value = (uint)at[0];
-    return pkt->length < 1u || off > pkt->length - 1u ? 0u : value;
-}
-
-static uint pkt_len(const pc_packet *pkt)
-{
-    return pkt->length;
-}
-
-static uint load_be32_far(const pc_packet *pkt, uint off)
-{
-    if (pkt->length < 4u || off > pkt->length - 4u) return 0u;
-    __global const uchar *at = pkt->bytes + off;
-    return (uint)at[0] << 24 | (uint)at[1] << 16 | (uint)at[2] << 8 | (uint)at[3];
-}
 
 static uint mix_(uint hash, uint word)
 {
@@ -98,22 +58,4 @@ static uint xdp_filter(pc_packet *pkt)
     hash = mix_(hash, load_be32_far(pkt, payload));
     hash = mix_(hash, load_be32_far(pkt, payload + 4u));
     return finish(hash, end - addresses + 12u) % rate == 0u ? XDP_PASS : XDP_DROP;
-}
-
-__kernel void xdp_kernel(
-    __global const uchar *restrict arena,
-    __global const pc_descriptor *restrict descriptors,
-    __global uchar *restrict verdicts,
-    uint base,
-    uint count)
-{
-    uint lane = (uint)get_global_id(0);
-    if (lane >= count) return;
-    uint packet = base + lane;
-    pc_descriptor descriptor = descriptors[packet];
-    pc_packet pkt;
-    pkt.bytes = arena + descriptor.offset;
-    pkt.length = descriptor.length;
-    uint verdict = xdp_filter(&pkt);
-    verdicts[packet] = (uchar)verdict;
 }

@@ -4,61 +4,12 @@ typedef unsigned int uint;
 typedef unsigned long long ulonglong;
 typedef long long longlong;
 
-typedef struct alignas(8) { uint offset; uint length; } pc_descriptor;
-
-typedef struct {
-    const uchar *bytes;
-    const uint *words;
-    uint length;
-} pc_packet;
-
 static constexpr uint ETH_P_IP = 2048u;
 static constexpr uint XDP_DROP = 1u;
 static constexpr uint IPPROTO_TCP = 6u;
 static constexpr uint IPPROTO_UDP = 17u;
 static constexpr uint blocked = 3232235521u;
 static constexpr uint XDP_PASS = 2u;
-
-static __device__ __forceinline__ uint pkt_len(const pc_packet *pkt)
-{
-    return pkt->length;
-}
-
-static __device__ __forceinline__ uint pc_half(const pc_packet *pkt, uint off)
-{
-    uint at = off;
-    uint shift = (at & 3u) * 8u;
-    const uint *word = pkt->words + (at >> 2);
-    return word[0] >> shift | (shift == 24u ? word[1] << 8 : 0u);
-}
-
-static __device__ __forceinline__ uint load_be16(const pc_packet *pkt, uint off)
-{
-    uint both = pc_half(pkt, off);
-    uint value = (both & 0xffu) << 8 | (both >> 8 & 0xffu);
-    return pkt->length < 2u || off > pkt->length - 2u ? 0u : value;
-}
-
-static __device__ __forceinline__ uint load_u8(const pc_packet *pkt, uint off)
-{
-    const uchar *at = pkt->bytes + off;
-    uint value = (uint)at[0];
-    return pkt->length < 1u || off > pkt->length - 1u ? 0u : value;
-}
-
-static __device__ __forceinline__ uint pc_word(const pc_packet *pkt, uint off)
-{
-    uint at = off;
-    uint shift = (at & 3u) * 8u;
-    const uint *word = pkt->words + (at >> 2);
-    return word[0] >> shift | word[1] << 1 << (31u - shift);
-}
-
-static __device__ __forceinline__ uint load_be32(const pc_packet *pkt, uint off)
-{
-    uint value = __byte_perm(pc_word(pkt, off), 0u, 0x0123u);
-    return pkt->length < 4u || off > pkt->length - 4u ? 0u : value;
-}
 
 static __device__ __forceinline__ uint xdp_filter(pc_packet *pkt)
 {
@@ -71,23 +22,4 @@ static __device__ __forceinline__ uint xdp_filter(pc_packet *pkt)
     uint protocol = load_u8(pkt, 23u);
     bool t1 = load_be32(pkt, 26u) == blocked;
     return (protocol != IPPROTO_TCP && protocol != IPPROTO_UDP) | t1 ? XDP_DROP : XDP_PASS;
-}
-
-extern "C" __global__ void __launch_bounds__(256) xdp_kernel(
-    const uchar *__restrict__ arena,
-    const pc_descriptor *__restrict__ descriptors,
-    uchar *__restrict__ verdicts,
-    uint base,
-    uint count)
-{
-    uint lane = blockIdx.x * blockDim.x + threadIdx.x;
-    if (lane >= count) return;
-    uint packet = base + lane;
-    pc_descriptor descriptor = descriptors[packet];
-    pc_packet pkt;
-    pkt.bytes = arena + descriptor.offset;
-    pkt.words = (const uint *)(arena + descriptor.offset);
-    pkt.length = descriptor.length;
-    uint verdict = xdp_filter(&pkt);
-    verdicts[packet] = (uchar)verdict;
 }

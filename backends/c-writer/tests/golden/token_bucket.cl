@@ -1,7 +1,5 @@
 // OpenCL C 1.2, from token_bucket.wgsl
 
-typedef struct __attribute__((aligned(8))) { uint offset; uint length; } pc_descriptor;
-
 typedef struct {
     bool is_ip;
     uint ip;
@@ -34,51 +32,6 @@ __constant uint LAST = 1u;
 __constant uint RATE = 0u;
 __constant uint THOUSANDTHS = 0u;
 __constant uint XDP_DROP = 1u;
-
-static uint load_be16(const pc_packet *pkt, uint off)
-{
-    __global const uchar *at = pkt->bytes + off;
-    uint value = (uint)at[0] << 8 | (uint)at[1];
-    return pkt->length < 2u || off > pkt->length - 2u ? 0u : value;
-}
-
-static uint load_be16_far(const pc_packet *pkt, uint off)
-{
-    if (pkt->length < 2u || off > pkt->length - 2u) return 0u;
-    __global const uchar *at = pkt->bytes + off;
-    return (uint)at[0] << 8 | (uint)at[1];
-}
-
-static uint load_u8(const pc_packet *pkt, uint off)
-{
-    __global const uchar *at = pkt->bytes + off;
-    uint value = (uint)at[0];
-    return pkt->length < 1u || off > pkt->length - 1u ? 0u : value;
-}
-
-static uint load_be32(const pc_packet *pkt, uint off)
-{
-    __global const uchar *at = pkt->bytes + off;
-    uint value = (uint)at[0] << 24 | (uint)at[1] << 16 | (uint)at[2] << 8 | (uint)at[3];
-    return pkt->length < 4u || off > pkt->length - 4u ? 0u : value;
-}
-
-static uint pkt_len(const pc_packet *pkt)
-{
-    return pkt->length;
-}
-
-static uint load_be32_far(const pc_packet *pkt, uint off)
-{
-    if (pkt->length < 4u || off > pkt->length - 4u) return 0u;
-    __global const uchar *at = pkt->bytes + off;
-    return (uint)at[0] << 24 | (uint)at[1] << 16 | (uint)at[2] << 8 | (uint)at[3];
-}
-
-static uint pc_min_u32(uint a, uint b)
-{
-    return a < b ? a : b;
-}
 
 static void pc_set_component_u32x4(uint4 * v, uint i, uint value)
 {

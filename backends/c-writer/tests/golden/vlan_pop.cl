@@ -1,7 +1,5 @@
 // OpenCL C 1.2, from vlan_pop.wgsl
 
-typedef struct __attribute__((aligned(8))) { uint offset; uint length; } pc_descriptor;
-
 typedef struct {
     __global uchar *bytes;
     uint offset;
@@ -13,35 +11,6 @@ typedef struct {
 __constant uint ETH_P_8021Q = 33024u;
 __constant uint ETH_P_8021AD = 34984u;
 __constant uint XDP_PASS = 2u;
-
-static uint load_be16(const pc_packet *pkt, uint off)
-{
-    __global uchar *at = pkt->bytes + off;
-    uint value = (uint)at[0] << 8 | (uint)at[1];
-    return pkt->length < 2u || off > pkt->length - 2u ? 0u : value;
-}
-
-static uint pkt_len(const pc_packet *pkt)
-{
-    return pkt->length;
-}
-
-static uint load_le32(const pc_packet *pkt, uint off)
-{
-    __global uchar *at = pkt->bytes + off;
-    uint value = (uint)at[0] | (uint)at[1] << 8 | (uint)at[2] << 16 | (uint)at[3] << 24;
-    return pkt->length < 4u || off > pkt->length - 4u ? 0u : value;
-}
-
-static void store_le32(pc_packet *pkt, uint off, uint value)
-{
-    if (pkt->length < 4u || off > pkt->length - 4u) return;
-    __global uchar *at = pkt->bytes + off;
-    at[0] = (uchar)value;
-    at[1] = (uchar)(value >> 8);
-    at[2] = (uchar)(value >> 16);
-    at[3] = (uchar)(value >> 24);
-}
 
 static void pc_clear(__global uchar *at, uint count)
 {

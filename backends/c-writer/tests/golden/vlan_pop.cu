@@ -4,8 +4,6 @@ typedef unsigned int uint;
 typedef unsigned long long ulonglong;
 typedef long long longlong;
 
-typedef struct alignas(8) { uint offset; uint length; } pc_descriptor;
-
 typedef struct {
     uchar *bytes;
     const uint *words;
@@ -27,37 +25,12 @@ static __device__ __forceinline__ uint pc_half(const pc_packet *pkt, uint off)
     return word[0] >> shift | (shift == 24u ? word[1] << 8 : 0u);
 }
 
-static __device__ __forceinline__ uint load_be16(const pc_packet *pkt, uint off)
-{
-    uint both = pc_half(pkt, off);
-    uint value = (both & 0xffu) << 8 | (both >> 8 & 0xffu);
-    return pkt->length < 2u || off > pkt->length - 2u ? 0u : value;
-}
-
-static __device__ __forceinline__ uint pkt_len(const pc_packet *pkt)
-{
-    return pkt->length;
-}
-
 static __device__ __forceinline__ uint pc_word(const pc_packet *pkt, uint off)
 {
     uint at = pkt->offset + off;
     uint shift = (at & 3u) * 8u;
     const uint *word = pkt->words + (at >> 2);
     return word[0] >> shift | word[1] << 1 << (31u - shift);
-}
-
-static __device__ __forceinline__ uint load_le32(const pc_packet *pkt, uint off)
-{
-    uint value = pc_word(pkt, off);
-    return pkt->length < 4u || off > pkt->length - 4u ? 0u : value;
-}
-
-static __device__ __forceinline__ void pc_set_pair(uchar *even, uint value)
-{
-    even = (uchar *)__builtin_assume_aligned(even, 2);
-    even[0] = (uchar)value;
-    even[1] = (uchar)(value >> 8);
 }
 
 static __device__ __forceinline__ void pc_set_word(pc_packet *pkt, uint off, uint value)
@@ -74,12 +47,6 @@ static __device__ __forceinline__ void pc_set_word(pc_packet *pkt, uint off, uin
         pc_set_pair(byte + 1, value >> 8);
         byte[3] = (uchar)(value >> 24);
     }
-}
-
-static __device__ __forceinline__ void store_le32(pc_packet *pkt, uint off, uint value)
-{
-    if (pkt->length < 4u || off > pkt->length - 4u) return;
-    pc_set_word(pkt, off, value);
 }
 
 static __device__ __forceinline__ void pc_clear(uchar *at, uint count)
