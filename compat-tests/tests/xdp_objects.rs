@@ -92,12 +92,12 @@ fn cases(packets: &[Vec<u8>]) -> (Vec<Case>, Vec<(String, String)>) {
             for function in object.programs() {
                 let name = format!("{stem}:{} ({processor} {level})", function.name);
                 let load = || KernelProgram::load(&object, &function.name);
-                let there = load().and_then(|there| Ok((there, load()?)));
+                let there = load();
                 let here = xdp::compile(&stem, &bytes, Some(&function.name), &ProgramOptions::default());
                 match (there, here) {
                     (Ok(there), Ok(here)) => {
                         let presets = objects::presets(&stem);
-                        cases.push(case(name, [&there.0, &there.1], here, &object, presets, packets));
+                        cases.push(case(name, &there, load, here, &object, presets, packets));
                     }
                     // The verifier cannot follow all code that clang generates with unusual
                     // options.
@@ -114,34 +114,36 @@ fn cases(packets: &[Vec<u8>]) -> (Vec<Case>, Vec<(String, String)>) {
     (cases, refused)
 }
 
+/// Runs a program in the kernel. `load` loads it again, with maps of its own.
 fn case(
     name: String,
-    [there, other]: [&KernelProgram; 2],
+    there: &KernelProgram,
+    load: impl Fn() -> Result<KernelProgram, String>,
     here: Program,
     object: &Object,
     presets: Vec<(String, Vec<u8>, Vec<u8>)>,
     packets: &[Vec<u8>],
 ) -> Case {
     let origin = portcullis_xdp::ObjectInfo::of(&here).expect("compiled from an object");
-    let set = |(map, key, value): (String, Vec<u8>, Vec<u8>)| {
-        let number = object.maps.iter().position(|it| it.name == map);
+    let set = |kernel: &KernelProgram, (map, key, value): &(String, Vec<u8>, Vec<u8>)| {
+        let number = object.maps.iter().position(|it| it.name == *map);
         let number = number.unwrap_or_else(|| panic!("{name}: the object has no map `{map}`, which has presets"));
         let of = &object.maps[number];
         let sizes = (key.len(), value.len()) == (of.key_size as usize, of.value_size as usize);
         assert!(sizes, "{name}: `{map}`, {key:02x?}: {value:02x?}: {} and {} bytes", of.key_size, of.value_size);
-        for kernel in [there, other] {
-            match kernel.set(number, &key, &value) {
-                Ok(()) => {}
-                // The map needs real sockets, which neither side has.
-                Err(_) if of.ty == MapType::XSKMAP => return None,
-                Err(error) => panic!("{name}: `{map}`, {key:02x?}: {value:02x?}: {error}"),
-            }
+        match kernel.set(number, key, value) {
+            Ok(()) => {}
+            // The map needs real sockets, which neither side has.
+            Err(_) if of.ty == MapType::XSKMAP => return None,
+            Err(error) => panic!("{name}: `{map}`, {key:02x?}: {value:02x?}: {error}"),
         }
-        // This program does not use the map.
-        let ours = origin.maps.iter().position(|it| it.as_ref().is_some_and(|it| it.name == map))?;
-        Some((ours, key, value))
+        // `None` if this program does not use the map.
+        let ours = origin.maps.iter().position(|it| it.as_ref().is_some_and(|it| it.name == *map))?;
+        Some((ours, key.clone(), value.clone()))
     };
-    let presets = presets.into_iter().filter_map(set).collect();
+    let set_all =
+        |kernel: &KernelProgram| -> Vec<_> { presets.iter().filter_map(|preset| set(kernel, preset)).collect() };
+    let ours = set_all(there);
     let run = |of: &KernelProgram, packet: &Vec<u8>| of.run(packet).unwrap_or_else(|error| panic!("{name}: {error}"));
     let entries = |of: &KernelProgram| -> Vec<Option<Entries>> {
         let entries = |map: &Option<xdp::MapDefinition>| {
@@ -161,11 +163,13 @@ fn case(
     let reads_prints = there.prints_missing().is_none();
     // Events must arrive in order.
     let is_order_independent = oracle::only_adds(&here) && ran.iter().all(|ran| ran.host_records.is_empty()) && {
-        let mut backwards: Vec<KernelRun> = packets.iter().rev().map(|packet| run(other, packet)).collect();
+        let other = load().unwrap_or_else(|error| panic!("{name}: {error}"));
+        set_all(&other);
+        let mut backwards: Vec<KernelRun> = packets.iter().rev().map(|packet| run(&other, packet)).collect();
         backwards.reverse();
-        backwards == ran && entries(other) == maps
+        backwards == ran && entries(&other) == maps
     };
-    Case { name, program: Arc::new(here), ran, presets, maps, few, reads_prints, is_order_independent }
+    Case { name, program: Arc::new(here), ran, presets: ours, maps, few, reads_prints, is_order_independent }
 }
 
 /// Runs the packets one by one, as the kernel did, and in batches if that must not matter. Returns
@@ -365,7 +369,9 @@ fn objects_agree_with_the_kernel() {
         return;
     }
     let packets = packets();
-    let (cases, refused) = cases(&packets);
+    // On a thread of its own, which it pins to a CPU; the devices' threads would inherit that.
+    let (cases, refused) = std::thread::scope(|scope| scope.spawn(|| cases(&packets)).join())
+        .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     println!("{} programs, {} packets", cases.len(), packets.len());
     let (expected, refused): (Vec<_>, Vec<_>) =
         refused.into_iter().partition(|(name, _)| known_difference(name).is_some());
