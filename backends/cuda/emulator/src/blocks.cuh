@@ -4,6 +4,31 @@
 #include <utility>
 
 #ifdef EMULATED_BARRIERS
+static const unsigned long EMULATED_STACK = 256 << 10, EMULATED_STACKS = EMULATED_STACK * 1024;
+// Stacks of blocks that have ended, for the next ones: faulting in the pages of new stacks takes
+// longer than running the block.
+static unsigned char *emulated_stacks[8];
+static unsigned char *emulated_take_stacks(void)
+{
+    for (auto &slot : emulated_stacks)
+        if (unsigned char *stacks = __atomic_exchange_n(&slot, nullptr, __ATOMIC_ACQUIRE)) return stacks;
+    void *stacks = mmap(0, EMULATED_STACKS, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (stacks == MAP_FAILED) abort();
+    return (unsigned char *)stacks;
+}
+static void emulated_return_stacks(unsigned char *stacks)
+{
+    for (auto &slot : emulated_stacks) {
+        unsigned char *none = nullptr;
+        if (__atomic_compare_exchange_n(&slot, &none, stacks, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED)) return;
+    }
+    munmap(stacks, EMULATED_STACKS);
+}
+__attribute__((destructor)) static void emulated_free_stacks(void)
+{
+    for (unsigned char *stacks : emulated_stacks)
+        if (stacks) munmap(stacks, EMULATED_STACKS);
+}
 static void emulated_block(void (*one)(void *), void *what)
 {
     struct Fibers {
@@ -21,10 +46,8 @@ static void emulated_block(void (*one)(void *), void *what)
             swapcontext(&all->fibers[index], &all->back);
         }
     };
-    const unsigned long STACK = 256 << 10;
     unsigned count = blockDim.x;
-    unsigned char *stacks = (unsigned char *)mmap(0, count * STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (stacks == MAP_FAILED) abort();
+    unsigned char *stacks = emulated_take_stacks();
     Fibers all;
     all.fibers = new ucontext_t[count];
     all.state = new unsigned char[count]();
@@ -32,8 +55,8 @@ static void emulated_block(void (*one)(void *), void *what)
     all.what = what;
     for (unsigned i = 0; i < count; i++) {
         getcontext(&all.fibers[i]);
-        all.fibers[i].uc_stack.ss_sp = stacks + i * STACK;
-        all.fibers[i].uc_stack.ss_size = STACK;
+        all.fibers[i].uc_stack.ss_sp = stacks + i * EMULATED_STACK;
+        all.fibers[i].uc_stack.ss_size = EMULATED_STACK;
         all.fibers[i].uc_link = 0;
         unsigned long at = (unsigned long)&all;
         makecontext(&all.fibers[i], (void (*)())Fibers::start, 2, (unsigned)(at >> 32), (unsigned)at);
@@ -62,7 +85,7 @@ static void emulated_block(void (*one)(void *), void *what)
             abort();
         }
     }
-    munmap(stacks, count * STACK);
+    emulated_return_stacks(stacks);
     delete[] all.fibers;
     delete[] all.state;
 }
