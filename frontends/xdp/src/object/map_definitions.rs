@@ -7,7 +7,7 @@ use super::btf::{Btf, Kind};
 use super::{MAX_MAPS, ObjectError};
 
 /// A kernel map type, `enum bpf_map_type` (linux/bpf.h).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct MapType(pub u32);
 
 impl MapType {
@@ -160,7 +160,7 @@ pub struct Variable {
 }
 
 /// A map as the object defines it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct MapDefinition {
     /// Name, or the section of global variables.
     pub name: String,
@@ -192,21 +192,7 @@ pub struct MapDefinition {
 
 impl MapDefinition {
     pub(super) fn new(name: &str) -> MapDefinition {
-        MapDefinition {
-            name: name.to_owned(),
-            ty: MapType(0),
-            key_size: 0,
-            value_size: 0,
-            max_entries: 0,
-            flags: 0,
-            key: None,
-            value: None,
-            inner: None,
-            slots: Vec::new(),
-            data: None,
-            variables: Vec::new(),
-            read_only: false,
-        }
+        MapDefinition { name: name.to_owned(), ..MapDefinition::default() }
     }
 
     /// The map of a section of global variables.
