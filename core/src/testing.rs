@@ -3,6 +3,8 @@
 //! The WGSL front end depends on this crate, so the crate's own tests cannot use it. What it adds
 //! to naga's parser are limits and diagnostics, which are tested there.
 
+use std::sync::Arc;
+
 use naga::front::wgsl::{Frontend, Options};
 
 use crate::diagnostics::{Diagnostics, Source};
@@ -10,14 +12,21 @@ use crate::map::{self, parser::CommentSyntax};
 use crate::program::{CAPABILITIES, Program, ProgramOptions, prelude};
 use crate::stack::run_on_large_stack;
 
-/// Builds a program from WGSL text.
-///
-/// # Errors
-/// What the map declarations and the verifier refuse.
+/// Builds a program from WGSL text, with the default options.
 ///
 /// # Panics
-/// If naga cannot parse the text.
-pub(crate) fn compile(source: &Source, options: &ProgramOptions) -> Result<Program, Diagnostics> {
+/// If naga cannot parse the text, or the map declarations or the verifier refuse it.
+pub(crate) fn program(text: &str) -> Arc<Program> {
+    program_with(text, &ProgramOptions::default())
+}
+
+/// Like [`program`], with other options.
+pub(crate) fn program_with(text: &str, options: &ProgramOptions) -> Arc<Program> {
+    let program = compile(&Source::new("f.wgsl", text), options);
+    Arc::new(program.unwrap_or_else(|errors| panic!("{}\n{text}", errors.render())))
+}
+
+fn compile(source: &Source, options: &ProgramOptions) -> Result<Program, Diagnostics> {
     let maps = map::parser::declarations(&source.text, CommentSyntax::Wgsl)
         .map_err(|errors| Diagnostics { source: source.clone(), errors })?;
     run_on_large_stack(source, || {

@@ -37,13 +37,8 @@ impl Dispatch {
 
     /// A slice of this method only.
     fn as_single_slice(self) -> &'static [Dispatch] {
-        match self {
-            Dispatch::Inline => &[Dispatch::Inline],
-            Dispatch::Pipelined => &[Dispatch::Pipelined],
-            Dispatch::Persistent => &[Dispatch::Persistent],
-            Dispatch::WaitValue => &[Dispatch::WaitValue],
-            Dispatch::Graph => &[Dispatch::Graph],
-        }
+        let all: &'static [Dispatch] = &Dispatch::ALL;
+        all.iter().find(|method| **method == self).map(std::slice::from_ref).unwrap_or_default()
     }
 
     /// The argument of `--dispatch`.
@@ -213,11 +208,9 @@ impl<S: Session> Instrumented for InlineSession<S> {
 mod tests {
     use super::*;
     use crate::device::noop::NoopDevice;
-    use crate::diagnostics::Source;
     use crate::interp::InterpDevice;
     use crate::map::layout::HEADER_WORDS;
-    use crate::program::ProgramOptions;
-    use crate::testing as wgsl;
+    use crate::testing::program;
 
     #[test]
     fn names_parse_to_the_method_that_prints_them() {
@@ -234,8 +227,7 @@ mod tests {
     #[test]
     fn an_unsupported_method_is_refused_with_a_list_of_supported_ones() {
         let text = "fn xdp_filter(pkt: u32) -> u32 { return XDP_PASS; }";
-        let program = wgsl::compile(&Source::new("f.wgsl", text), &ProgramOptions::default());
-        let program = Arc::new(program.unwrap_or_else(|e| panic!("{}", e.render())));
+        let program = program(text);
         let load = |dispatch| NoopDevice::new().load(&program, &LoadOptions { dispatch, ..LoadOptions::default() });
         let error = load(Some(Dispatch::Graph)).err().unwrap().to_string();
         assert_eq!(error, "noop has no dispatch method `graph`; it has pipelined and inline");
@@ -267,8 +259,7 @@ mod tests {
     #[test]
     fn inline_sessions_access_maps_after_the_batch() {
         let text = "//! map m: array value=1 entries=2\nfn xdp_filter(pkt: u32) -> u32 { m_add(1u, 0u, 2u); return XDP_PASS; }";
-        let program = wgsl::compile(&Source::new("f.wgsl", text), &ProgramOptions::default());
-        let program = Arc::new(program.unwrap_or_else(|e| panic!("{}", e.render())));
+        let program = program(text);
         let options = LoadOptions { dispatch: Some(Dispatch::Inline), ..LoadOptions::default() };
         let mut session = InterpDevice::new().load(&program, &options).unwrap();
         session.set_map_words(0, HEADER_WORDS as usize, &[7, 8]).unwrap();

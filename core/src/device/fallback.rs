@@ -155,20 +155,16 @@ impl Instrumented for FallbackSession {
 mod tests {
     use super::*;
     use crate::device::noop::NoopDevice;
-    use crate::diagnostics::Source;
     use crate::interp::InterpDevice;
-    use crate::program::ProgramOptions;
-    use crate::testing as wgsl;
+    use crate::testing::program;
 
     fn load(text: &str) -> Result<FallbackSession, DeviceError> {
         load_with(Dispatch::Pipelined, text)
     }
 
     fn load_with(dispatch: Dispatch, text: &str) -> Result<FallbackSession, DeviceError> {
-        let program = wgsl::compile(&Source::new("f.wgsl", text), &ProgramOptions::default());
-        let program = Arc::new(program.unwrap_or_else(|e| panic!("{}", e.render())));
         WithFallback::new(Arc::new(InterpDevice::new()), Arc::new(NoopDevice::new()))
-            .load(&program, &LoadOptions { dispatch: Some(dispatch), ..LoadOptions::default() })
+            .load(&program(text), &LoadOptions { dispatch: Some(dispatch), ..LoadOptions::default() })
     }
 
     #[test]

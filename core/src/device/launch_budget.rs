@@ -82,14 +82,8 @@ impl LaunchBudget {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::diagnostics::Source;
-    use crate::program::ProgramOptions;
     use crate::program::passes::{Lowering, inlined_size, lower};
-    use crate::testing as wgsl;
-
-    fn program(text: &str) -> Program {
-        wgsl::compile(&Source::new("f.wgsl", text), &ProgramOptions::default()).map_err(|e| e.render()).unwrap()
-    }
+    use crate::testing::program;
 
     #[test]
     fn launches_of_an_unbounded_loop_adapt_within_bounds() {

@@ -43,15 +43,11 @@ impl LoadOptions {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
     use crate::device::noop::NoopDevice;
     use crate::device::{Device, MeasureOptions};
-    use crate::diagnostics::Source;
     use crate::interp::InterpDevice;
-    use crate::program::ProgramOptions;
-    use crate::testing as wgsl;
+    use crate::testing::program;
 
     #[test]
     fn synthetic_work_is_bounded_and_refused_by_other_devices() {
@@ -69,9 +65,7 @@ mod tests {
             "{text}"
         );
 
-        let text = "fn xdp_filter(pkt: u32) -> u32 { return XDP_PASS; }";
-        let program = wgsl::compile(&Source::new("f.wgsl", text), &ProgramOptions::default());
-        let program = Arc::new(program.unwrap_or_else(|e| panic!("{}", e.render())));
+        let program = program("fn xdp_filter(pkt: u32) -> u32 { return XDP_PASS; }");
         for device in [&InterpDevice::new() as &dyn Device, &NoopDevice::new()] {
             assert!(device.load(&program, &options(Some(Duration::ZERO))).is_ok());
             let text = device.load(&program, &options(Some(Duration::from_micros(3)))).err().unwrap().to_string();

@@ -139,36 +139,3 @@ impl<'a> Context<'a> {
         }
     }
 }
-
-/// Passes the operands of an expression to `visit`; returns whether [`Context::evaluate`] supports
-/// it.
-pub(super) fn operands(expression: &Expression, mut visit: impl FnMut(Handle<Expression>)) -> bool {
-    match *expression {
-        Expression::Literal(_) | Expression::ZeroValue(_) => {}
-        Expression::Compose { ref components, .. } => components.iter().for_each(|&c| visit(c)),
-        Expression::Splat { value, .. } => visit(value),
-        Expression::Swizzle { vector, .. } => visit(vector),
-        Expression::Access { base, index } => {
-            visit(base);
-            visit(index);
-        }
-        Expression::AccessIndex { base, .. } => visit(base),
-        Expression::Unary { expr, .. } | Expression::As { expr, .. } => visit(expr),
-        Expression::Binary { left, right, .. } => {
-            visit(left);
-            visit(right);
-        }
-        Expression::Select { condition, accept, reject } => {
-            visit(condition);
-            visit(accept);
-            visit(reject);
-        }
-        Expression::Relational { argument, .. } => visit(argument),
-        Expression::Math { arg, arg1, arg2, arg3, .. } => {
-            visit(arg);
-            [arg1, arg2, arg3].into_iter().flatten().for_each(visit);
-        }
-        _ => return false,
-    }
-    true
-}

@@ -124,10 +124,6 @@ fn float(op: BinaryOperator, a: f32, b: f32) -> Result<Scalar, InterpError> {
     })
 }
 
-fn floats(value: &Value) -> Result<Vec<f32>, InterpError> {
-    value.scalars()?.iter().map(|v| v.as_f32()).collect()
-}
-
 /// Multiplies `left`, of `rows` × `inner`, by `right`, of `inner` × `columns`; both are stored
 /// column by column.
 fn matrix_product(
@@ -137,7 +133,7 @@ fn matrix_product(
     inner: VectorSize,
     columns: usize,
 ) -> Result<Value, InterpError> {
-    let (left, right) = (floats(left)?, floats(right)?);
+    let (left, right) = (left.floats()?, right.floats()?);
     let (rows, inner) = (rows as usize, inner as usize);
     let mut product = Vec::with_capacity(rows * columns);
     for column in 0..columns {
@@ -151,7 +147,7 @@ fn matrix_product(
 
 /// Multiplies the row vector `left` by a matrix of `rows` × `columns`.
 fn row_product(left: &Value, right: &Value, rows: VectorSize, columns: VectorSize) -> Result<Value, InterpError> {
-    let (left, right) = (floats(left)?, floats(right)?);
+    let (left, right) = (left.floats()?, right.floats()?);
     let rows = rows as usize;
     let product = (0..columns as usize).map(|column| {
         let sum = (0..rows).map(|row| left[row] * right[column * rows + row]).sum();

@@ -4,12 +4,12 @@
 use naga::{AddressSpace, Expression, Function, Handle, TypeInner};
 
 use super::InterpError;
-use super::expression::{Context, Types, operands};
+use super::expression::{Context, Types};
 use super::layout::{self, Layouts};
 use super::value::{Pointer, Scalar, Space, Value};
 use crate::map::BIND_GROUP;
-use crate::program::Program;
 use crate::program::prelude::Intrinsic;
+use crate::program::{Program, for_each_operand, is_computed};
 
 /// Maximum size of a value in scalars: the 16 KiB of private memory that a filter may have, in
 /// words.
@@ -150,9 +150,10 @@ impl PreparedProgram {
                     None
                 }
                 ref other => {
-                    let mut known = true;
-                    let pure = operands(other, |operand| known &= fixed[operand.index()].is_some());
-                    if pure && known { Some(context.evaluate(handle, other)?) } else { None }
+                    let is_constant = matches!(other, Expression::Literal(_) | Expression::ZeroValue(_));
+                    let mut known = is_constant || is_computed(other);
+                    for_each_operand(other, |operand| known &= fixed[operand.index()].is_some());
+                    if known { Some(context.evaluate(handle, other)?) } else { None }
                 }
             };
             fixed.push(value);

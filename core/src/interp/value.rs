@@ -134,6 +134,11 @@ impl Value {
         }
     }
 
+    /// The scalars of a value of f32s.
+    pub(super) fn floats(&self) -> Result<Vec<f32>, InterpError> {
+        self.scalars()?.iter().map(|v| v.as_f32()).collect()
+    }
+
     /// Applies `function` to each component.
     pub(super) fn map(&self, function: impl Fn(Scalar) -> Result<Scalar, InterpError>) -> Result<Value, InterpError> {
         match self {

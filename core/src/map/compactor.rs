@@ -9,10 +9,9 @@
 use std::convert::Infallible;
 
 use super::declaration::{Declaration, MAX_KEY_WORDS, MapKind};
-use super::layout::{
-    HEADER_CLAIMED, HEADER_GENERATION, HEADER_REMOVED, HEADER_WORDS, Layout, MAX_PROBES, STATE_PRESENT, hash,
-};
+use super::layout::{HEADER_CLAIMED, HEADER_GENERATION, HEADER_REMOVED, HEADER_WORDS, Layout, STATE_PRESENT};
 use super::rows::unpack_key;
+use super::slot::probe_sequence;
 use super::wgsl::MapFunction;
 use crate::program::Program;
 use crate::program::prelude::Intrinsic;
@@ -224,19 +223,12 @@ pub(super) fn rehash(map: &Declaration, words: &[u32], mut keep: impl FnMut(&[u3
     let layout = Layout::of(map);
     let mut all = vec![0; layout.words()];
     all[..HEADER_WORDS as usize].copy_from_slice(&words[..HEADER_WORDS as usize]);
-    let (mut claimed, mask) = (0, layout.slots - 1);
+    let mut claimed = 0;
     let mut words_of_key = [0; MAX_KEY_WORDS as usize];
     for slot in present_slots(&layout, words).filter(|slot| keep(slot)) {
         unpack_key(&slot[..layout.state as usize], map.key).zip(&mut words_of_key).for_each(|(word, to)| *to = word);
-        let mut number = hash(&words_of_key[..map.key as usize]) & mask;
-        let mut step = 1;
-        while all[layout.slot_offset(number)] != 0 {
-            if step == MAX_PROBES {
-                return None;
-            }
-            number = number.wrapping_add(step) & mask;
-            step += 1;
-        }
+        let mut probes = probe_sequence(&layout, &words_of_key[..map.key as usize]);
+        let number = probes.find(|number| all[layout.slot_offset(*number)] == 0)?;
         all[layout.slot_offset(number)..layout.slot_offset(number + 1)].copy_from_slice(slot);
         claimed += 1;
     }

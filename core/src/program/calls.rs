@@ -54,11 +54,9 @@ impl Program {
 
 #[cfg(test)]
 mod tests {
-    use crate::diagnostics::Source;
     use crate::map::MapFunction;
-    use crate::program::ProgramOptions;
     use crate::program::prelude::Intrinsic;
-    use crate::testing as wgsl;
+    use crate::testing::program;
 
     #[test]
     fn maps_are_read_only_unless_the_filter_writes_to_them() {
@@ -74,8 +72,7 @@ mod tests {
                      return XDP_PASS;
                  }}"
             );
-            let program = wgsl::compile(&Source::new("f.wgsl", text), &ProgramOptions::default());
-            let program = program.unwrap_or_else(|errors| panic!("{}", errors.render()));
+            let program = program(&text);
             program.maps().iter().map(|map| map.read_only).collect::<Vec<_>>()
         };
         assert_eq!(read_only(""), [true, false]);
@@ -94,8 +91,7 @@ mod tests {
                  fn looped(k: u32) {{ for (var i = 0u; i < 10u; i++) {{ twice(i); }} }}
                  fn xdp_filter(pkt: u32) -> u32 {{ {body} return XDP_PASS; }}"
             );
-            let program = wgsl::compile(&Source::new("f.wgsl", text), &ProgramOptions::default());
-            let program = program.unwrap_or_else(|errors| panic!("{}", errors.render()));
+            let program = program(&text);
             let rounds = u64::from(program.facts().max_iterations.unwrap_or(u32::MAX));
             (program.max_calls(|it| it == Intrinsic::Map { map: 0, call: MapFunction::Insert }), rounds)
         };

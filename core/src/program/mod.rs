@@ -19,6 +19,7 @@ pub use facts::Facts;
 pub use flow::FLOW_BITS;
 pub use parameters::{LEADING_ZEROS, Parameter, ParameterValue, has_leading_zeros};
 pub use passes::{LowerError, Lowered, Lowering, lower};
+pub(crate) use verifier::is_computed;
 pub use verifier::{
     MAX_EXPRESSIONS, MAX_FUNCTION_PARAMETERS, MAX_NESTING, MAX_PRIVATE_BYTES, MAX_STATEMENTS, MAX_TYPE_DEPTH,
 };

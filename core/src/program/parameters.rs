@@ -13,7 +13,7 @@ use naga::{
     Statement, Type, TypeInner,
 };
 
-use super::CAPABILITIES;
+use super::{CAPABILITIES, is_computed};
 use crate::diagnostics::{Diagnostic, Diagnostics, Source};
 
 /// A parameter's value, in the parameter's type.
@@ -429,21 +429,7 @@ fn without_values(module: &Module, info: &ModuleInfo, kept: usize) -> Module {
             Some(handle) => (&mut blank.functions[handle].expressions[expression], &info[handle][expression].ty),
             None => (&mut blank.global_expressions[expression], &info[expression]),
         };
-        let computed = matches!(
-            found,
-            Expression::Access { .. }
-                | Expression::AccessIndex { .. }
-                | Expression::Splat { .. }
-                | Expression::Swizzle { .. }
-                | Expression::Compose { .. }
-                | Expression::Unary { .. }
-                | Expression::Binary { .. }
-                | Expression::Select { .. }
-                | Expression::Relational { .. }
-                | Expression::Math { .. }
-                | Expression::As { .. }
-        );
-        if !computed || ty.inner_with(&module.types).pointer_space().is_some() {
+        if !is_computed(found) || ty.inner_with(&module.types).pointer_space().is_some() {
             continue;
         }
         let ty = match ty {

@@ -3,7 +3,9 @@
 //! diagnostics, because they are no errors in skipped text.
 
 use std::borrow::Cow;
+use std::cmp::Reverse;
 use std::ops::Range;
+use std::sync::LazyLock;
 
 use super::token::Punctuator;
 
@@ -112,6 +114,16 @@ pub(super) fn spelling(text: &str) -> Cow<'_, str> {
 fn is_identifier(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_'
 }
+
+/// Punctuators by their first byte, the longest first.
+static PUNCTUATORS: LazyLock<[Vec<Punctuator>; 128]> = LazyLock::new(|| {
+    let mut by_first = [const { Vec::new() }; 128];
+    for &punctuator in Punctuator::ALL {
+        by_first[usize::from(punctuator.text().as_bytes()[0])].push(punctuator);
+    }
+    by_first.iter_mut().for_each(|all| all.sort_by_key(|punctuator| Reverse(punctuator.text().len())));
+    by_first
+});
 
 struct Cursor<'a> {
     text: &'a str,
@@ -232,73 +244,23 @@ impl Cursor<'_> {
         if quote == Some(b'"') { RawTokenKind::String } else { RawTokenKind::Character }
     }
 
+    /// The longest punctuator with which the text continues (C11 6.4p4).
     fn punctuator(&mut self) -> RawTokenKind {
-        use Punctuator as P;
-        let Some(first) = self.bump() else { return RawTokenKind::End };
-        let punctuator = match first {
-            b'[' => P::LeftBracket,
-            b']' => P::RightBracket,
-            b'(' => P::LeftParenthesis,
-            b')' => P::RightParenthesis,
-            b'{' => P::LeftBrace,
-            b'}' => P::RightBrace,
-            b'~' => P::Tilde,
-            b'?' => P::Question,
-            b':' => P::Colon,
-            b';' => P::Semicolon,
-            b',' => P::Comma,
-            b'.' if self.peek() == Some(b'.') && self.second() == Some(b'.') => {
-                self.bump();
-                self.bump();
-                P::Ellipsis
-            }
-            b'.' => P::Dot,
-            b'-' if self.take(b'>') => P::Arrow,
-            b'-' if self.take(b'-') => P::Decrement,
-            b'-' if self.take(b'=') => P::MinusAssign,
-            b'-' => P::Minus,
-            b'+' if self.take(b'+') => P::Increment,
-            b'+' if self.take(b'=') => P::PlusAssign,
-            b'+' => P::Plus,
-            b'&' if self.take(b'&') => P::AndAnd,
-            b'&' if self.take(b'=') => P::AndAssign,
-            b'&' => P::And,
-            b'|' if self.take(b'|') => P::OrOr,
-            b'|' if self.take(b'=') => P::OrAssign,
-            b'|' => P::Or,
-            b'*' if self.take(b'=') => P::StarAssign,
-            b'*' => P::Star,
-            b'/' if self.take(b'=') => P::SlashAssign,
-            b'/' => P::Slash,
-            b'%' if self.take(b'=') => P::PercentAssign,
-            b'%' => P::Percent,
-            b'^' if self.take(b'=') => P::CaretAssign,
-            b'^' => P::Caret,
-            b'!' if self.take(b'=') => P::NotEqual,
-            b'!' => P::Not,
-            b'=' if self.take(b'=') => P::Equal,
-            b'=' => P::Assign,
-            b'#' if self.take(b'#') => P::HashHash,
-            b'#' => P::Hash,
-            b'<' if self.take(b'<') => match self.take(b'=') {
-                true => P::ShiftLeftAssign,
-                false => P::ShiftLeft,
-            },
-            b'<' if self.take(b'=') => P::LessEqual,
-            b'<' => P::Less,
-            b'>' if self.take(b'>') => match self.take(b'=') {
-                true => P::ShiftRightAssign,
-                false => P::ShiftRight,
-            },
-            b'>' if self.take(b'=') => P::GreaterEqual,
-            b'>' => P::Greater,
-            _ => {
-                while !self.text.is_char_boundary(self.at) {
-                    self.at += 1;
-                }
-                return RawTokenKind::Stray;
-            }
-        };
-        RawTokenKind::Punctuator(punctuator)
+        let candidates = self.peek().and_then(|first| PUNCTUATORS.get(usize::from(first)));
+        let found = candidates.into_iter().flatten().find(|punctuator| self.starts_with(punctuator.text()));
+        if let Some(punctuator) = found {
+            punctuator.text().bytes().for_each(|_| _ = self.bump());
+            return RawTokenKind::Punctuator(*punctuator);
+        }
+        self.bump();
+        while !self.text.is_char_boundary(self.at) {
+            self.at += 1;
+        }
+        RawTokenKind::Stray
+    }
+
+    fn starts_with(&self, expected: &str) -> bool {
+        let mut ahead = Cursor { ..*self };
+        expected.bytes().all(|byte| ahead.take(byte))
     }
 }

@@ -105,44 +105,20 @@ impl PreludeNames {
             .filter(|&i| text(i + 1) == ":" || (i > 0 && matches!(text(i - 1), "let" | "var")))
             .map(text)
             .collect();
+        let keywords: HashSet<&str> = KEYWORDS.split(' ').collect();
         let builtins_used = (0..tokens.len())
             .filter(|&i| tokens[i].kind == TokenKind::Word && (i == 0 || !matches!(text(i - 1), "." | "@")))
             .map(text)
-            .filter(|word| !KEYWORDS.contains(word) && !declared.contains(word) && !local.contains(word))
+            .filter(|word| !keywords.contains(word) && !declared.contains(word) && !local.contains(word))
             .collect();
         PreludeNames { declared, builtins_used }
     }
 }
 
-/// WGSL's keywords (section 16.1); no declaration can use them.
-const KEYWORDS: [&str; 26] = [
-    "alias",
-    "break",
-    "case",
-    "const",
-    "const_assert",
-    "continue",
-    "continuing",
-    "default",
-    "diagnostic",
-    "discard",
-    "else",
-    "enable",
-    "false",
-    "fn",
-    "for",
-    "if",
-    "let",
-    "loop",
-    "override",
-    "requires",
-    "return",
-    "struct",
-    "switch",
-    "true",
-    "var",
-    "while",
-];
+/// WGSL's keywords (section 16.1), separated by spaces; no declaration can use them.
+const KEYWORDS: &str = "\
+    alias break case const const_assert continue continuing default diagnostic discard else enable \
+    false fn for if let loop override requires return struct switch true var while";
 
 /// An open bracket, or the module itself.
 #[derive(Debug)]

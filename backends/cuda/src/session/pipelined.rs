@@ -14,9 +14,9 @@ use std::time::Duration;
 use portcullis_c_writer::Argument;
 use portcullis_cache::costs;
 use portcullis_core::device::chunk::{ChunkLimits, PacketLayout};
-use portcullis_core::device::offload::{self, DRAIN_TIMEOUT, DeviceTimes, KernelEffects, Launcher, VerdictColumns};
+use portcullis_core::device::offload::{self, DRAIN_TIMEOUT, KernelEffects, Launcher, VerdictColumns};
 use portcullis_core::device::transfer_planner::{BatchMemory, MemoryReach, TransferCosts};
-use portcullis_core::device::{CancelToken, DeviceError, Imported};
+use portcullis_core::device::{CancelToken, DeviceError, Imported, StageTimes};
 use portcullis_core::packet::{Batch, Span};
 
 use super::slots::{DeviceBuffers, HEADER_SIZE, Slot, SlotShape};
@@ -350,7 +350,7 @@ impl Launcher for PipelinedLauncher {
         true
     }
 
-    fn device_times(&mut self, buffers: &mut Buffers) -> Option<DeviceTimes> {
+    fn device_times(&mut self, buffers: &mut Buffers) -> Option<StageTimes> {
         let _current = self.gpu.enter().ok()?;
         // An error here shows again where errors are reported.
         buffers.timer.as_ref().and_then(|timer| timer.times().ok())

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use portcullis_core::device::offload::DeviceTimes;
+use portcullis_core::device::StageTimes;
 
 use crate::driver::ErrorCode;
 use crate::driver::context::Context;
@@ -75,8 +75,8 @@ impl StageTimer {
     }
 
     /// Sums up the times by stage, once the chunk has completed.
-    pub fn times(&self) -> Result<DeviceTimes, ErrorCode> {
-        let mut times = DeviceTimes::default();
+    pub fn times(&self) -> Result<StageTimes, ErrorCode> {
+        let mut times = StageTimes::default();
         for StageSpan { stage, start, end } in &self.spans[..self.used] {
             let time = Duration::from_secs_f64(f64::from(end.elapsed_ms_since(start)?.max(0.0)) / 1e3);
             match stage {

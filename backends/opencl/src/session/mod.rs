@@ -9,10 +9,10 @@ use portcullis_cache::costs;
 use portcullis_core::device::chunk::{ChunkLimits, PacketLayout};
 use portcullis_core::device::launch_budget::LaunchBudget;
 use portcullis_core::device::offload::{
-    self, DRAIN_TIMEOUT, DeviceTimes, KernelEffects, Launcher, OffloadSession, TransferBytes, VerdictColumns,
+    self, DRAIN_TIMEOUT, KernelEffects, Launcher, OffloadSession, TransferBytes, VerdictColumns,
 };
 use portcullis_core::device::transfer_planner::{BatchMemory, MemoryReach, TransferCosts};
-use portcullis_core::device::{CancelToken, DeviceError, DeviceKind, Imported, LoadOptions};
+use portcullis_core::device::{CancelToken, DeviceError, DeviceKind, Imported, LoadOptions, StageTimes};
 use portcullis_core::packet::gather::StorePolicy;
 use portcullis_core::packet::{Batch, Descriptor, Metadata, Span};
 use portcullis_core::program::Program;
@@ -396,10 +396,10 @@ impl Launcher for OpenClLauncher {
         self.gpu.profiles
     }
 
-    fn device_times(&mut self, buffers: &mut Buffers) -> Option<DeviceTimes> {
+    fn device_times(&mut self, buffers: &mut Buffers) -> Option<StageTimes> {
         let StageEvents { uploads, kernels, downloads } = std::mem::take(&mut buffers.stage_events);
         let sum = |events: &[Event]| events.iter().map(|event| self.gpu.duration_of(event)).sum::<Option<Duration>>();
-        Some(DeviceTimes { upload: sum(&uploads)?, kernel: sum(&kernels)?, download: sum(&downloads)? })
+        Some(StageTimes { upload: sum(&uploads)?, kernel: sum(&kernels)?, download: sum(&downloads)? })
     }
 
     fn read_verdicts(

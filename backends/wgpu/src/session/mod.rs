@@ -6,11 +6,9 @@ use std::time::{Duration, Instant};
 
 use portcullis_cache::costs;
 use portcullis_core::device::chunk::{ChunkLimits, PacketLayout};
-use portcullis_core::device::offload::{
-    self, DeviceTimes, KernelEffects, Launcher, OffloadSession, TransferBytes, VerdictColumns,
-};
+use portcullis_core::device::offload::{self, KernelEffects, Launcher, OffloadSession, TransferBytes, VerdictColumns};
 use portcullis_core::device::transfer_planner::{BatchMemory, MemoryReach, TransferCosts};
-use portcullis_core::device::{CancelToken, DeviceError, Imported, LoadOptions};
+use portcullis_core::device::{CancelToken, DeviceError, Imported, LoadOptions, StageTimes};
 use portcullis_core::map::BIND_GROUP;
 use portcullis_core::packet::gather::StorePolicy;
 use portcullis_core::packet::{Batch, Descriptor, Metadata, Span};
@@ -414,7 +412,7 @@ impl Launcher for WgpuLauncher {
         self.times_stages
     }
 
-    fn device_times(&mut self, buffers: &mut Buffers) -> Option<DeviceTimes> {
+    fn device_times(&mut self, buffers: &mut Buffers) -> Option<StageTimes> {
         // An error here shows again where errors are reported.
         buffers.timer.as_mut().and_then(|timer| timer.times(&self.gpu).ok().flatten())
     }

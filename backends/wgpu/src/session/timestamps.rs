@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use portcullis_core::device::DeviceError;
-use portcullis_core::device::offload::DeviceTimes;
+use portcullis_core::device::{DeviceError, StageTimes};
 use wgpu::{BufferUsages, CommandEncoder, MapMode, QuerySet};
 
 use crate::driver::gpu::Gpu;
@@ -80,7 +79,7 @@ impl StageTimer {
     }
 
     /// Sums up the times by stage, once the device is done with the chunk.
-    pub fn times(&mut self, gpu: &Gpu) -> Result<Option<DeviceTimes>, DeviceError> {
+    pub fn times(&mut self, gpu: &Gpu) -> Result<Option<StageTimes>, DeviceError> {
         if !std::mem::take(&mut self.is_requested) {
             return Ok(None);
         }
@@ -98,7 +97,7 @@ impl StageTimer {
 
 /// Sums up the times between timestamps: one at the start, two for each launch, one at the end.
 /// `None` if there are not that many, or the clock ran backwards.
-fn stage_times(timestamps: &[u64], period: f64) -> Option<DeviceTimes> {
+fn stage_times(timestamps: &[u64], period: f64) -> Option<StageTimes> {
     let (&first, rest) = timestamps.split_first()?;
     let (&last, launches) = rest.split_last()?;
     let (launches, odd) = launches.as_chunks::<2>();
@@ -108,7 +107,7 @@ fn stage_times(timestamps: &[u64], period: f64) -> Option<DeviceTimes> {
     let between = |from: u64, to: u64| Some(Duration::from_nanos((to.checked_sub(from)? as f64 * period) as u64));
     let kernel = launches.iter().map(|&[from, to]| between(from, to)).sum::<Option<Duration>>()?;
     let upload = between(first, launches[0][0])?;
-    Some(DeviceTimes { upload, kernel, download: between(launches[launches.len() - 1][1], last)? })
+    Some(StageTimes { upload, kernel, download: between(launches[launches.len() - 1][1], last)? })
 }
 
 #[cfg(test)]
@@ -119,7 +118,7 @@ mod tests {
     fn time_between_launches_counts_for_no_stage() {
         let ns = Duration::from_nanos;
         let times = |upload, kernel, download| {
-            Some(DeviceTimes { upload: ns(upload), kernel: ns(kernel), download: ns(download) })
+            Some(StageTimes { upload: ns(upload), kernel: ns(kernel), download: ns(download) })
         };
         assert_eq!(stage_times(&[10, 13, 20, 24], 1.0), times(3, 7, 4));
         assert_eq!(stage_times(&[10, 13, 20, 100, 105, 106], 2.0), times(6, 24, 2));

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use super::{ChunkView, DeviceTimes, FlowOrder, Launcher, VerdictColumns};
+use super::{ChunkView, FlowOrder, Launcher, VerdictColumns};
 use crate::device::chunk::Chunk;
 use crate::device::transfer_planner::{MemoryReach, TransferPlan};
 use crate::device::{Clock, DeviceError, StageTimes, Stages, Transfer, TransferCounts};
@@ -42,7 +42,7 @@ pub(super) struct BatchInFlight<L: Launcher> {
     pub times: StageTimes,
     pub stages: Stages,
     /// Sum of the collected chunks' times on the device's clock.
-    pub device_times: Option<DeviceTimes>,
+    pub device_times: Option<StageTimes>,
     /// When the host began to wait for the device on behalf of this batch.
     pub waiting_since: Instant,
 }

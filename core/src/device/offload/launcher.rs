@@ -1,12 +1,11 @@
 //! The interface between the shared session and a backend: buffers, copies and launches.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::{ChunkView, VerdictColumns};
 use crate::device::chunk::{ChunkLimits, PacketLayout};
 use crate::device::transfer_planner::{BatchMemory, TransferCosts};
-use crate::device::{CancelToken, DeviceError, Imported};
+use crate::device::{CancelToken, DeviceError, Imported, StageTimes};
 use crate::packet::{Batch, Metadata, Span};
 
 /// Maximum number of a batch's chunks on the device at once: enough for copying in, filtering and
@@ -91,8 +90,8 @@ pub trait Launcher: Send + 'static {
     }
 
     /// Times on the device's clock of the chunk in these buffers, after all of its launches were
-    /// waited for; `None` if the device has none.
-    fn device_times(&mut self, buffers: &mut Self::Buffers) -> Option<DeviceTimes> {
+    /// waited for; `None` if the device has none. The gaps between launches do not count.
+    fn device_times(&mut self, buffers: &mut Self::Buffers) -> Option<StageTimes> {
         let _ = buffers;
         None
     }
@@ -287,24 +286,5 @@ impl TransferBytes {
                 + if_needed(effects.resizes_packets, 8 * packets)
                 + if_needed(effects.writes_packets, bytes),
         }
-    }
-}
-
-/// Times of a chunk on the device's clock.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct DeviceTimes {
-    /// Copying in.
-    pub upload: Duration,
-    /// The launches, without gaps between them.
-    pub kernel: Duration,
-    /// Copying the results out.
-    pub download: Duration,
-}
-
-impl DeviceTimes {
-    pub(super) fn add(&mut self, other: DeviceTimes) {
-        self.upload += other.upload;
-        self.kernel += other.kernel;
-        self.download += other.download;
     }
 }

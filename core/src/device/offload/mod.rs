@@ -37,7 +37,7 @@ pub use chunk_view::ChunkView;
 pub use compile_thread::{compile_on_thread, panic_message};
 use flight::{BatchInFlight, QueuedLaunch, chunk_view};
 use flow_order::{FlowOrder, max_run_length};
-pub use launcher::{DeviceTimes, KernelEffects, Launcher, TransferBytes};
+pub use launcher::{KernelEffects, Launcher, TransferBytes};
 use map_access::DeviceMapMemory;
 use resident::{ResidentBatch, ResidentBuffers};
 pub use verdict_columns::VerdictColumns;
@@ -392,7 +392,7 @@ impl<L: Launcher> OffloadSession<L> {
         flight.times.download += elapsed;
         flight.stages.verdicts += elapsed;
         if let Some(device_times) = device_times {
-            flight.device_times.get_or_insert_default().add(device_times);
+            *flight.device_times.get_or_insert_default() += device_times;
         }
         Ok(())
     }

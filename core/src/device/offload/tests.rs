@@ -8,12 +8,10 @@ use crate::device::chunk::{ChunkLimits, OVERREAD_BYTES};
 use crate::device::noop::NoopDevice;
 use crate::device::transfer_planner::{BatchMemory, MemoryReach};
 use crate::device::{Device, Dispatch, FlowSession, Imported, MeasureOptions, Session, WithFallback};
-use crate::diagnostics::Source;
 use crate::interp::InterpDevice;
 use crate::packet::Span;
 use crate::packet::gather::StorePolicy;
-use crate::program::ProgramOptions;
-use crate::testing as wgsl;
+use crate::testing::program;
 
 /// Log of the calls to the launcher, and the failures to simulate.
 #[derive(Default)]
@@ -256,22 +254,19 @@ fn session_of(
         "fn xdp_filter(pkt: u32) -> u32 {{ {ends} {moves} let v = load_u8(pkt, 0u); store_u8(pkt, 0u, v + 1u); return v; }}"
     ));
     let script = Arc::<Mutex<Script>>::default();
-    let effects = KernelEffects {
-        accesses_packets: true,
-        writes_packets: true,
-        resizes_packets,
-        metadata: false,
-        redirects: false,
-        size: if paced { 1 << 20 } else { 1 },
-    };
+    let effects = KernelEffects { resizes_packets, size: if paced { 1 << 20 } else { 1 }, ..WRITES };
     let launcher = Host { script: script.clone(), layout, packets, tickets: 0 };
     (OffloadSession::new(launcher, DeviceKind::Cpu, effects, &program, options).unwrap(), script)
 }
 
-fn program(text: &str) -> Arc<Program> {
-    let program = wgsl::compile(&Source::new("f.wgsl", text), &ProgramOptions::default());
-    Arc::new(program.unwrap_or_else(|e| panic!("{}", e.render())))
-}
+const WRITES: KernelEffects = KernelEffects {
+    accesses_packets: true,
+    writes_packets: true,
+    resizes_packets: false,
+    metadata: false,
+    redirects: false,
+    size: 1,
+};
 
 /// A session for a filter whose flow is the packet's second byte.
 fn flow_session(
@@ -283,14 +278,7 @@ fn flow_session(
          fn xdp_filter(pkt: u32) -> u32 {{ {} store_u8(pkt, 0u, load_u8(pkt, 0u) + 1u); return load_u8(pkt, 0u) - 1u; }}",
         if resizes_packets { "adjust_tail(pkt, -1);" } else { "" },
     ));
-    let effects = KernelEffects {
-        accesses_packets: true,
-        writes_packets: true,
-        resizes_packets,
-        metadata: false,
-        redirects: false,
-        size: 1,
-    };
+    let effects = KernelEffects { resizes_packets, ..WRITES };
     let (script, options) = (Arc::<Mutex<Script>>::default(), LoadOptions::default());
     let launcher = Host { script: script.clone(), layout, packets: 5, tickets: 0 };
     let session = OffloadSession::new(launcher, DeviceKind::Cpu, effects, &program, &options).unwrap();
@@ -342,7 +330,7 @@ fn resident_batches_are_uploaded_once() {
         },
         Arc::<Mutex<Script>>::default(),
     );
-    let reads = KernelEffects { accesses_packets: true, size: 1, ..KernelEffects::default() };
+    let reads = KernelEffects { writes_packets: false, ..WRITES };
     let load = |effects, text: &str| {
         let launcher = Host { script: script.clone(), layout: PacketLayout::Copied, packets: 2, tickets: 0 };
         OffloadSession::new(launcher, DeviceKind::Cpu, effects, &program(text), &options)

@@ -61,10 +61,6 @@ pub(super) fn component(fun: MathFunction, arguments: &[Scalar]) -> Option<Scala
     }))
 }
 
-fn floats(value: &Value) -> Result<Vec<f32>, InterpError> {
-    value.scalars()?.iter().map(|v| v.as_f32()).collect()
-}
-
 fn vector(values: impl IntoIterator<Item = f32>) -> Value {
     Value::Composite(values.into_iter().map(Scalar::F32).collect())
 }
@@ -75,7 +71,7 @@ fn product(a: &[f32], b: &[f32]) -> f32 {
 
 /// Built-ins that take whole vectors.
 pub(super) fn geometry(fun: MathFunction, arguments: &[&Value]) -> Result<Value, InterpError> {
-    let all = arguments.iter().map(|v| floats(v)).collect::<Result<Vec<_>, _>>()?;
+    let all = arguments.iter().map(|v| v.floats()).collect::<Result<Vec<_>, _>>()?;
     let all: Vec<&[f32]> = all.iter().map(Vec::as_slice).collect();
     let scalar = |v| Value::Scalar(Scalar::F32(v));
     Ok(match (fun, all.as_slice()) {
@@ -108,7 +104,7 @@ pub(super) fn geometry(fun: MathFunction, arguments: &[&Value]) -> Result<Value,
 
 /// `modf` and `frexp`: a structure of all first parts, then all second parts.
 pub(super) fn split(fun: MathFunction, value: &Value) -> Result<Value, InterpError> {
-    let values = floats(value)?;
+    let values = value.floats()?;
     let parts: Vec<(Scalar, Scalar)> = values
         .iter()
         .map(|&x| {

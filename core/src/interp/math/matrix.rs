@@ -6,10 +6,7 @@ use crate::interp::InterpError;
 use crate::interp::value::{Scalar, Value};
 
 pub(super) fn matrix(fun: MathFunction, arguments: &[&Value], inner: &TypeInner) -> Result<Value, InterpError> {
-    let all = arguments
-        .iter()
-        .map(|v| v.scalars()?.iter().map(|s| s.as_f32()).collect::<Result<Vec<f32>, _>>())
-        .collect::<Result<Vec<_>, _>>()?;
+    let all = arguments.iter().map(|v| v.floats()).collect::<Result<Vec<_>, _>>()?;
     let wrap = |v: Vec<f32>| Value::Composite(v.into_iter().map(Scalar::F32).collect());
     match (fun, all.as_slice(), inner) {
         (MathFunction::Transpose, [m], TypeInner::Matrix { columns, rows, .. }) => {
@@ -28,11 +25,10 @@ fn determinant(m: &[f32], n: usize) -> f32 {
     if n == 1 {
         return m[0];
     }
-    (0..n).map(|row| m[row] * cofactor(m, n, 0, row)).sum()
-}
-
-fn cofactor(m: &[f32], n: usize, column: usize, row: usize) -> f32 {
-    let rest: Vec<f32> = (0..n * n).filter(|i| i / n != column && i % n != row).map(|i| m[i]).collect();
-    let sign = if (column + row).is_multiple_of(2) { 1.0 } else { -1.0 };
-    sign * determinant(&rest, n - 1)
+    let cofactor = |row: usize| {
+        let rest: Vec<f32> = (n..n * n).filter(|i| i % n != row).map(|i| m[i]).collect();
+        let sign = if row.is_multiple_of(2) { 1.0 } else { -1.0 };
+        sign * determinant(&rest, n - 1)
+    };
+    (0..n).map(|row| m[row] * cofactor(row)).sum()
 }

@@ -13,16 +13,13 @@ use std::sync::Arc;
 use operands::{load, store};
 
 use super::{Interpreter, Outcome};
-use crate::diagnostics::Source;
 use crate::packet::Metadata;
 use crate::program::{Program, ProgramOptions};
-use crate::testing::{self as wgsl, Random};
+use crate::testing::{Random, program_with};
 
 /// Compiles a filter, or fails with its diagnostics.
 fn program(text: &str, fuel: u32) -> Arc<Program> {
-    let options = ProgramOptions { fuel, ..ProgramOptions::default() };
-    let program = wgsl::compile(&Source::new("test.wgsl", text), &options);
-    Arc::new(program.unwrap_or_else(|errors| panic!("{}\n{text}", errors.render())))
+    program_with(text, &ProgramOptions { fuel, ..ProgramOptions::default() })
 }
 
 fn interpreter(text: &str) -> Interpreter {

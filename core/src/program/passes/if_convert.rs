@@ -188,9 +188,11 @@ fn cost(expression: &Expression) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{Pair, program};
+    use super::super::testing::Pair;
     use super::super::{Lowering, lower};
     use super::*;
+    use crate::program::child_blocks;
+    use crate::testing::program;
 
     const CONVERT: Lowering = Lowering { if_convert: true, ..Lowering::NONE };
 
@@ -205,11 +207,7 @@ mod tests {
         fn count(block: &Block) -> usize {
             let of = |statement: &Statement| match statement {
                 Statement::Return { .. } => 1,
-                Statement::If { accept, reject, .. } => count(accept) + count(reject),
-                Statement::Block(block) => count(block),
-                Statement::Loop { body, continuing, .. } => count(body) + count(continuing),
-                Statement::Switch { cases, .. } => cases.iter().map(|case| count(&case.body)).sum(),
-                _ => 0,
+                other => child_blocks(other).into_iter().map(count).sum(),
             };
             block.iter().map(of).sum()
         }

@@ -2,6 +2,8 @@
 
 use naga::{Function, Module, Statement};
 
+use crate::program::child_blocks;
+
 /// Number of expressions of `root`, a function of the module or of an entry point, with every call
 /// inlined.
 ///
@@ -21,14 +23,10 @@ fn size(function: &Function, sizes: &[u64]) -> u64 {
     let mut blocks = vec![&function.body];
     while let Some(block) = blocks.pop() {
         for statement in block.iter() {
-            match statement {
-                Statement::Call { function, .. } => size = size.saturating_add(sizes[function.index()]),
-                Statement::Block(block) => blocks.push(block),
-                Statement::If { accept, reject, .. } => blocks.extend([accept, reject]),
-                Statement::Switch { cases, .. } => blocks.extend(cases.iter().map(|case| &case.body)),
-                Statement::Loop { body, continuing, .. } => blocks.extend([body, continuing]),
-                _ => {}
+            if let Statement::Call { function, .. } = statement {
+                size = size.saturating_add(sizes[function.index()]);
             }
+            blocks.extend(child_blocks(statement));
         }
     }
     size

@@ -82,14 +82,11 @@ fn mask_counts(function: &mut Function, found: &HashMap<Handle<Expression>, Coun
 mod tests {
     use super::super::{Lowering, lower};
     use super::*;
-    use crate::diagnostics::Source;
-    use crate::program::ProgramOptions;
-    use crate::testing as wgsl;
+    use crate::testing::program;
 
     /// The masks of all shifts by `y & mask` in the filter.
     fn masks(text: &str, mask_shifts: bool) -> Vec<u32> {
-        let program = wgsl::compile(&Source::new("f.wgsl", text), &ProgramOptions::default()).unwrap();
-        let lowered = lower(&program, Lowering { mask_shifts, ..Lowering::default() }).unwrap();
+        let lowered = lower(&program(text), Lowering { mask_shifts, ..Lowering::default() }).unwrap();
         let expressions = &lowered.module.functions[lowered.filter].expressions;
         let literal = |handle: Handle<Expression>| match expressions[handle] {
             Expression::Literal(Literal::U32(value)) => Some(value),

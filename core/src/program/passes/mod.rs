@@ -82,8 +82,7 @@ impl Lowering {
         whole_pointers: true,
         int64: true,
         mask_shifts: true,
-        if_convert: false,
-        if_convert_all: false,
+        ..Lowering::NONE
     };
 }
 

@@ -87,15 +87,12 @@ fn shape(statement: &Statement, functions: &[u64]) -> Shape {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::diagnostics::Source;
-    use crate::program::ProgramOptions;
-    use crate::testing as wgsl;
+    use crate::testing::program;
 
     /// Depth of a filter with this body and these helpers.
     fn levels(helpers: &str, body: &str) -> u64 {
         let text = format!("{helpers} fn xdp_filter(pkt: u32) -> u32 {{ var y = 3u; {body} return y; }}");
-        let program = wgsl::compile(&Source::new("f.wgsl", text), &ProgramOptions::default());
-        let program = program.unwrap_or_else(|errors| panic!("{}", errors.render()));
+        let program = program(&text);
         inlined_nesting(program.module(), &program.module().functions[program.filter()])
     }
 

@@ -312,10 +312,11 @@ fn specialize(mut function: Function, parts: &[Option<PointeePath>]) -> Function
 mod tests {
     use naga::valid::{Capabilities, ValidationFlags, Validator};
 
-    use super::super::testing::{Pair, program};
+    use super::super::testing::Pair;
     use super::super::{Lowering, lower};
     use super::*;
     use crate::packet::Verdict;
+    use crate::testing::program;
 
     fn whole_pointers() -> Lowering {
         Lowering { whole_pointers: true, ..Lowering::default() }

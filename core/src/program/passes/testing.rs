@@ -3,16 +3,10 @@
 use std::sync::Arc;
 
 use super::{Lowering, lower};
-use crate::diagnostics::Source;
 use crate::interp::{Interpreter, Outcome};
 use crate::packet::Metadata;
-use crate::program::{Program, ProgramOptions};
-use crate::testing as wgsl;
-
-pub(super) fn program(text: &str) -> Program {
-    wgsl::compile(&Source::new("f.wgsl", text), &ProgramOptions::default())
-        .unwrap_or_else(|e| panic!("{}\n{text}", e.render()))
-}
+use crate::program::Program;
+use crate::testing::program;
 
 /// The program with its lowered module in place of the original.
 fn lower_program(program: &Program, lowering: Lowering) -> Program {
@@ -39,11 +33,10 @@ pub(super) struct Pair {
 impl Pair {
     pub(super) fn new(text: &str, lowering: Lowering) -> Pair {
         let program = program(text);
-        let interpreter =
-            |program: Program| Interpreter::new(&Arc::new(program)).unwrap_or_else(|e| panic!("{e}\n{text}"));
-        let after = lower_program(&program, lowering);
+        let interpreter = |program: &Arc<Program>| Interpreter::new(program).unwrap_or_else(|e| panic!("{e}\n{text}"));
+        let after = Arc::new(lower_program(&program, lowering));
         let speculates = lowering.if_convert || lowering.if_convert_all;
-        Pair { speculates, text: text.into(), before: interpreter(program), after: interpreter(after) }
+        Pair { speculates, text: text.into(), before: interpreter(&program), after: interpreter(&after) }
     }
 
     /// The outcome of a packet, checked to be the same before and after.

@@ -33,6 +33,7 @@ pub use limits::{
     MAX_EXPRESSIONS, MAX_FUNCTION_PARAMETERS, MAX_NESTING, MAX_PRIVATE_BYTES, MAX_STATEMENTS, MAX_TYPE_DEPTH,
 };
 pub use opaque_packet::for_each_operand;
+pub(crate) use opaque_packet::is_computed;
 pub use statements::child_blocks;
 
 /// Maximum number of diagnostics reported; the last one counts the rest.

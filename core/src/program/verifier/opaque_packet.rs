@@ -160,3 +160,21 @@ pub fn for_each_operand(expression: &Expression, mut visit: impl FnMut(Handle<Ex
         _ => {}
     }
 }
+
+/// Whether an expression's value depends on nothing but its operands.
+pub(crate) fn is_computed(expression: &Expression) -> bool {
+    matches!(
+        expression,
+        Expression::Access { .. }
+            | Expression::AccessIndex { .. }
+            | Expression::Splat { .. }
+            | Expression::Swizzle { .. }
+            | Expression::Compose { .. }
+            | Expression::Unary { .. }
+            | Expression::Binary { .. }
+            | Expression::Select { .. }
+            | Expression::Relational { .. }
+            | Expression::Math { .. }
+            | Expression::As { .. }
+    )
+}

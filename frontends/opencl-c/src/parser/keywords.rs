@@ -40,39 +40,12 @@ const DOUBLE: &str = "there is no `double`: devices have no 64-bit floating poin
 const IMAGES: &str = "images and samplers are not supported in filters: a filter sees its packet and its tables";
 const PLATFORM: &str = "its width is the device's: use `uint` for offsets and sizes, `int` for differences";
 
-/// Keywords that declarations and statements start with: candidates for "did you mean".
-pub const STATEMENT_KEYWORDS: [&str; 30] = [
-    "__constant",
-    "__global",
-    "__private",
-    "bool",
-    "break",
-    "case",
-    "char",
-    "const",
-    "continue",
-    "default",
-    "else",
-    "enum",
-    "float",
-    "for",
-    "inline",
-    "int",
-    "long",
-    "return",
-    "short",
-    "static",
-    "struct",
-    "switch",
-    "typedef",
-    "uchar",
-    "uint",
-    "ulong",
-    "unsigned",
-    "ushort",
-    "void",
-    "while",
-];
+/// Keywords that declarations and statements start with, separated by spaces: candidates for "did
+/// you mean".
+pub const STATEMENT_KEYWORDS: &str = "\
+    __constant __global __private bool break case char const continue default else enum float for \
+    inline int long return short static struct switch typedef uchar uint ulong unsigned ushort \
+    void while";
 
 /// Returns the keyword that a name is, if any.
 pub fn keyword_from_name(name: &str) -> Option<Keyword> {

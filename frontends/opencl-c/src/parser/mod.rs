@@ -273,7 +273,7 @@ impl<'a> Parser<'a> {
     fn did_you_mean(&self, name: Name) -> Option<String> {
         let types =
             self.scopes.iter().flatten().filter(|(_, is_type)| **is_type).map(|(name, _)| self.names.text(*name));
-        let nearest = nearest(self.names.text(name), keywords::STATEMENT_KEYWORDS.into_iter().chain(types))?;
+        let nearest = nearest(self.names.text(name), keywords::STATEMENT_KEYWORDS.split(' ').chain(types))?;
         Some(format!("did you mean `{nearest}`?"))
     }
 

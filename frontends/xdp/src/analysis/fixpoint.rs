@@ -24,7 +24,6 @@ use std::sync::Arc;
 use crate::analysis::cfg::{block_leaders, branch_target, reachable_instructions, reverse_post_order, successors_of};
 use crate::analysis::domain::reg_type::{RegType, SymbolicName};
 use crate::analysis::domain::state::{Frame, Sensitivity, State, Value};
-use crate::analysis::event_uses::EventUses;
 use crate::analysis::interner::Interner;
 use crate::analysis::program::{AnalyzedProgram, Block, ProgramFacts, Terminator};
 use crate::analysis::register_liveness::{self, RegisterSet};
@@ -35,7 +34,7 @@ use crate::decode::linked::LinkedObject;
 use crate::lower::ir::BinaryOp::{Add, Eq, Lt, Or};
 use crate::lower::ir::{BlockCode, Id, Op};
 use crate::lower::liveness::{self, BlockLiveness};
-use crate::lower::privatize::{MapWords, Privatization, copy_frame};
+use crate::lower::privatize::{MapWords, copy_frame};
 use crate::lower::value_numbering;
 use crate::object::Reference;
 use crate::rejection::Rejection;
@@ -198,25 +197,8 @@ impl<'a, 'o> FixpointSolver<'a, 'o> {
         indexed_frames: [bool; crate::analysis::domain::state::STACK_COUNT],
         guard_spills: bool,
     ) -> Self {
-        let facts = ProgramFacts {
-            names: Interner::starting_at(1),
-            trap_sites: Interner::starting_at(0),
-            lost_update_sites: Interner::starting_at(0),
-            map_loads: Interner::starting_at(0),
-            add_only_loads: BTreeSet::new(),
-            observed_loads: BTreeSet::new(),
-            iterated_maps: HashMap::new(),
-            used_maps: BTreeSet::new(),
-            prefix_search_maps: BTreeSet::new(),
-            helpers: BTreeSet::new(),
-            broadcasts: Interner::starting_at(0),
-            families: crate::fib::AddressFamilies::default(),
-            events: EventUses::default(),
-            privatization: Privatization::default(),
-            indexed_frames,
-            guard_spills,
-            may_overwrite_spills: false,
-        };
+        let facts =
+            ProgramFacts { names: Interner::starting_at(1), indexed_frames, guard_spills, ..ProgramFacts::default() };
         FixpointSolver {
             linked,
             facts,
@@ -479,8 +461,8 @@ impl<'a, 'o> FixpointSolver<'a, 'o> {
         self.facts.helpers.clear();
         self.facts.families = crate::fib::AddressFamilies::default();
         self.facts.events.reset_uses();
-        self.facts.trap_sites = Interner::starting_at(0);
-        self.facts.lost_update_sites = Interner::starting_at(0);
+        self.facts.trap_sites = Interner::default();
+        self.facts.lost_update_sites = Interner::default();
         self.facts.add_only_loads.clear();
         let mut numbers: HashMap<BlockKey, usize> = HashMap::from([(root, 0)]);
         let mut order = vec![root];

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 /// Numbers distinct values consecutively; equal values get the same number.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Interner<K> {
     values: Vec<K>,
     numbers: HashMap<K, u32>,

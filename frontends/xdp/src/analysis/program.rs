@@ -34,7 +34,7 @@ pub(crate) struct AnalyzedProgram {
 }
 
 /// Results that the interpretation of all blocks shares.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct ProgramFacts {
     /// Symbolic names, by who introduced them: (context, section, instruction, number), or
     /// (`u32::MAX`, block, position, 0) for names that a join introduced.

@@ -56,13 +56,13 @@ impl BlockCode {
         if !call.arguments.contains(&Argument::Packet) || call.function.starts_with("pkt_") {
             return;
         }
-        let sensitivity = match (load_shape(&call.function), call.arguments.get(1)) {
+        let is_unaffected = match (load_shape(&call.function), call.arguments.get(1)) {
             (Some((size, _)), Some(&Argument::Value(at))) => {
                 !self.pending_stores.may_overlap(self.address_of(at), size)
             }
             _ => false,
         };
-        if !sensitivity {
+        if !is_unaffected {
             self.flush();
         }
     }
@@ -322,8 +322,8 @@ mod tests {
         let third = code.binary_const(Shl, third, 16);
         let three = code.binary(Or, low, third);
         assert_eq!(accesses(code, &[three]), ["load_le16 12", "load_u8 14"]);
-        let (sensitivity, twice) = (pair(code, 20, 22), pair(code, 30, 30));
-        assert_eq!(accesses(code, &[sensitivity]), ["load_u8 20", "load_u8 22"]);
+        let (apart, twice) = (pair(code, 20, 22), pair(code, 30, 30));
+        assert_eq!(accesses(code, &[apart]), ["load_u8 20", "load_u8 22"]);
         assert_eq!(accesses(code, &[twice]), ["load_u8 30"]);
     }
 

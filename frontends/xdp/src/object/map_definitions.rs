@@ -7,47 +7,17 @@ use super::btf::{Btf, Kind};
 use super::{MAX_MAPS, ObjectError};
 
 /// A kernel map type, `enum bpf_map_type` (linux/bpf.h).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct MapType(pub u32);
 
 impl MapType {
-    /// Names of the kernel's map types by number, as in bpftool.
-    const NAMES: [&str; 34] = [
-        "unspec",
-        "hash",
-        "array",
-        "prog_array",
-        "perf_event_array",
-        "percpu_hash",
-        "percpu_array",
-        "stack_trace",
-        "cgroup_array",
-        "lru_hash",
-        "lru_percpu_hash",
-        "lpm_trie",
-        "array_of_maps",
-        "hash_of_maps",
-        "devmap",
-        "sockmap",
-        "cpumap",
-        "xskmap",
-        "sockhash",
-        "cgroup_storage",
-        "reuseport_sockarray",
-        "percpu_cgroup_storage",
-        "queue",
-        "stack",
-        "sk_storage",
-        "devmap_hash",
-        "struct_ops",
-        "ringbuf",
-        "inode_storage",
-        "task_storage",
-        "bloom_filter",
-        "user_ringbuf",
-        "cgrp_storage",
-        "arena",
-    ];
+    /// Names of the kernel's map types by number, as in bpftool, separated by spaces.
+    const NAMES: &str = "\
+        unspec hash array prog_array perf_event_array percpu_hash percpu_array stack_trace \
+        cgroup_array lru_hash lru_percpu_hash lpm_trie array_of_maps hash_of_maps devmap sockmap \
+        cpumap xskmap sockhash cgroup_storage reuseport_sockarray percpu_cgroup_storage queue \
+        stack sk_storage devmap_hash struct_ops ringbuf inode_storage task_storage bloom_filter \
+        user_ringbuf cgrp_storage arena";
 
     /// Values by key.
     pub const HASH: MapType = MapType(1);
@@ -140,14 +110,11 @@ impl MapType {
 
     /// Name of the missing feature if the type is not supported.
     pub fn missing_feature(self) -> String {
-        let last = Self::NAMES.len() - 1;
-        match Self::NAMES.get(self.0 as usize) {
-            Some(name) => format!("maps of type {name}"),
-            None => format!(
-                "maps of a type beyond those of linux/bpf.h that are known here (up to {last}, {})",
-                Self::NAMES[last]
-            ),
+        if let Some(name) = self.known_name() {
+            return format!("maps of type {name}");
         }
+        let (last, name) = Self::NAMES.split(' ').enumerate().last().unwrap_or_default();
+        format!("maps of a type beyond those of linux/bpf.h that are known here (up to {last}, {name})")
     }
 
     /// Whether programs cannot read entries.
@@ -157,12 +124,16 @@ impl MapType {
 
     /// The type in a sentence: `type sockmap`, or `type 77` if unknown.
     pub fn describe(self) -> String {
-        Self::NAMES.get(self.0 as usize).map_or_else(|| self.name(), |name| format!("type {name}"))
+        self.known_name().map_or_else(|| self.name(), |name| format!("type {name}"))
     }
 
     /// Name of the type.
     pub fn name(self) -> String {
-        Self::NAMES.get(self.0 as usize).map_or_else(|| format!("type {}", self.0), |name| (*name).to_owned())
+        self.known_name().map_or_else(|| format!("type {}", self.0), str::to_owned)
+    }
+
+    fn known_name(self) -> Option<&'static str> {
+        Self::NAMES.split(' ').nth(self.0 as usize)
     }
 }
 
@@ -189,7 +160,7 @@ pub struct Variable {
 }
 
 /// A map as the object defines it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct MapDefinition {
     /// Name, or the section of global variables.
     pub name: String,
@@ -221,21 +192,7 @@ pub struct MapDefinition {
 
 impl MapDefinition {
     pub(super) fn new(name: &str) -> MapDefinition {
-        MapDefinition {
-            name: name.to_owned(),
-            ty: MapType(0),
-            key_size: 0,
-            value_size: 0,
-            max_entries: 0,
-            flags: 0,
-            key: None,
-            value: None,
-            inner: None,
-            slots: Vec::new(),
-            data: None,
-            variables: Vec::new(),
-            read_only: false,
-        }
+        MapDefinition { name: name.to_owned(), ..MapDefinition::default() }
     }
 
     /// The map of a section of global variables.

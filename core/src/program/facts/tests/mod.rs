@@ -6,17 +6,8 @@ mod random;
 mod verdicts;
 mod windows;
 
-use std::sync::Arc;
-
 use super::{Facts, Window};
-use crate::diagnostics::Source;
-use crate::program::{Program, ProgramOptions};
-use crate::testing as wgsl;
-
-fn program(text: &str) -> Arc<Program> {
-    let program = wgsl::compile(&Source::new("test.wgsl", text), &ProgramOptions::default());
-    Arc::new(program.unwrap_or_else(|e| panic!("{}\n{text}", e.render())))
-}
+use crate::testing::program;
 
 fn facts(text: &str) -> Facts {
     program(text).facts().clone()

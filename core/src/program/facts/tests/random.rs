@@ -2,14 +2,11 @@
 //! exits, helpers, moved heads), run by the reference interpreter. Every execution must be within
 //! the facts.
 
-use std::sync::Arc;
-
 use super::super::Window;
-use crate::diagnostics::Source;
 use crate::interp::Interpreter;
 use crate::packet::Metadata;
-use crate::program::{Program, ProgramOptions};
-use crate::testing::{self as wgsl, Random};
+use crate::program::ProgramOptions;
+use crate::testing::{Random, program_with};
 
 /// Number of filters in a run; `FACTS_FILTERS=N` sets another number, `FACTS_SEED=N` the first
 /// seed.
@@ -243,9 +240,7 @@ fn executions_stay_within_the_facts() {
     let filters = environment_number("FACTS_FILTERS", FILTERS);
     for seed in first..first + filters {
         let text = Writer::filter(seed);
-        let options = ProgramOptions { fuel: FUEL, ..ProgramOptions::default() };
-        let program = wgsl::compile(&Source::new("random.wgsl", text.as_str()), &options);
-        let program: Arc<Program> = Arc::new(program.unwrap_or_else(|e| panic!("{}\n{text}", e.render())));
+        let program = program_with(&text, &ProgramOptions { fuel: FUEL, ..ProgramOptions::default() });
         let facts = program.facts();
         bounded += u64::from(matches!(facts.reads, Window::Bytes(_)));
         ended += u64::from(facts.max_iterations.is_some());

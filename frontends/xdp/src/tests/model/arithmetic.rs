@@ -31,15 +31,21 @@ pub fn alu(it: Instruction, dst: u64, src: u64) -> Option<u64> {
     }
     let second = if by_register { src } else { i64::from(it.imm) as u64 };
     if wide {
-        wide_alu(operation, it.off, dst, second)
-    } else {
-        narrow_alu(operation, it.off, dst as u32, second as u32)
+        return operate(operation, it.off, (dst, second), (dst as i64, second as i64), 64);
     }
+    // Of 32-bit numbers the low half of the result counts; the high half of the register is zeroed.
+    let (a, b) = (dst as u32, second as u32);
+    let signed = (i64::from(a as i32), i64::from(b as i32));
+    operate(operation, it.off, (a.into(), b.into()), signed, 32).map(|result| u64::from(result as u32))
 }
 
-fn wide_alu(operation: u8, off: i16, a: u64, b: u64) -> Option<u64> {
+/// An operation on two numbers of `width` bits, given zero-extended and sign-extended. Only the
+/// low `width` bits of the result are defined.
+fn operate(operation: u8, off: i16, (a, b): (u64, u64), (x, y): (i64, i64), width: u64) -> Option<u64> {
     let signed = off == 1;
-    let (x, y) = (a as i64, b as i64);
+    // "Shift operations use a mask of 0x3F (63) for 64-bit operations and 0x1F (31) for 32-bit
+    // operations."
+    let count = b & (width - 1);
     Some(match operation {
         0 => a.wrapping_add(b),
         1 => a.wrapping_sub(b),
@@ -51,10 +57,8 @@ fn wide_alu(operation: u8, off: i16, a: u64, b: u64) -> Option<u64> {
         3 => a / b,
         4 => a | b,
         5 => a & b,
-        // "Shift operations use a mask of 0x3F (63) for 64-bit operations and 0x1F (31) for 32-bit
-        // operations."
-        6 => a << (b & 63),
-        7 => a >> (b & 63),
+        6 => a << count,
+        7 => a >> count,
         8 => a.wrapping_neg(),
         // "If execution would result in modulo by zero, for ALU64 the value of the destination
         // register is unchanged whereas for ALU the upper 32 bits of the destination register are
@@ -69,39 +73,9 @@ fn wide_alu(operation: u8, off: i16, a: u64, b: u64) -> Option<u64> {
             32 => b as i32 as u64,
             _ => b,
         },
-        12 => (x >> (b & 63)) as u64,
+        12 => (x >> count) as u64,
         _ => return None,
     })
-}
-
-fn narrow_alu(operation: u8, off: i16, a: u32, b: u32) -> Option<u64> {
-    let signed = off == 1;
-    let (x, y) = (a as i32, b as i32);
-    let low = match operation {
-        0 => a.wrapping_add(b),
-        1 => a.wrapping_sub(b),
-        2 => a.wrapping_mul(b),
-        3 if b == 0 => 0,
-        3 if signed => x.wrapping_div(y) as u32,
-        3 => a / b,
-        4 => a | b,
-        5 => a & b,
-        6 => a << (b & 31),
-        7 => a >> (b & 31),
-        8 => a.wrapping_neg(),
-        9 if b == 0 => a,
-        9 if signed => x.wrapping_rem(y) as u32,
-        9 => a % b,
-        10 => a ^ b,
-        11 => match off {
-            8 => b as i8 as u32,
-            16 => b as i16 as u32,
-            _ => b,
-        },
-        12 => (x >> (b & 31)) as u32,
-        _ => return None,
-    };
-    Some(low.into())
 }
 
 /// Byte swaps (section 4.2): ALU converts to the order that the bit gives, ALU64 always swaps.

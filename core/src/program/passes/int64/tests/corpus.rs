@@ -1,252 +1,87 @@
 //! Filters with 64-bit integers wherever WGSL allows them.
 
-/// Expressions for `filter_of`, by their type: each operation with each kind of operand.
-pub(super) const EXPRESSIONS: &[(&str, &[&str])] = &[
+/// Expressions for `filter_of`, by their type and separated by `;`: each operation with each kind
+/// of operand.
+const EXPRESSIONS: &[(&str, &str)] = &[
     (
         "u64",
-        &[
-            "x + y",
-            "x - y",
-            "y - x",
-            "x * y",
-            "x / y",
-            "y / x",
-            "x % y",
-            "y % x",
-            "x + 1lu",
-            "1lu - x",
-            "x * 10lu",
-            "x / 10lu",
-            "x % 1000000007lu",
-            "~x",
-            "x & y",
-            "x | y",
-            "x ^ y",
-            "x << w",
-            "x >> w",
-            "x << 63u",
-            "x >> 63u",
-            "x << 32u",
-            "x >> 32u",
-            "x << 0u",
-            "x >> (w & 0u)",
-            "x << 1u >> 1u",
-            "select(x, y, b)",
-            "select(y, x, x < y)",
-            "u64(w)",
-            "u64(s)",
-            "u64(b)",
-            "u64(f)",
-            "u64(i)",
-            "u64(x)",
-            "u64(i64(f))",
-            "v.x",
-            "v[0]",
-            "v[w]",
-            "v[s]",
-            "v[x]",
-            "v[i]",
-            "t[w % 3u]",
-            "(v + v)[w]",
-            "vec2<u64>(x, y)[w & 1u]",
-            "array<u64, 2>(x, y)[w]",
-            "abs(x)",
-            "min(x, y)",
-            "max(x, y)",
-            "clamp(x, y, x + 5lu)",
-            "clamp(y, 3lu, x)",
-            "dot(v, v)",
-            "dot(t, t)",
-            "countOneBits(x)",
-            "countLeadingZeros(x)",
-            "countTrailingZeros(x)",
-            "firstLeadingBit(x)",
-            "firstTrailingBit(x)",
-            "reverseBits(x)",
-            "extractBits(x, w, 5u)",
-            "extractBits(x, 3u, w)",
-            "extractBits(x, w, w)",
-            "insertBits(x, y, w, 5u)",
-            "insertBits(x, y, 3u, w)",
-            "insertBits(x, y, w, w)",
-            "0lu",
-            "18446744073709551615lu",
-            "u64()",
-            "0x123456789abcdeflu",
-            "p.wide",
-            "p.pair.y",
-            "a[w].pair[s]",
-            "a[x].wide",
-        ],
+        "
+        x + y; x - y; y - x; x * y; x / y; y / x; x % y; y % x; x + 1lu; 1lu - x; x * 10lu;
+        x / 10lu; x % 1000000007lu; ~x; x & y; x | y; x ^ y; x << w; x >> w; x << 63u; x >> 63u;
+        x << 32u; x >> 32u; x << 0u; x >> (w & 0u); x << 1u >> 1u; select(x, y, b);
+        select(y, x, x < y); u64(w); u64(s); u64(b); u64(f); u64(i); u64(x); u64(i64(f)); v.x; v[0];
+        v[w]; v[s]; v[x]; v[i]; t[w % 3u]; (v + v)[w]; vec2<u64>(x, y)[w & 1u];
+        array<u64, 2>(x, y)[w]; abs(x); min(x, y); max(x, y); clamp(x, y, x + 5lu);
+        clamp(y, 3lu, x); dot(v, v); dot(t, t); countOneBits(x); countLeadingZeros(x);
+        countTrailingZeros(x); firstLeadingBit(x); firstTrailingBit(x); reverseBits(x);
+        extractBits(x, w, 5u); extractBits(x, 3u, w); extractBits(x, w, w); insertBits(x, y, w, 5u);
+        insertBits(x, y, 3u, w); insertBits(x, y, w, w); 0lu; 18446744073709551615lu; u64();
+        0x123456789abcdeflu; p.wide; p.pair.y; a[w].pair[s]; a[x].wide
+        ",
     ),
     (
         "i64",
-        &[
-            "i + j",
-            "i - j",
-            "i * j",
-            "i / j",
-            "j / i",
-            "i % j",
-            "j % i",
-            "-i",
-            "~i",
-            "i & j",
-            "i | j",
-            "i ^ j",
-            "i << w",
-            "i >> w",
-            "i >> 63u",
-            "i / -1li",
-            "i % -1li",
-            "i * -3li",
-            "select(i, j, i < j)",
-            "i64(w)",
-            "i64(s)",
-            "i64(b)",
-            "i64(f)",
-            "i64(x)",
-            "i64(-f)",
-            "q.w",
-            "q[s]",
-            "q[j]",
-            "abs(i)",
-            "sign(i)",
-            "min(i, j)",
-            "max(i, j)",
-            "clamp(i, j, i)",
-            "clamp(i, -5li, 5li)",
-            "dot(q, q)",
-            "countOneBits(i)",
-            "countLeadingZeros(i)",
-            "countTrailingZeros(i)",
-            "firstLeadingBit(i)",
-            "firstTrailingBit(i)",
-            "reverseBits(i)",
-            "extractBits(i, 3u, w)",
-            "extractBits(i, w, 7u)",
-            "insertBits(i, j, 3u, w)",
-            "-9223372036854775807li - w64",
-            "p.narrow.x",
-            "i64()",
-        ],
+        "
+        i + j; i - j; i * j; i / j; j / i; i % j; j % i; -i; ~i; i & j; i | j; i ^ j; i << w;
+        i >> w; i >> 63u; i / -1li; i % -1li; i * -3li; select(i, j, i < j); i64(w); i64(s); i64(b);
+        i64(f); i64(x); i64(-f); q.w; q[s]; q[j]; abs(i); sign(i); min(i, j); max(i, j);
+        clamp(i, j, i); clamp(i, -5li, 5li); dot(q, q); countOneBits(i); countLeadingZeros(i);
+        countTrailingZeros(i); firstLeadingBit(i); firstTrailingBit(i); reverseBits(i);
+        extractBits(i, 3u, w); extractBits(i, w, 7u); insertBits(i, j, 3u, w);
+        -9223372036854775807li - w64; p.narrow.x; i64()
+        ",
     ),
     (
         "bool",
-        &[
-            "x == y",
-            "x != y",
-            "x < y",
-            "x <= y",
-            "x > y",
-            "x >= y",
-            "x == x",
-            "x <= x",
-            "i == j",
-            "i != j",
-            "i < j",
-            "i <= j",
-            "i > j",
-            "i >= j",
-            "i < 0li",
-            "all(v == v)",
-            "any(q < q.wzyx)",
-            "all(t != t)",
-            "any(v > v.yx)",
-            "bool(x)",
-            "bool(i)",
-            "x < y && i < j",
-            "!(x < y) || b",
-        ],
+        "
+        x == y; x != y; x < y; x <= y; x > y; x >= y; x == x; x <= x; i == j; i != j; i < j; i <= j;
+        i > j; i >= j; i < 0li; all(v == v); any(q < q.wzyx); all(t != t); any(v > v.yx); bool(x);
+        bool(i); x < y && i < j; !(x < y) || b
+        ",
     ),
-    ("u32", &["u32(x)", "u32(i)", "u32(x >> 32u)", "w << u32(x)", "select(w, 3u, x > y)", "c[x]", "c[i]"]),
-    ("i32", &["i32(x)", "i32(i)", "i32(i >> w)"]),
-    ("f32", &["f32(x)", "f32(i)", "f32(-i)", "f32(x >> w)", "f32(i >> w)"]),
+    ("u32", "u32(x); u32(i); u32(x >> 32u); w << u32(x); select(w, 3u, x > y); c[x]; c[i]"),
+    ("i32", "i32(x); i32(i); i32(i >> w)"),
+    ("f32", "f32(x); f32(i); f32(-i); f32(x >> w); f32(i >> w)"),
     (
         "vec2<u64>",
-        &[
-            "v + v",
-            "v - v.yx",
-            "v * v",
-            "v + 1lu",
-            "1lu + v",
-            "v * x",
-            "x * v",
-            "v / v.yx",
-            "v / x",
-            "v % v.yx",
-            "x % v",
-            "~v",
-            "v & v.yx",
-            "v | v",
-            "v << c",
-            "v >> c",
-            "select(v, v.yx, b)",
-            "select(v, v.yx, m)",
-            "select(v, v.yx, v < v.yx)",
-            "vec2<u64>(c)",
-            "vec2<u64>(m)",
-            "vec2<u64>(vec2<f32>(c))",
-            "vec2<u64>(x, y)",
-            "v.yx",
-            "v.xx",
-            "min(v, v.yx)",
-            "clamp(v, v.yx, v)",
-            "countOneBits(v)",
-            "firstTrailingBit(v)",
-            "extractBits(v, w, w)",
-            "insertBits(v, v.yx, w, w)",
-            "array<vec2<u64>, 2>(v, v.yx)[1]",
-            "array<vec2<u64>, 2>(v, v.yx)[w]",
-            "vec2<u64>()",
-            "vec2<u64>(5lu, 6lu)",
-            "t.zx",
-        ],
+        "
+        v + v; v - v.yx; v * v; v + 1lu; 1lu + v; v * x; x * v; v / v.yx; v / x; v % v.yx; x % v;
+        ~v; v & v.yx; v | v; v << c; v >> c; select(v, v.yx, b); select(v, v.yx, m);
+        select(v, v.yx, v < v.yx); vec2<u64>(c); vec2<u64>(m); vec2<u64>(vec2<f32>(c));
+        vec2<u64>(x, y); v.yx; v.xx; min(v, v.yx); clamp(v, v.yx, v); countOneBits(v);
+        firstTrailingBit(v); extractBits(v, w, w); insertBits(v, v.yx, w, w);
+        array<vec2<u64>, 2>(v, v.yx)[1]; array<vec2<u64>, 2>(v, v.yx)[w]; vec2<u64>();
+        vec2<u64>(5lu, 6lu); t.zx
+        ",
     ),
     (
         "vec3<u64>",
-        &[
-            "t - t.zyx",
-            "t ^ t",
-            "vec3<u64>(x)",
-            "vec3<u64>(x, v)",
-            "vec3<u64>(v, x)",
-            "vec3<u64>()",
-            "vec3<u64>(1lu)",
-            "t.yzx",
-            "max(t, t.zyx)",
-        ],
+        "
+        t - t.zyx; t ^ t; vec3<u64>(x); vec3<u64>(x, v); vec3<u64>(v, x); vec3<u64>();
+        vec3<u64>(1lu); t.yzx; max(t, t.zyx)
+        ",
     ),
-    ("vec4<u64>", &["vec4<u64>(v, v)", "vec4<u64>(v, x, y)", "vec4<u64>(x, t)", "v.xxyy", "vec4<u64>(q)"]),
-    ("vec2<i64>", &["vec2<i64>(c)", "vec2<i64>(v)", "q.wx", "p.narrow", "sign(q.xy)"]),
+    ("vec4<u64>", "vec4<u64>(v, v); vec4<u64>(v, x, y); vec4<u64>(x, t); v.xxyy; vec4<u64>(q)"),
+    ("vec2<i64>", "vec2<i64>(c); vec2<i64>(v); q.wx; p.narrow; sign(q.xy)"),
     (
         "vec4<i64>",
-        &[
-            "q + q",
-            "q / q.yzwx",
-            "q % q.wzyx",
-            "q * i",
-            "-q",
-            "~q",
-            "q | q.yxwz",
-            "q.wzyx",
-            "q.xyz.zyxx",
-            "vec4<i64>(1li, 2li, 3li, -4li)",
-            "abs(q)",
-            "sign(q)",
-            "max(q, q.yxwz)",
-            "clamp(q, q.yxwz, q)",
-            "countTrailingZeros(q)",
-            "firstLeadingBit(q)",
-            "reverseBits(q)",
-        ],
+        "
+        q + q; q / q.yzwx; q % q.wzyx; q * i; -q; ~q; q | q.yxwz; q.wzyx; q.xyz.zyxx;
+        vec4<i64>(1li, 2li, 3li, -4li); abs(q); sign(q); max(q, q.yxwz); clamp(q, q.yxwz, q);
+        countTrailingZeros(q); firstLeadingBit(q); reverseBits(q)
+        ",
     ),
-    ("vec2<bool>", &["v == v.yx", "v < v.yx", "v >= v.yx", "vec2<bool>(v)"]),
-    ("vec4<bool>", &["q != q.yxwz", "q <= q.yxwz"]),
-    ("vec2<u32>", &["vec2<u32>(v)", "c << vec2<u32>(v)"]),
-    ("vec4<i32>", &["vec4<i32>(q)"]),
-    ("vec2<f32>", &["vec2<f32>(v)"]),
+    ("vec2<bool>", "v == v.yx; v < v.yx; v >= v.yx; vec2<bool>(v)"),
+    ("vec4<bool>", "q != q.yxwz; q <= q.yxwz"),
+    ("vec2<u32>", "vec2<u32>(v); c << vec2<u32>(v)"),
+    ("vec4<i32>", "vec4<i32>(q)"),
+    ("vec2<f32>", "vec2<f32>(v)"),
 ];
+
+/// The expressions of the corpus, with their types.
+pub(super) fn expressions() -> impl Iterator<Item = (&'static str, &'static str)> {
+    EXPRESSIONS.iter().flat_map(|&(ty, all)| all.split(';').map(move |expression| (ty, expression.trim())))
+}
 
 /// Complete filters, for language constructs other than expressions.
 pub(super) const FILTERS: &[&str] = &[

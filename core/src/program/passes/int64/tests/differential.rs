@@ -86,13 +86,11 @@ fn result(outcome: &Outcome) -> u64 {
 #[test]
 fn every_operation_behaves_the_same_lowered() {
     let mut random = Random(1);
-    for (ty, expressions) in corpus::EXPRESSIONS {
-        for expression in *expressions {
-            let pair = Pair::new(&filter_of(ty, expression), with_others());
-            for i in 0..24 {
-                let (x, y) = (random.operand(), random.operand());
-                pair.run(&operands(x, y, random.count(), FLOATS[i % FLOATS.len()]));
-            }
+    for (ty, expression) in corpus::expressions() {
+        let pair = Pair::new(&filter_of(ty, expression), with_others());
+        for i in 0..24 {
+            let (x, y) = (random.operand(), random.operand());
+            pair.run(&operands(x, y, random.count(), FLOATS[i % FLOATS.len()]));
         }
     }
 }

@@ -8,8 +8,10 @@ mod random;
 use naga::valid::{Capabilities, ValidationFlags, Validator};
 use naga::{Expression, Function, Literal, Module, Statement, SwitchCase, SwitchValue, TypeInner};
 
-use super::super::{FunctionMap, testing::program};
+use super::super::FunctionMap;
 use super::library;
+use crate::program::child_blocks;
+use crate::testing::program;
 
 /// Runs the pass and checks the properties of every lowered module.
 fn run(module: &mut Module, text: &str) -> Option<FunctionMap> {
@@ -87,10 +89,8 @@ fn the_corpus_is_lowered() {
 
 #[test]
 fn every_operation_is_lowered() {
-    for (ty, expressions) in corpus::EXPRESSIONS {
-        for expression in *expressions {
-            lowered(&filter_of(ty, expression));
-        }
+    for (ty, expression) in corpus::expressions() {
+        lowered(&filter_of(ty, expression));
     }
 }
 
@@ -139,15 +139,10 @@ fn the_prelude_is_unchanged() {
         let mut blocks = vec![&function.body];
         while let Some(block) = blocks.pop() {
             for statement in block.iter() {
-                match statement {
-                    Statement::Emit(_) => continue,
-                    Statement::Block(block) => blocks.push(block),
-                    Statement::If { accept, reject, .. } => blocks.extend([accept, reject]),
-                    Statement::Loop { body, continuing, .. } => blocks.extend([body, continuing]),
-                    Statement::Switch { cases, .. } => blocks.extend(cases.iter().map(|case| &case.body)),
-                    _ => {}
+                if !matches!(statement, Statement::Emit(_)) {
+                    parts.push(format!("{:?}", std::mem::discriminant(statement)));
                 }
-                parts.push(format!("{:?}", std::mem::discriminant(statement)));
+                blocks.extend(child_blocks(statement));
             }
         }
         // Expressions that need no emitting may be in any order.
