@@ -35,9 +35,9 @@ fn every_measurement_is_in_every_output_file() {
     }
     assert_eq!(results["run"]["interrupted"], false);
     assert!(results["run"]["commands"][0].as_str().unwrap().starts_with("portcullis bench --time 1s --device cpu"));
-    let lines = String::from_utf8(place.read("r.csv")).unwrap();
+    let lines = place.text("r.csv");
     assert_eq!(lines.lines().count(), 1 + cells.len());
-    let page = String::from_utf8(place.read("r.html")).unwrap();
+    let page = place.text("r.html");
     assert!(page.contains("mac_swap") && !page.contains("://") && !page.contains("WRONG"));
     assert!(ran.out.contains("mac_swap, 64-byte packets") && !ran.out.contains("WRONG"), "{}", ran.out);
 }
@@ -52,7 +52,7 @@ fn a_report_can_be_made_from_earlier_results_and_bars() {
     place.file("bars.json", bar.trim_matches(['[', ']']).replace('\n', " ") + "\n");
     let from = ["bench", "--from", "r.json", "--bars", "bars.json", "--report", "r.html", "--json", "s.json"];
     place.run(&from).done();
-    let page = String::from_utf8(place.read("r.html")).unwrap();
+    let page = place.text("r.html");
     assert!(page.contains("port_filter") && page.contains("2.43, 2.54 and 2.77"));
     let (before, after) = (json(&place.read("r.json")), json(&place.read("s.json")));
     assert_eq!(before["cells"], after["cells"]);
@@ -103,7 +103,7 @@ fn device_resident_packets_are_measured_separately() {
         }
         let left = results["left_out"].to_string();
         assert!(left.contains("device-resident") && left.contains("the filter changes packets"), "{left}");
-        let page = String::from_utf8(place.read("r.html")).unwrap();
+        let page = place.text("r.html");
         assert!(page.contains("Packets in the device’s memory already"));
     }
 }
@@ -130,14 +130,14 @@ fn a_device_with_wrong_results_is_marked_and_not_rated() {
     assert_eq!(ran.code, 1, "{}", ran.err);
     let row = ran.out.lines().find(|line| line.contains("  noop  ")).unwrap();
     assert!(row.trim_end().ends_with("WRONG"), "{row}");
-    assert!(ran.out.contains(" of a batch of 100: pass instead of "), "{}", ran.out);
+    ran.printed(&[" of a batch of 100: pass instead of "]);
     let results = json(&place.read("r.json"));
     for cell in results["cells"].as_array().unwrap() {
         let is_wrong = cell["outcome"]["wrong"]["detail"].is_string();
         assert_eq!(is_wrong, cell["device"] == "noop", "{cell}");
         assert_eq!(cell["outcome"]["measured"].is_null(), is_wrong);
     }
-    let lines = String::from_utf8(place.read("r.csv")).unwrap();
+    let lines = place.text("r.csv");
     assert!(lines.lines().all(|line| line.contains("noop") == line.contains(",WRONG,")), "{lines}");
 }
 
@@ -184,8 +184,8 @@ fn a_full_disk_does_not_affect_other_files() {
     let ran = run(&place, &["--filter", "minimal", "--batch", "64", "--json", "/dev/full", "--csv", "r.csv"]);
     assert_eq!(ran.code, 1);
     assert!(ran.err.contains("/dev/full: ") && ran.err.contains("No space left on device"), "{}", ran.err);
-    assert!(String::from_utf8(place.read("r.csv")).unwrap().contains("minimal,cpu,64,"));
-    assert!(ran.out.contains("minimal, 64-byte packets"), "{}", ran.out);
+    assert!(place.text("r.csv").contains("minimal,cpu,64,"));
+    ran.printed(&["minimal, 64-byte packets"]);
 }
 
 #[test]
@@ -204,16 +204,11 @@ fn runs_are_compared_cell_by_cell() {
     cells[0]["filter"] = "other".into();
     place.file("b.json", half.to_string());
 
-    let ran = place.run(&["bench", "--compare", "a.json", "a.json"]).done();
-    assert!(ran.out.contains(" 1.00 ") && ran.out.contains(": 0 slower and 0 faster"), "{}", ran.out);
+    place.run(&["bench", "--compare", "a.json", "a.json"]).done().printed(&[" 1.00 ", ": 0 slower and 0 faster"]);
     let ran = place.run(&["bench", "--compare", "a.json", "b.json"]);
     assert_eq!(ran.code, 1);
-    assert!(
-        ran.out.contains("SLOWER") && ran.out.contains("only in the first: minimal, cpu, batches of 64"),
-        "{}",
-        ran.out
-    );
-    assert!(ran.out.contains("only in the second: other, cpu, batches of 64"), "{}", ran.out);
+    let apart = ["only in the first: minimal, cpu, batches of 64", "only in the second: other, cpu, batches of 64"];
+    ran.printed(&["SLOWER", apart[0], apart[1]]);
     let ran = place.run(&["bench", "--compare", "b.json", "a.json"]);
     assert_eq!(ran.code, 1, "the other filter is no longer measured");
     assert!(ran.out.contains("faster by more") && !ran.out.contains("SLOWER"), "{}", ran.out);
@@ -293,7 +288,7 @@ fn batches_that_exceed_memory_are_left_out_and_reported() {
     assert_eq!(left.len(), 1, "{left:?}");
     assert!(left[0]["what"].as_str().unwrap().contains("batches of 3000000"), "{left:?}");
     assert!(left[0]["why"].as_str().unwrap().contains("GB of memory"), "{left:?}");
-    assert!(ran.out.contains("left out: minimal, 9000-byte packets in batches of 3000000: "), "{}", ran.out);
+    ran.printed(&["left out: minimal, 9000-byte packets in batches of 3000000: "]);
 }
 
 /// Earlier results stay until new ones are complete, and those of an interrupted run are marked.
