@@ -2,13 +2,19 @@
 
 use serde_json::Value;
 
-use crate::support::{PASS, Place, has_device};
+use crate::support::{PASS, Place, RunOutput, has_device};
 
-/// Arguments of a short run.
-const SMALL: [&str; 9] = ["bench", "--time", "1s", "--device", "cpu", "--batch", "64,1000", "--packets", "64"];
+/// Runs a short benchmark of the CPU.
+fn run(place: &Place, more: &[&str]) -> RunOutput {
+    run_on(place, "cpu", "64,1000", more)
+}
 
-fn run(place: &Place, more: &[&str]) -> crate::support::RunOutput {
-    place.run(&[&SMALL[..], more].concat())
+/// Runs a short benchmark of devices that are separated by spaces.
+fn run_on(place: &Place, devices: &str, batches: &str, more: &[&str]) -> RunOutput {
+    let mut args = vec!["bench", "--time", "1s"];
+    args.extend(devices.split(' ').flat_map(|device| ["--device", device]));
+    args.extend(["--batch", batches, "--packets", "64"]);
+    place.run(&[&args, more].concat())
 }
 
 fn json(bytes: &[u8]) -> Value {
@@ -58,9 +64,7 @@ fn a_report_can_be_made_from_earlier_results_and_bars() {
     assert_eq!(before["cells"], after["cells"]);
     assert_eq!(before["bars"].as_array().unwrap().len(), after["bars"].as_array().unwrap().len());
     place.file("no.json", "{}");
-    let ran = place.run(&["bench", "--from", "r.json", "--bars", "no.json"]);
-    assert_eq!(ran.code, 1);
-    assert!(ran.err.contains("no.json: not a file of bars"), "{}", ran.err);
+    place.run(&["bench", "--from", "r.json", "--bars", "no.json"]).ended(1, &["no.json: not a file of bars"]);
 }
 
 #[test]
@@ -71,21 +75,11 @@ fn device_resident_packets_are_measured_separately() {
     }
     for device in devices {
         let place = Place::new();
-        let args =
-            ["bench", "--time", "2s", "--device", device, "--device", "cpu", "--packets", "64", "--batch", "64,5000"];
-        let more = [
-            "--filter",
-            "port_filter",
-            "--filter",
-            "mac_swap",
-            "--transfer",
-            "resident",
-            "--json",
-            "r.json",
-            "--report",
-            "r.html",
-        ];
-        place.run(&[&args[..], &more].concat()).done();
+        let args = format!(
+            "bench --time 2s --device {device} --device cpu --packets 64 --batch 64,5000 --filter port_filter \
+             --filter mac_swap --transfer resident --json r.json --report r.html"
+        );
+        place.run(&args.split(' ').collect::<Vec<_>>()).done();
         let results = json(&place.read("r.json"));
         let cells = results["cells"].as_array().unwrap();
         let (resident, other): (Vec<_>, Vec<_>) = cells.iter().partition(|cell| cell["transfer"] == "device-resident");
@@ -111,8 +105,7 @@ fn device_resident_packets_are_measured_separately() {
 #[test]
 fn auto_can_be_measured_as_a_device() {
     let place = Place::new();
-    let args = ["bench", "--time", "1s", "--device", "auto", "--device", "cpu", "--batch", "64", "--packets", "64"];
-    place.run(&[&args[..], &["--filter", "port_filter", "--json", "r.json"]].concat()).done();
+    run_on(&place, "auto cpu", "64", &["--filter", "port_filter", "--json", "r.json"]).done();
     let results = json(&place.read("r.json"));
     let cells = results["cells"].as_array().unwrap();
     let auto: Vec<_> = cells.iter().filter(|cell| cell["device"] == "auto").collect();
@@ -125,8 +118,8 @@ fn auto_can_be_measured_as_a_device() {
 fn a_device_with_wrong_results_is_marked_and_not_rated() {
     let place = Place::new();
     // `noop` passes every packet, whatever the filter says.
-    let args = ["bench", "--time", "1s", "--device", "noop", "--device", "cpu", "--batch", "100", "--packets", "64"];
-    let ran = place.run(&[&args[..], &["--filter", "port_filter", "--json", "r.json", "--csv", "r.csv"]].concat());
+    let more = ["--filter", "port_filter", "--json", "r.json", "--csv", "r.csv"];
+    let ran = run_on(&place, "noop cpu", "100", &more);
     assert_eq!(ran.code, 1, "{}", ran.err);
     let row = ran.out.lines().find(|line| line.contains("  noop  ")).unwrap();
     assert!(row.trim_end().ends_with("WRONG"), "{row}");
@@ -151,9 +144,7 @@ fn maps_are_compared_on_devices_that_run_no_filter() {
     place.file("counts.wgsl", filter("seen_add(0u, 1u);"));
     place.file("has.wgsl", filter("if pkt_len(pkt) == 0u { seen_add(0u, 1u); }"));
     for (file, wrong) in [("counts.wgsl", true), ("has.wgsl", false)] {
-        let args =
-            ["bench", "--time", "1s", "--device", "noop", "--batch", "100", "--packets", "64", "--json", "r.json"];
-        let ran = place.run(&[&args[..], &["--filter", file]].concat());
+        let ran = run_on(&place, "noop", "100", &["--json", "r.json", "--filter", file]);
         assert_eq!(ran.code, i32::from(wrong), "{file}: {}{}", ran.out, ran.err);
         for cell in json(&place.read("r.json"))["cells"].as_array().unwrap() {
             let detail = cell["outcome"]["wrong"]["detail"].as_str().unwrap_or_default();
@@ -171,9 +162,7 @@ fn only_one_output_may_be_standard_output() {
     assert_eq!(json(ran.out.as_bytes())["schema"], 1);
     let ran = run(&place, &[&filter[..], &["--csv", "-"]].concat()).done();
     assert!(ran.out.starts_with("filter,device,batch,"), "{}", ran.out);
-    let ran = run(&place, &["--csv", "-", "--json", "-"]);
-    assert_eq!((ran.code, ran.out.as_str()), (2, ""), "{}", ran.err);
-    assert!(ran.err.contains("only one of"), "{}", ran.err);
+    run(&place, &["--csv", "-", "--json", "-"]).failed(2, &["only one of"]);
 }
 
 /// If one file cannot be written, the others are.
@@ -182,8 +171,7 @@ fn only_one_output_may_be_standard_output() {
 fn a_full_disk_does_not_affect_other_files() {
     let place = Place::new();
     let ran = run(&place, &["--filter", "minimal", "--batch", "64", "--json", "/dev/full", "--csv", "r.csv"]);
-    assert_eq!(ran.code, 1);
-    assert!(ran.err.contains("/dev/full: ") && ran.err.contains("No space left on device"), "{}", ran.err);
+    let ran = ran.ended(1, &["/dev/full: ", "No space left on device"]);
     assert!(place.text("r.csv").contains("minimal,cpu,64,"));
     ran.printed(&["minimal, 64-byte packets"]);
 }
@@ -221,9 +209,7 @@ fn runs_are_compared_cell_by_cell() {
     for (file, words) in
         [("c.json", "version 99"), ("d.json", "no results of portcullis bench"), ("e.json", "e.json: ")]
     {
-        let ran = place.run(&["bench", "--compare", "a.json", file]);
-        assert_eq!((ran.code, ran.out.as_str()), (1, ""), "{}", ran.err);
-        assert!(ran.err.contains(file) && ran.err.contains(words), "{}", ran.err);
+        place.run(&["bench", "--compare", "a.json", file]).failed(1, &[file, words]);
     }
 }
 
@@ -248,9 +234,7 @@ fn wrong_usage_is_refused_before_measuring() {
         (&["--compare", "a.json"], 2, "--compare"),
         (&["--compare", "a.json", "b.json", "--json", "c.json"], 2, "--json"),
     ] {
-        let ran = place.run(&[&["bench"], args].concat());
-        assert_eq!((ran.code, ran.out.as_str()), (code, ""), "{args:?}: {}", ran.err);
-        assert!(ran.err.contains(words), "{args:?}: {}", ran.err);
+        place.run(&[&["bench"], args].concat()).failed(code, &[words]);
         assert_eq!(place.names(), [""; 0]);
     }
 }
