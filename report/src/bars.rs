@@ -7,7 +7,7 @@ use std::fs::OpenOptions;
 use std::io::{Error, Write};
 
 use super::number::digits;
-use super::results::{AUTO, Bar, Cell, Device, Measured, Outcome, Results};
+use super::results::{AUTO, Bar, Cell, Device, Measured, Outcome, Results, largest_batches};
 use super::xdp_on_gpu::{Row, Source, Table};
 
 /// Compares a run with every target, in the order of docs/performance.md.
@@ -137,100 +137,63 @@ const EXTERNAL_LAST: [ExternalTarget; 3] = [
 ];
 
 fn external_bar((what, against, bar, command): ExternalTarget) -> Bar {
-    Bar {
-        what: what.into(),
-        against: against.into(),
-        bar: bar.into(),
-        measured: None,
-        met: None,
-        command: command.into(),
-        note: Some("measured by a benchmark of its own".into()),
-    }
+    let note = Some("measured by a benchmark of its own".into());
+    Bar { command: command.into(), note, ..target(what.into(), against, bar) }
 }
 
-/// Command that measures the targets judged here.
-const COMMAND: &str = "portcullis bench";
+/// Returns a target judged here, without a measurement.
+fn target(what: String, against: &str, bar: &str) -> Bar {
+    let (against, bar, command) = (against.into(), bar.into(), "portcullis bench".into());
+    Bar { what, against, bar, measured: None, met: None, command, note: None }
+}
 
 fn verdicts(results: &Results) -> Bar {
     let judged = results.cells.iter().filter(|c| !matches!(c.outcome, Outcome::Failed { .. })).count();
     let wrong = results.cells.iter().filter(|c| matches!(c.outcome, Outcome::Wrong { .. })).count();
+    let what = "measurements with the right verdicts and packets".into();
     Bar {
-        what: "measurements with the right verdicts and packets".into(),
-        against: "the reference interpreter".into(),
-        bar: "identical, always".into(),
         measured: (judged > 0).then(|| format!("{} of {judged}", judged - wrong)),
         met: (judged > 0).then_some(wrong == 0),
-        command: COMMAND.into(),
         note: (judged == 0).then(|| "nothing was measured".into()),
+        ..target(what, "the reference interpreter", "identical, always")
     }
 }
 
-/// Returns each filter's cell with the largest batch, and of those the fastest, among the cells of
-/// a device that satisfy `wanted`.
+/// Returns, of a device's cells with a value, each filter's one with the largest batch, and its
+/// value.
 fn largest<'a>(
     results: &'a Results,
     device: &str,
-    wanted: impl Fn(&Cell, &Measured) -> bool,
-) -> Vec<(&'a str, &'a Measured)> {
-    let mut largest: Vec<(&Cell, &Measured)> = Vec::new();
-    for cell in results.cells.iter().filter(|c| c.device == device) {
-        let Outcome::Measured(measured) = &cell.outcome else { continue };
-        if !wanted(cell, measured) {
-            continue;
-        }
-        match largest.iter_mut().find(|(other, _)| other.filter == cell.filter) {
-            Some(other) if (other.0.batch, other.1.mpps.median) < (cell.batch, measured.mpps.median) => {
-                *other = (cell, measured);
-            }
-            Some(_) => {}
-            None => largest.push((cell, measured)),
-        }
-    }
-    largest.into_iter().map(|(cell, measured)| (cell.filter.as_str(), measured)).collect()
+    value: impl Fn(&Cell, &Measured) -> Option<f64>,
+) -> impl Iterator<Item = (&'a Cell, &'a Measured, f64)> {
+    let cells = results.cells.iter().filter(|c| c.device == device);
+    largest_batches(cells, |cell| &cell.filter, value).into_iter()
 }
 
 /// Targets for the share of memory and bus bandwidth that GPUs reach.
 fn gpus(results: &Results) -> Vec<Bar> {
-    let gpus: Vec<&Device> =
-        results.devices.iter().filter(|d| d.kind.contains("GPU") && !d.kind.contains("software")).collect();
+    let gpus: Vec<&Device> = results.devices.iter().filter(|device| device.is_gpu()).collect();
     let demands = [
         ("packets on the device", "measured copy bandwidth of that GPU", 0.85, true),
         ("end to end", "measured bus bandwidth, for the bytes that must move", 0.9, false),
     ];
     let mut bars = Vec::new();
     for (how, against, least, resident) in demands {
-        let mut any = false;
+        let (bar, before) = (format!("≥ {least}"), bars.len());
+        let share = |cell: &Cell, measured: &Measured| {
+            let (share, name) = measured.of_ceiling.as_ref()?;
+            (cell.is_resident() == resident && resident != name.contains("bus")).then_some(*share)
+        };
         for gpu in &gpus {
-            let share = |m: &Measured| {
-                m.of_ceiling.as_ref().filter(|(_, name)| resident != name.contains("bus")).map(|(s, _)| *s)
-            };
-            for (filter, measured) in
-                largest(results, &gpu.id, |c, m| c.is_resident() == resident && share(m).is_some())
-            {
-                let share = share(measured).expect("cells without it are filtered out");
-                any = true;
-                bars.push(Bar {
-                    what: format!("{}, {how}, {filter}", gpu.id),
-                    against: against.into(),
-                    bar: format!("≥ {least}"),
-                    measured: Some(format!("{share:.2}")),
-                    met: Some(share >= least),
-                    command: COMMAND.into(),
-                    note: None,
-                });
-            }
+            bars.extend(largest(results, &gpu.id, share).map(|(cell, _, share)| Bar {
+                measured: Some(format!("{share:.2}")),
+                met: Some(share >= least),
+                ..target(format!("{}, {how}, {}", gpu.id, cell.filter), against, &bar)
+            }));
         }
-        if !any {
+        if bars.len() == before {
             let why = if gpus.is_empty() { "no GPU on this machine" } else { "no such measurement in this run" };
-            bars.push(Bar {
-                what: format!("GPU, {how}"),
-                against: against.into(),
-                bar: format!("≥ {least}"),
-                measured: None,
-                met: None,
-                command: COMMAND.into(),
-                note: Some(why.into()),
-            });
+            bars.push(Bar { note: Some(why.into()), ..target(format!("GPU, {how}"), against, &bar) });
         }
     }
     bars
@@ -241,19 +204,18 @@ fn software(results: &Results) -> Vec<Bar> {
     let devices = results.devices.iter().filter(|d| d.id.starts_with("wgpu") && d.kind.contains("software"));
     let mut bars = Vec::new();
     for device in devices {
-        let kernel = |m: &Measured| m.stages.map(|s| s.kernel).filter(|k| *k > 0.0);
-        for (filter, measured) in largest(results, &device.id, |c, m| !c.is_resident() && kernel(m).is_some()) {
-            let ratio = 1e-6 / measured.mpps.median / kernel(measured).expect("cells without it are filtered out");
-            bars.push(Bar {
-                what: format!("{} on a software GPU, end to end, {filter}", device.id),
-                against: "the time of its kernel".into(),
-                bar: "≤ 1.3".into(),
+        let kernel = |cell: &Cell, measured: &Measured| {
+            measured.stages.map(|stages| stages.kernel).filter(|kernel| !cell.is_resident() && *kernel > 0.0)
+        };
+        bars.extend(largest(results, &device.id, kernel).map(|(cell, measured, kernel)| {
+            let ratio = 1e-6 / measured.mpps.median / kernel;
+            let what = format!("{} on a software GPU, end to end, {}", device.id, cell.filter);
+            Bar {
                 measured: Some(format!("{ratio:.2}")),
                 met: Some(ratio <= 1.3),
-                command: COMMAND.into(),
-                note: None,
-            });
-        }
+                ..target(what, "the time of its kernel", "≤ 1.3")
+            }
+        }));
     }
     bars
 }
@@ -264,10 +226,8 @@ fn auto(results: &Results) -> Option<Bar> {
     let is_one = |id: &str| results.devices.iter().any(|device| device.id == id && is_auto_candidate(device));
     let medians = |auto: bool| {
         let of = move |c: &&Cell| if auto { c.device == AUTO } else { c.device != AUTO && is_one(&c.device) };
-        results.cells.iter().filter(move |c| of(c) && !c.is_resident()).filter_map(|cell| match &cell.outcome {
-            Outcome::Measured(measured) => Some((cell, measured.mpps.median)),
-            _ => None,
-        })
+        let cells = results.cells.iter().filter(move |c| of(c) && !c.is_resident());
+        cells.filter_map(|cell| Some((cell, cell.measured()?.mpps.median)))
     };
     let mut worst: Option<(f64, &Cell)> = None;
     for (cell, _) in medians(true) {
@@ -280,20 +240,17 @@ fn auto(results: &Results) -> Option<Bar> {
         }
     }
     worst.map(|(ratio, cell)| Bar {
-        what: "--device auto, at any batch size".into(),
-        against: "the best single device, same run".into(),
-        bar: "≥ 0.9".into(),
         measured: Some(format!("{ratio:.2} at worst")),
         met: Some(ratio >= 0.9),
-        command: COMMAND.into(),
         note: Some(format!("the worst is {} in batches of {}, packets {}", cell.filter, cell.batch, cell.packets)),
+        ..target("--device auto, at any batch size".into(), "the best single device, same run", "≥ 0.9")
     })
 }
 
 /// Whether `auto` may choose a device: hardware GPUs and `cpu`.
 fn is_auto_candidate(device: &Device) -> bool {
     let (backend, _) = device.id.split_once(['@', ':']).unwrap_or((&device.id, ""));
-    backend == "cpu" || device.kind.contains("GPU") && !device.kind.contains("software")
+    backend == "cpu" || device.is_gpu()
 }
 
 /// Targets for XDP-on-GPU's two main workloads: Portcullis on raw packets against its method on the
@@ -309,18 +266,15 @@ fn xdp_on_gpu_bars(results: &Results) -> Vec<Bar> {
             let row = table.rows.iter().find(is_its)?;
             row.cells.iter().enumerate().rev().find_map(|(column, cell)| Some((column, cell.mpps()?)))
         };
-        let is_gpu = device.kind.contains("GPU") && !device.kind.contains("software");
+        let is_gpu = device.is_gpu();
         for table in tables() {
             let Some((column, ours)) = of(table, Source::Ours) else { continue };
             let packets = table.columns[column];
+            let what = format!("{}, end to end, {}, {} packets", device.id, table.title, digits(packets as f64));
             let bar = |against: &str, least: f64, theirs: f64| Bar {
-                what: format!("{}, end to end, {}, {} packets", device.id, table.title, digits(packets as f64)),
-                against: against.to_owned(),
-                bar: format!("≥ {least}"),
                 measured: Some(digits(ours / theirs)),
                 met: Some(ours / theirs >= least),
-                command: COMMAND.into(),
-                note: None,
+                ..target(what.clone(), against, &format!("≥ {least}"))
             };
             let here = of(table, Source::LikeForLike).filter(|(at, _)| *at == column);
             if let Some((_, theirs)) = here.filter(|_| !is_gpu) {
@@ -353,7 +307,7 @@ mod tests {
     #[test]
     fn one_wrong_measurement_is_a_miss() {
         let mut results = fixture::full();
-        results.cells.retain(|c| matches!(c.outcome, Outcome::Measured(_)));
+        results.cells.retain(|c| c.measured().is_some());
         let verdicts =
             |results: &Results| find(&evaluate(results), "measurements with the right verdicts and packets").clone();
         assert_eq!(verdicts(&results).met, Some(true));
@@ -371,9 +325,7 @@ mod tests {
         let mut results = fixture::full();
         let cell = |batch, share: f64, name: &str, transfer: &str| {
             let mut cell = fixture::cell(0, 3, batch, 0, transfer);
-            if let Outcome::Measured(m) = &mut cell.outcome {
-                m.of_ceiling = Some((share, name.into()));
-            }
+            fixture::measured(&mut cell).unwrap().of_ceiling = Some((share, name.into()));
             cell
         };
         results.cells = vec![
@@ -426,9 +378,7 @@ mod tests {
         assert!(evaluate(&results).iter().all(|bar| !bar.what.contains("auto")));
         for (cell, factor) in results.cells.clone().into_iter().zip([1.0, 0.8]) {
             let mut cell = Cell { device: "auto".into(), ..cell };
-            if let Outcome::Measured(m) = &mut cell.outcome {
-                m.mpps.median *= factor;
-            }
+            fixture::measured(&mut cell).unwrap().mpps.median *= factor;
             results.cells.push(cell);
         }
         let bars = evaluate(&results);
@@ -441,10 +391,9 @@ mod tests {
         let mut results = fixture::full();
         results.devices.iter_mut().for_each(|d| d.kind = "software GPU".into());
         let mut cell = fixture::cell(0, 2, 1_024, 0, "whole packets");
-        if let Outcome::Measured(m) = &mut cell.outcome {
-            m.mpps.median = 50.0;
-            m.stages = Some(Stages { kernel: 16e-9, ..Stages::default() });
-        }
+        let measured = fixture::measured(&mut cell).unwrap();
+        measured.mpps.median = 50.0;
+        measured.stages = Some(Stages { kernel: 16e-9, ..Stages::default() });
         results.cells = vec![cell];
         let bars = evaluate(&results);
         let bar = find(&bars, "wgpu:0 on a software GPU, end to end, simple_filter");

@@ -2,7 +2,7 @@
 //! machine, filters without a measurement. The report and the terminal summary begin with it.
 
 use super::number::{grouped, trimmed};
-use super::results::{Measured, Outcome, Results, StopReason};
+use super::results::{Cell, Results, StopReason};
 
 /// Share of the machine that other processes may use before the figures are called unreliable.
 const TOLERATED_LOAD: f64 = 0.05;
@@ -14,22 +14,14 @@ pub fn caveats(results: &Results) -> Vec<String> {
 
 /// Filters that were to be measured and have no figure.
 fn missing_filters(results: &Results) -> Option<String> {
-    let is_measured = |filter: &String| {
-        results.cells.iter().any(|cell| cell.filter == *filter && matches!(cell.outcome, Outcome::Measured(_)))
-    };
+    let is_measured =
+        |filter: &String| results.cells.iter().any(|cell| cell.filter == *filter && cell.measured().is_some());
     let missing: Vec<_> = results.method.filters.iter().filter(|filter| !is_measured(filter)).cloned().collect();
     (!missing.is_empty()).then(|| format!("No figures for {}: see what was left out, and why.", missing.join(", ")))
 }
 
 fn unconverged(results: &Results) -> Option<String> {
-    let measured: Vec<&Measured> = results
-        .cells
-        .iter()
-        .filter_map(|cell| match &cell.outcome {
-            Outcome::Measured(measured) => Some(&**measured),
-            _ => None,
-        })
-        .collect();
+    let measured: Vec<_> = results.cells.iter().filter_map(Cell::measured).collect();
     let wide = measured.iter().filter(|it| it.ended != StopReason::Narrow).count();
     let wanted = results.method.wanted_width.map_or(String::new(), |width| {
         format!(" while they were wider than {} % of the median", trimmed(width * 100.0))
@@ -53,17 +45,17 @@ fn load(results: &Results) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::iter::repeat;
+
     use super::*;
     use crate::report::fixture;
-    use crate::results::SystemLoad;
+    use crate::results::{Outcome, SystemLoad};
 
     #[test]
     fn a_clean_run_has_no_caveats() {
         let mut results = fixture::full();
-        for cell in &mut results.cells {
-            if let Outcome::Measured(measured) = &mut cell.outcome {
-                measured.ended = StopReason::Narrow;
-            }
+        for measured in results.cells.iter_mut().filter_map(fixture::measured) {
+            measured.ended = StopReason::Narrow;
         }
         results.run.load = None;
         assert_eq!(caveats(&results), [""; 0]);
@@ -73,13 +65,9 @@ mod tests {
     fn unconverged_intervals_and_missing_filters_are_counted() {
         let mut results = fixture::empty();
         results.cells = vec![fixture::cell(0, 0, 64, 0, "in place"); 5];
-        for (cell, ended) in results.cells.iter_mut().zip([StopReason::Time, StopReason::Interrupted]) {
-            let Outcome::Measured(measured) = &mut cell.outcome else { panic!("the fixture measures it") };
-            measured.ended = ended;
-        }
-        for cell in &mut results.cells[2..] {
-            let Outcome::Measured(measured) = &mut cell.outcome else { panic!("the fixture measures it") };
-            measured.ended = StopReason::Narrow;
+        let ended = [StopReason::Time, StopReason::Interrupted].into_iter().chain(repeat(StopReason::Narrow));
+        for (cell, ended) in results.cells.iter_mut().zip(ended) {
+            fixture::measured(cell).expect("the fixture measures it").ended = ended;
         }
         results.method.filters = vec!["one".into(), results.cells[0].filter.clone(), "two".into()];
         results.method.wanted_width = Some(0.03);

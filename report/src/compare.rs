@@ -144,11 +144,9 @@ mod tests {
     /// The full fixture with all rates multiplied by a factor.
     fn scaled(factor: f64) -> Results {
         let mut results = fixture::full();
-        for cell in &mut results.cells {
-            if let Outcome::Measured(measured) = &mut cell.outcome {
-                let Estimate { median, low, high } = measured.mpps;
-                measured.mpps = Estimate { median: median * factor, low: low * factor, high: high * factor };
-            }
+        for measured in results.cells.iter_mut().filter_map(fixture::measured) {
+            let Estimate { median, low, high } = measured.mpps;
+            measured.mpps = Estimate { median: median * factor, low: low * factor, high: high * factor };
         }
         results
     }
@@ -165,7 +163,7 @@ mod tests {
     fn changes_are_distinguished_from_noise() {
         // Leave out wrong and failed cells, which count as worse whatever their speed.
         let measured = |mut results: Results| {
-            results.cells.retain(|cell| matches!(cell.outcome, Outcome::Measured(_)));
+            results.cells.retain(|cell| cell.measured().is_some());
             results
         };
         let first = measured(fixture::full());

@@ -3,58 +3,14 @@
 use super::measure::LOADS;
 use super::results::{Load, Measured, Outcome, Results, StopReason};
 
-/// Column names. Those of `load_30_` are for 30 % of the measured rate.
-const COLUMNS: [&str; 29 + 4 * LOADS.len()] = [
-    "filter",
-    "device",
-    "batch",
-    "packets",
-    "packet_bytes",
-    "transfer",
-    "dispatch",
-    "outcome",
-    "detail",
-    "mpps",
-    "mpps_low",
-    "mpps_high",
-    "gbps",
-    "repetitions",
-    "ended",
-    "compared",
-    "latency_p50_s",
-    "latency_p99_s",
-    "latency_p999_s",
-    "latencies",
-    "bus_bytes",
-    "copied_bytes",
-    "of_ceiling",
-    "ceiling",
-    "gather_s",
-    "upload_s",
-    "kernel_s",
-    "download_s",
-    "verdicts_s",
-    "load_10_mpps",
-    "load_10_p50_s",
-    "load_10_p99_s",
-    "load_10_p999_s",
-    "load_30_mpps",
-    "load_30_p50_s",
-    "load_30_p99_s",
-    "load_30_p999_s",
-    "load_50_mpps",
-    "load_50_p50_s",
-    "load_50_p99_s",
-    "load_50_p999_s",
-    "load_70_mpps",
-    "load_70_p50_s",
-    "load_70_p99_s",
-    "load_70_p999_s",
-    "load_90_mpps",
-    "load_90_p50_s",
-    "load_90_p99_s",
-    "load_90_p999_s",
-];
+/// Names of the columns before those of [`LOADS`].
+const COLUMNS: &str = "filter,device,batch,packets,packet_bytes,transfer,dispatch,outcome,detail,\
+    mpps,mpps_low,mpps_high,gbps,repetitions,ended,compared,\
+    latency_p50_s,latency_p99_s,latency_p999_s,latencies,bus_bytes,copied_bytes,of_ceiling,ceiling,\
+    gather_s,upload_s,kernel_s,download_s,verdicts_s";
+
+/// Names of the columns of a load; before them stands, for 30 % of the measured rate, `load_30_`.
+const LOAD_COLUMNS: [&str; 4] = ["mpps", "p50_s", "p99_s", "p999_s"];
 
 /// Formats the results as CSV.
 ///
@@ -62,7 +18,8 @@ const COLUMNS: [&str; 29 + 4 * LOADS.len()] = [
 /// None in practice: it writes to memory.
 pub fn csv(results: &Results) -> Result<String, csv::Error> {
     let mut writer = csv::Writer::from_writer(Vec::new());
-    writer.write_record(COLUMNS)?;
+    let loads = LOADS.iter().flat_map(|load| LOAD_COLUMNS.map(|name| format!("load_{:.0}_{name}", load * 100.0)));
+    writer.write_record(COLUMNS.split(',').map(str::to_owned).chain(loads))?;
     for cell in &results.cells {
         let (outcome, detail, measured) = match &cell.outcome {
             Outcome::Measured(measured) => ("measured", "", Some(&**measured)),
@@ -137,7 +94,11 @@ mod tests {
         let results = fixture::full();
         let text = csv(&results).unwrap();
         let mut reader = csv::Reader::from_reader(text.as_bytes());
-        assert_eq!(reader.headers().unwrap(), COLUMNS.as_slice());
+        let columns = reader.headers().unwrap().clone();
+        assert_eq!(columns.len(), 29 + 4 * LOADS.len());
+        assert_eq!(&columns[28], "verdicts_s");
+        let first_load = columns.iter().skip(29).take(4).collect::<Vec<_>>();
+        assert_eq!(first_load, ["load_10_mpps", "load_10_p50_s", "load_10_p99_s", "load_10_p999_s"]);
         let rows: Vec<_> = reader.records().map(Result::unwrap).collect();
         assert_eq!(rows.len(), results.cells.len());
         let mut loads = 0;
@@ -147,7 +108,7 @@ mod tests {
                 Outcome::Measured(it) => {
                     assert_eq!(row[9].parse(), Ok(it.mpps.median));
                     for percent in [10, 30, 50, 70, 90] {
-                        let column = COLUMNS.iter().position(|name| *name == format!("load_{percent}_mpps")).unwrap();
+                        let column = columns.iter().position(|name| name == format!("load_{percent}_mpps")).unwrap();
                         let found: Vec<_> = row.iter().skip(column).take(4).map(|text| text.parse().ok()).collect();
                         let load = it.loads.iter().find(|load| load.offered == f64::from(percent) / 100.0);
                         let wanted = load.map(|it| [it.mpps, it.latency.p50, it.latency.p99, it.latency.p999]);

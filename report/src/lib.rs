@@ -7,6 +7,8 @@ pub mod ceilings;
 mod commit;
 pub mod compare;
 pub mod csv;
+#[cfg(test)]
+mod faulty;
 pub mod machine;
 pub mod measure;
 pub mod number;

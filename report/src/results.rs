@@ -125,6 +125,13 @@ pub struct Device {
     pub facts: Vec<(String, String)>,
 }
 
+impl Device {
+    /// Whether the device is a hardware GPU.
+    pub fn is_gpu(&self) -> bool {
+        self.kind.contains("GPU") && !self.kind.contains("software")
+    }
+}
+
 /// A backend that has no device.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Missing {
@@ -188,6 +195,35 @@ impl Cell {
     pub fn is_resident(&self) -> bool {
         self.transfer == RESIDENT
     }
+
+    /// Returns the figures, if the cell was measured and is right.
+    pub fn measured(&self) -> Option<&Measured> {
+        match &self.outcome {
+            Outcome::Measured(measured) => Some(measured),
+            _ => None,
+        }
+    }
+}
+
+/// Returns, for each key, the cell with the largest batch, and of those the fastest, among the
+/// measured cells that have a value.
+pub(crate) fn largest_batches<'a, K: PartialEq, T>(
+    cells: impl Iterator<Item = &'a Cell>,
+    key: impl Fn(&'a Cell) -> K,
+    value: impl Fn(&'a Cell, &'a Measured) -> Option<T>,
+) -> Vec<(&'a Cell, &'a Measured, T)> {
+    let mut largest: Vec<(&Cell, &Measured, T)> = Vec::new();
+    for cell in cells {
+        let Some(measured) = cell.measured() else { continue };
+        let Some(value) = value(cell, measured) else { continue };
+        let rank = (cell.batch, measured.mpps.median);
+        match largest.iter_mut().find(|(other, ..)| key(other) == key(cell)) {
+            Some(other) if (other.0.batch, other.1.mpps.median) < rank => *other = (cell, measured, value),
+            Some(_) => {}
+            None => largest.push((cell, measured, value)),
+        }
+    }
+    largest
 }
 
 /// Result of measuring a cell.

@@ -2,7 +2,6 @@
 
 mod compare;
 mod filters;
-mod progress;
 mod table;
 
 use std::num::{NonZeroU16, NonZeroUsize};
@@ -26,11 +25,11 @@ use portcullis_bench::{bars, report};
 
 use super::failure::{FAILED, Failure, INTERRUPTED};
 use super::out;
+use super::progress_bar;
 use super::run::duration;
 use super::run::interrupt::Interrupt;
-use super::run::replace::Replacement;
+use super::run::replace::Destination;
 use filters::FilterArgs;
-use progress::Progress;
 
 /// Benchmark filters on each device, or compare two benchmark results
 ///
@@ -231,9 +230,13 @@ fn measure(args: &Args) -> Result<Results, Failure> {
     interrupt.listen();
     interrupt.begin();
     let tokens = StopTokens { stop: interrupt.stop.clone(), give_up: interrupt.give_up.clone() };
-    let mut progress = Progress::new();
-    let results = run::run(&plan, &tokens, &mut |step| progress.show(&step));
-    progress.clear();
+    let bar = progress_bar::new(Some(1), "{bar:30} {percent:>3} %  {eta} left  {wide_msg}");
+    let results = run::run(&plan, &tokens, &mut |step| {
+        bar.set_length(step.all as u64);
+        bar.set_position(step.done as u64);
+        bar.set_message(step.now.to_owned());
+    });
+    bar.finish_and_clear();
     Ok(results)
 }
 
@@ -256,12 +259,6 @@ fn command() -> String {
     let quoted = |text: &str| if plain(text) { text.to_owned() } else { format!("'{}'", text.replace('\'', "'\\''")) };
     let arguments = std::env::args_os().skip(1).map(|argument| quoted(&argument.to_string_lossy()));
     std::iter::once("portcullis".to_owned()).chain(arguments).collect::<Vec<_>>().join(" ")
-}
-
-/// A file to be written, or standard output.
-enum Destination {
-    Stdout,
-    File(Replacement),
 }
 
 /// The files that results are written to.
@@ -288,13 +285,7 @@ impl Files {
                 return wrong(&format!("this is {what}; choose another name"));
             }
         }
-        let open = |file: &Option<PathBuf>| -> Result<Option<Destination>, Failure> {
-            Ok(match file.as_deref() {
-                None => None,
-                Some(file) if file == Path::new("-") => Some(Destination::Stdout),
-                Some(file) => Some(Destination::File(Replacement::new(file)?)),
-            })
-        };
+        let open = |file: &Option<PathBuf>| file.as_deref().map(Destination::new).transpose();
         Ok(Files { json: open(&args.json)?, csv: open(&args.csv)?, report: open(&args.report)? })
     }
 

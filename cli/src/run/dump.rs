@@ -1,7 +1,6 @@
 //! `--dump-map`: writes a map's entries as CSV or JSON after the run.
 
 use std::io::{self, BufWriter, Write};
-use std::path::Path;
 
 use portcullis::device::Session;
 use portcullis::map::{self, Declaration, Format};
@@ -9,7 +8,7 @@ use portcullis::packet_io::SinkError;
 use portcullis::program::Program;
 
 use super::map_args::MapFile;
-use super::replace::Replacement;
+use super::replace::Destination;
 use crate::failure::Failure;
 use crate::out;
 
@@ -18,23 +17,10 @@ pub struct Dumps {
     all: Vec<(MapFile, Destination)>,
 }
 
-/// Destination of a dump.
-enum Destination {
-    Stdout,
-    File(Replacement),
-}
-
 impl Dumps {
     /// Checks that the files can be written.
     pub fn open(dumps: &[MapFile]) -> Result<Dumps, SinkError> {
-        let one = |dump: &MapFile| {
-            let to = if dump.file == Path::new("-") {
-                Ok(Destination::Stdout)
-            } else {
-                Replacement::new(&dump.file).map(Destination::File)
-            };
-            to.map(|to| (dump.clone(), to))
-        };
+        let one = |dump: &MapFile| Destination::new(&dump.file).map(|to| (dump.clone(), to));
         Ok(Dumps { all: dumps.iter().map(one).collect::<Result<_, _>>()? })
     }
 

@@ -11,6 +11,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use portcullis::packet_io::{SinkError, resolved_path};
 
+/// Standard output, or a file to be created or replaced.
+pub enum Destination {
+    Stdout,
+    File(Replacement),
+}
+
+impl Destination {
+    /// Checks that the file can be written; `-` is standard output.
+    pub fn new(name: &Path) -> Result<Destination, SinkError> {
+        if name == Path::new("-") { Ok(Destination::Stdout) } else { Replacement::new(name).map(Destination::File) }
+    }
+}
+
 /// A file to be created or replaced.
 #[derive(Debug)]
 pub struct Replacement {

@@ -281,10 +281,11 @@ fn shown(all: &[TrapCount], most: usize) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
 
-    fn trapped(line: u32, count: u64) -> TrapCount {
+    /// Returns packets that were aborted at a line of a function.
+    pub fn trapped(line: u32, count: u64) -> TrapCount {
         let place = Place {
             function: "parse".into(),
             instruction: format!("instruction {line} of `parse`: exit"),

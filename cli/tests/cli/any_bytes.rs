@@ -35,27 +35,9 @@ fn every_file_of_a_run_may_have_any_name() {
     write(&place, "café.wgsl", filter);
     write(&place, "café.pcap", pcap(&[&[2; 60], &[3; 61], &[4; 62]]));
     write(&place, "ré.csv", "9,8\n");
-    let args = [
-        "run",
-        "café.wgsl",
-        "--read",
-        "café.pcap",
-        "--device",
-        "cpu",
-        "--write",
-        "wé.pcap",
-        "--write-tx",
-        "té.pcap",
-        "--write-redirect",
-        "dé",
-        "--state",
-        "sé",
-        "--map",
-        "seen=ré.csv",
-        "--dump-map",
-        "seen=oé.csv",
-    ];
-    let ran = run(&place, &args).done();
+    let args = "run café.wgsl --read café.pcap --device cpu --write wé.pcap --write-tx té.pcap \
+                --write-redirect dé --state sé --map seen=ré.csv --dump-map seen=oé.csv";
+    let ran = run(&place, &args.split(' ').collect::<Vec<_>>()).done();
     assert!(ran.out.starts_with("caf\u{fffd}.wgsl, on cpu"), "{}", ran.out);
     let captured = |name: &str| packets(&std::fs::read(path(&place, name)).unwrap());
     assert_eq!(captured("wé.pcap"), [vec![2; 60]]);

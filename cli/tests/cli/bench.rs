@@ -2,13 +2,19 @@
 
 use serde_json::Value;
 
-use crate::support::{PASS, Place, has_device};
+use crate::support::{PASS, Place, RunOutput, has_device};
 
-/// Arguments of a short run.
-const SMALL: [&str; 9] = ["bench", "--time", "1s", "--device", "cpu", "--batch", "64,1000", "--packets", "64"];
+/// Runs a short benchmark of the CPU.
+fn run(place: &Place, more: &[&str]) -> RunOutput {
+    run_on(place, "cpu", "64,1000", more)
+}
 
-fn run(place: &Place, more: &[&str]) -> crate::support::RunOutput {
-    place.run(&[&SMALL[..], more].concat())
+/// Runs a short benchmark of devices that are separated by spaces.
+fn run_on(place: &Place, devices: &str, batches: &str, more: &[&str]) -> RunOutput {
+    let mut args = vec!["bench", "--time", "1s"];
+    args.extend(devices.split(' ').flat_map(|device| ["--device", device]));
+    args.extend(["--batch", batches, "--packets", "64"]);
+    place.run(&[&args, more].concat())
 }
 
 fn json(bytes: &[u8]) -> Value {
@@ -35,9 +41,9 @@ fn every_measurement_is_in_every_output_file() {
     }
     assert_eq!(results["run"]["interrupted"], false);
     assert!(results["run"]["commands"][0].as_str().unwrap().starts_with("portcullis bench --time 1s --device cpu"));
-    let lines = String::from_utf8(place.read("r.csv")).unwrap();
+    let lines = place.text("r.csv");
     assert_eq!(lines.lines().count(), 1 + cells.len());
-    let page = String::from_utf8(place.read("r.html")).unwrap();
+    let page = place.text("r.html");
     assert!(page.contains("mac_swap") && !page.contains("://") && !page.contains("WRONG"));
     assert!(ran.out.contains("mac_swap, 64-byte packets") && !ran.out.contains("WRONG"), "{}", ran.out);
 }
@@ -52,15 +58,13 @@ fn a_report_can_be_made_from_earlier_results_and_bars() {
     place.file("bars.json", bar.trim_matches(['[', ']']).replace('\n', " ") + "\n");
     let from = ["bench", "--from", "r.json", "--bars", "bars.json", "--report", "r.html", "--json", "s.json"];
     place.run(&from).done();
-    let page = String::from_utf8(place.read("r.html")).unwrap();
+    let page = place.text("r.html");
     assert!(page.contains("port_filter") && page.contains("2.43, 2.54 and 2.77"));
     let (before, after) = (json(&place.read("r.json")), json(&place.read("s.json")));
     assert_eq!(before["cells"], after["cells"]);
     assert_eq!(before["bars"].as_array().unwrap().len(), after["bars"].as_array().unwrap().len());
     place.file("no.json", "{}");
-    let ran = place.run(&["bench", "--from", "r.json", "--bars", "no.json"]);
-    assert_eq!(ran.code, 1);
-    assert!(ran.err.contains("no.json: not a file of bars"), "{}", ran.err);
+    place.run(&["bench", "--from", "r.json", "--bars", "no.json"]).ended(1, &["no.json: not a file of bars"]);
 }
 
 #[test]
@@ -71,21 +75,11 @@ fn device_resident_packets_are_measured_separately() {
     }
     for device in devices {
         let place = Place::new();
-        let args =
-            ["bench", "--time", "2s", "--device", device, "--device", "cpu", "--packets", "64", "--batch", "64,5000"];
-        let more = [
-            "--filter",
-            "port_filter",
-            "--filter",
-            "mac_swap",
-            "--transfer",
-            "resident",
-            "--json",
-            "r.json",
-            "--report",
-            "r.html",
-        ];
-        place.run(&[&args[..], &more].concat()).done();
+        let args = format!(
+            "bench --time 2s --device {device} --device cpu --packets 64 --batch 64,5000 --filter port_filter \
+             --filter mac_swap --transfer resident --json r.json --report r.html"
+        );
+        place.run(&args.split(' ').collect::<Vec<_>>()).done();
         let results = json(&place.read("r.json"));
         let cells = results["cells"].as_array().unwrap();
         let (resident, other): (Vec<_>, Vec<_>) = cells.iter().partition(|cell| cell["transfer"] == "device-resident");
@@ -103,7 +97,7 @@ fn device_resident_packets_are_measured_separately() {
         }
         let left = results["left_out"].to_string();
         assert!(left.contains("device-resident") && left.contains("the filter changes packets"), "{left}");
-        let page = String::from_utf8(place.read("r.html")).unwrap();
+        let page = place.text("r.html");
         assert!(page.contains("Packets in the device’s memory already"));
     }
 }
@@ -111,8 +105,7 @@ fn device_resident_packets_are_measured_separately() {
 #[test]
 fn auto_can_be_measured_as_a_device() {
     let place = Place::new();
-    let args = ["bench", "--time", "1s", "--device", "auto", "--device", "cpu", "--batch", "64", "--packets", "64"];
-    place.run(&[&args[..], &["--filter", "port_filter", "--json", "r.json"]].concat()).done();
+    run_on(&place, "auto cpu", "64", &["--filter", "port_filter", "--json", "r.json"]).done();
     let results = json(&place.read("r.json"));
     let cells = results["cells"].as_array().unwrap();
     let auto: Vec<_> = cells.iter().filter(|cell| cell["device"] == "auto").collect();
@@ -125,19 +118,19 @@ fn auto_can_be_measured_as_a_device() {
 fn a_device_with_wrong_results_is_marked_and_not_rated() {
     let place = Place::new();
     // `noop` passes every packet, whatever the filter says.
-    let args = ["bench", "--time", "1s", "--device", "noop", "--device", "cpu", "--batch", "100", "--packets", "64"];
-    let ran = place.run(&[&args[..], &["--filter", "port_filter", "--json", "r.json", "--csv", "r.csv"]].concat());
+    let more = ["--filter", "port_filter", "--json", "r.json", "--csv", "r.csv"];
+    let ran = run_on(&place, "noop cpu", "100", &more);
     assert_eq!(ran.code, 1, "{}", ran.err);
     let row = ran.out.lines().find(|line| line.contains("  noop  ")).unwrap();
     assert!(row.trim_end().ends_with("WRONG"), "{row}");
-    assert!(ran.out.contains(" of a batch of 100: pass instead of "), "{}", ran.out);
+    ran.printed(&[" of a batch of 100: pass instead of "]);
     let results = json(&place.read("r.json"));
     for cell in results["cells"].as_array().unwrap() {
         let is_wrong = cell["outcome"]["wrong"]["detail"].is_string();
         assert_eq!(is_wrong, cell["device"] == "noop", "{cell}");
         assert_eq!(cell["outcome"]["measured"].is_null(), is_wrong);
     }
-    let lines = String::from_utf8(place.read("r.csv")).unwrap();
+    let lines = place.text("r.csv");
     assert!(lines.lines().all(|line| line.contains("noop") == line.contains(",WRONG,")), "{lines}");
 }
 
@@ -151,9 +144,7 @@ fn maps_are_compared_on_devices_that_run_no_filter() {
     place.file("counts.wgsl", filter("seen_add(0u, 1u);"));
     place.file("has.wgsl", filter("if pkt_len(pkt) == 0u { seen_add(0u, 1u); }"));
     for (file, wrong) in [("counts.wgsl", true), ("has.wgsl", false)] {
-        let args =
-            ["bench", "--time", "1s", "--device", "noop", "--batch", "100", "--packets", "64", "--json", "r.json"];
-        let ran = place.run(&[&args[..], &["--filter", file]].concat());
+        let ran = run_on(&place, "noop", "100", &["--json", "r.json", "--filter", file]);
         assert_eq!(ran.code, i32::from(wrong), "{file}: {}{}", ran.out, ran.err);
         for cell in json(&place.read("r.json"))["cells"].as_array().unwrap() {
             let detail = cell["outcome"]["wrong"]["detail"].as_str().unwrap_or_default();
@@ -171,9 +162,7 @@ fn only_one_output_may_be_standard_output() {
     assert_eq!(json(ran.out.as_bytes())["schema"], 1);
     let ran = run(&place, &[&filter[..], &["--csv", "-"]].concat()).done();
     assert!(ran.out.starts_with("filter,device,batch,"), "{}", ran.out);
-    let ran = run(&place, &["--csv", "-", "--json", "-"]);
-    assert_eq!((ran.code, ran.out.as_str()), (2, ""), "{}", ran.err);
-    assert!(ran.err.contains("only one of"), "{}", ran.err);
+    run(&place, &["--csv", "-", "--json", "-"]).failed(2, &["only one of"]);
 }
 
 /// If one file cannot be written, the others are.
@@ -182,10 +171,9 @@ fn only_one_output_may_be_standard_output() {
 fn a_full_disk_does_not_affect_other_files() {
     let place = Place::new();
     let ran = run(&place, &["--filter", "minimal", "--batch", "64", "--json", "/dev/full", "--csv", "r.csv"]);
-    assert_eq!(ran.code, 1);
-    assert!(ran.err.contains("/dev/full: ") && ran.err.contains("No space left on device"), "{}", ran.err);
-    assert!(String::from_utf8(place.read("r.csv")).unwrap().contains("minimal,cpu,64,"));
-    assert!(ran.out.contains("minimal, 64-byte packets"), "{}", ran.out);
+    let ran = ran.ended(1, &["/dev/full: ", "No space left on device"]);
+    assert!(place.text("r.csv").contains("minimal,cpu,64,"));
+    ran.printed(&["minimal, 64-byte packets"]);
 }
 
 #[test]
@@ -204,16 +192,11 @@ fn runs_are_compared_cell_by_cell() {
     cells[0]["filter"] = "other".into();
     place.file("b.json", half.to_string());
 
-    let ran = place.run(&["bench", "--compare", "a.json", "a.json"]).done();
-    assert!(ran.out.contains(" 1.00 ") && ran.out.contains(": 0 slower and 0 faster"), "{}", ran.out);
+    place.run(&["bench", "--compare", "a.json", "a.json"]).done().printed(&[" 1.00 ", ": 0 slower and 0 faster"]);
     let ran = place.run(&["bench", "--compare", "a.json", "b.json"]);
     assert_eq!(ran.code, 1);
-    assert!(
-        ran.out.contains("SLOWER") && ran.out.contains("only in the first: minimal, cpu, batches of 64"),
-        "{}",
-        ran.out
-    );
-    assert!(ran.out.contains("only in the second: other, cpu, batches of 64"), "{}", ran.out);
+    let apart = ["only in the first: minimal, cpu, batches of 64", "only in the second: other, cpu, batches of 64"];
+    ran.printed(&["SLOWER", apart[0], apart[1]]);
     let ran = place.run(&["bench", "--compare", "b.json", "a.json"]);
     assert_eq!(ran.code, 1, "the other filter is no longer measured");
     assert!(ran.out.contains("faster by more") && !ran.out.contains("SLOWER"), "{}", ran.out);
@@ -226,9 +209,7 @@ fn runs_are_compared_cell_by_cell() {
     for (file, words) in
         [("c.json", "version 99"), ("d.json", "no results of portcullis bench"), ("e.json", "e.json: ")]
     {
-        let ran = place.run(&["bench", "--compare", "a.json", file]);
-        assert_eq!((ran.code, ran.out.as_str()), (1, ""), "{}", ran.err);
-        assert!(ran.err.contains(file) && ran.err.contains(words), "{}", ran.err);
+        place.run(&["bench", "--compare", "a.json", file]).failed(1, &[file, words]);
     }
 }
 
@@ -253,9 +234,7 @@ fn wrong_usage_is_refused_before_measuring() {
         (&["--compare", "a.json"], 2, "--compare"),
         (&["--compare", "a.json", "b.json", "--json", "c.json"], 2, "--json"),
     ] {
-        let ran = place.run(&[&["bench"], args].concat());
-        assert_eq!((ran.code, ran.out.as_str()), (code, ""), "{args:?}: {}", ran.err);
-        assert!(ran.err.contains(words), "{args:?}: {}", ran.err);
+        place.run(&[&["bench"], args].concat()).failed(code, &[words]);
         assert_eq!(place.names(), [""; 0]);
     }
 }
@@ -293,7 +272,7 @@ fn batches_that_exceed_memory_are_left_out_and_reported() {
     assert_eq!(left.len(), 1, "{left:?}");
     assert!(left[0]["what"].as_str().unwrap().contains("batches of 3000000"), "{left:?}");
     assert!(left[0]["why"].as_str().unwrap().contains("GB of memory"), "{left:?}");
-    assert!(ran.out.contains("left out: minimal, 9000-byte packets in batches of 3000000: "), "{}", ran.out);
+    ran.printed(&["left out: minimal, 9000-byte packets in batches of 3000000: "]);
 }
 
 /// Earlier results stay until new ones are complete, and those of an interrupted run are marked.

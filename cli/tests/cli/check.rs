@@ -5,10 +5,7 @@ use crate::support::{PASS, Place, stock};
 #[test]
 fn a_valid_filter_shows_its_facts() {
     let place = Place::new();
-    let ran = place.run(&["check", &stock("http_only")]).done();
-    for fact in ["no errors", "reads", "writes", "loops", "drop, pass"] {
-        assert!(ran.out.contains(fact), "{fact}: {}", ran.out);
-    }
+    place.run(&["check", &stock("http_only")]).done().printed(&["no errors", "reads", "writes", "loops", "drop, pass"]);
     let line = place.run(&["check", &stock("mac_swap"), "--json"]).done().json();
     assert_eq!(line["ok"], true);
     let facts = &line["facts"];

@@ -2,12 +2,11 @@
 #![cfg(target_os = "linux")]
 
 use std::path::Path;
-use std::process::Stdio;
 
 use serde_json::Value;
 
 use crate::clang;
-use crate::support::{PASS, Place, has_device, pcap_of, signal, wait_until};
+use crate::support::{PASS, Place, RunOutput, has_device, interrupt, pcap_of, wait_until};
 
 /// Compiles objects of compat-tests; `None` without clang.
 fn objects(place: &Place, names: &[&str]) -> Option<()> {
@@ -28,6 +27,12 @@ fn lines(text: &[u8]) -> Vec<Value> {
 /// outputs.
 fn frames(count: u8) -> Vec<Vec<u8>> {
     (0..count).map(|number| (0..60).map(|at| if at == 5 { number } else { at }).collect()).collect()
+}
+
+/// Returns the row about events in a run's table, with single spaces.
+fn events_row(ran: &RunOutput) -> String {
+    let row = ran.out.lines().find(|line| line.starts_with("events ")).unwrap_or_else(|| panic!("{}", ran.out));
+    row.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 #[test]
@@ -52,8 +57,7 @@ fn events_are_written_as_lines_and_counted() {
 
     // Without the option events are counted, in the table too.
     let ran = run(&["events_ringbuf.o:ring_output_part"]).done();
-    let row = ran.out.lines().find(|line| line.starts_with("events ")).unwrap_or_else(|| panic!("{}", ran.out));
-    assert_eq!(row.split_whitespace().collect::<Vec<_>>(), ["events", &count.to_string(), "0", "lost"]);
+    assert_eq!(events_row(&ran), format!("events {count} 0 lost"));
 
     // If events go to standard output, the totals do not.
     let ran = run(&["events_print.o:print_few", "--events", "-"]).done();
@@ -97,12 +101,11 @@ fn events_that_cannot_be_written_are_counted_as_lost() {
     assert!(all > 1000, "{all}");
     assert_eq!(counts(&format!("{run} --json --events /dev/full")), (0, all));
     let ran = place.shell(&format!("{run} --events /dev/full"));
-    let row = ran.out.lines().find(|line| line.starts_with("events ")).unwrap_or_else(|| panic!("{}", ran.out));
-    assert_eq!(row.split_whitespace().collect::<String>(), format!("events0{all}lost"));
+    assert_eq!(events_row(&ran).replace(' ', ""), format!("events0{all}lost"));
     // With SIGXFSZ ignored, writing beyond the limit is an error; the limit of 8 blocks may fall
     // within a line.
     let (count, lost) = counts(&format!("trap '' XFSZ; ulimit -f 8; {run} --json --events cut.jsonl"));
-    let text = String::from_utf8(place.read("cut.jsonl")).unwrap();
+    let text = place.text("cut.jsonl");
     let lines = text.matches('\n').count() as u64;
     assert!(lines > 10 && (count, count + lost) == (lines, all), "{count} {lost}: {lines} of {all}");
 }
@@ -110,23 +113,15 @@ fn events_that_cannot_be_written_are_counted_as_lost() {
 /// An interrupted run has written all events that it counts.
 #[test]
 fn an_interrupt_loses_no_events() {
-    if crate::interrupts::signals_are_ignored() {
-        return;
-    }
-    let place = Place::new();
+    let Some(place) = crate::interrupts::place() else { return };
     let Some(()) = objects(&place, &["events_perf"]) else { return };
     for device in ["cpu", "wgpu"].into_iter().filter(|device| has_device(device)) {
         let args = ["run", "events_perf.o:perf_plain", "--read", "synth:packets=1000000000", "--json"];
         let args = [&args[..], &["--events", "out.jsonl", "--device", device]].concat();
-        let mut command = place.command(&args);
-        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let child = place.spawn(&args);
         let events = place.path("out.jsonl");
         wait_until("events are written", || events.metadata().is_ok_and(|file| file.len() > 1_000_000));
-        signal(&child, "INT");
-        let ended = child.wait_with_output().unwrap();
-        let err = String::from_utf8_lossy(&ended.stderr);
-        assert_eq!(ended.status.code(), Some(130), "{device}: {err}");
-        let totals: Value = serde_json::from_slice(&ended.stdout).unwrap();
+        let totals = interrupt(child).ended(130, &[]).json();
         // All packets but IPv6 go back, each with an event.
         let count = totals["verdicts"]["tx"].as_u64().unwrap();
         assert_eq!(totals["events"], serde_json::json!({"count": count, "lost": 0}), "{device}: {totals}");

@@ -2,14 +2,14 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
-use crate::support::{PASS, Place, has_device, packets, pcap, pcap_of, signal, wait_for_end, wait_until};
+use crate::support::{PASS, Place, has_device, interrupt, packets, pcap, pcap_of, signal, wait_for_end, wait_until};
 
 /// Returns whether these tests were started with signals ignored (`nohup`, or `&` in a script),
 /// which the program inherits.
-pub fn signals_are_ignored() -> bool {
+fn signals_are_ignored() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
     // HUP, INT and TERM are 1, 2 and 15.
@@ -20,8 +20,9 @@ pub fn signals_are_ignored() -> bool {
     is_ignored
 }
 
-fn spawn(place: &Place, args: &[&str]) -> Child {
-    place.command(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+/// Creates a folder; `None` if runs there could not be interrupted.
+pub fn place() -> Option<Place> {
+    (!signals_are_ignored()).then(Place::new)
 }
 
 fn size(place: &Place, name: &str) -> u64 {
@@ -31,25 +32,18 @@ fn size(place: &Place, name: &str) -> u64 {
 /// All packets received from a live source before the interrupt are in the file.
 #[test]
 fn an_interrupt_finishes_the_files() {
-    if signals_are_ignored() {
-        return;
-    }
-    let place = Place::new();
+    let Some(place) = place() else { return };
     let filter = place.file("f.wgsl", PASS);
-    let mut child = spawn(&place, &["run", filter, "--read", "-", "--write", "o.pcap", "--device", "cpu", "--json"]);
+    let mut child = place.spawn(&["run", filter, "--read", "-", "--write", "o.pcap", "--device", "cpu", "--json"]);
     let mut stdin = child.stdin.take().unwrap();
     // Some packets, then an idle pipe.
     stdin.write_all(&pcap(&[&[1; 60], &[2; 60]])).unwrap();
     // Packets are being processed once the output file has its header.
     wait_until("the file has its header", || size(&place, "o.pcap") >= 24);
-    signal(&child, "INT");
-    let status = wait_for_end(&mut child);
-    let ended = child.wait_with_output().unwrap();
-    let err = String::from_utf8_lossy(&ended.stderr);
-    assert_eq!(status.code(), Some(130), "{err}");
-    assert!(err.ends_with("interrupted: the rest of the input was not read\n") && !err.contains("panicked"), "{err}");
+    let ran = interrupt(child).ended(130, &[]);
+    assert!(ran.err.ends_with("interrupted: the rest of the input was not read\n"), "{}", ran.err);
     // The output is a complete capture of the packets counted.
-    let line: serde_json::Value = serde_json::from_slice(&ended.stdout).unwrap();
+    let line = ran.json();
     let written = packets(&place.read("o.pcap"));
     assert_eq!((&line["packets"], &line["interrupted"]), (&written.len().into(), &true.into()));
     assert!([[1; 60], [2; 60]].starts_with(&written.iter().map(|p| p[..].try_into().unwrap()).collect::<Vec<_>>()));
@@ -68,28 +62,21 @@ fn an_interrupted_long_run_has_written_what_it_counts() {
 
 fn interrupt_a_long_run(device: &str) {
     let place = Place::new();
-    let filter = place.file(
-        "f.wgsl",
-        "fn xdp_filter(pkt: u32) -> u32 {
-            let by = pkt_len(pkt) % 3u;
-            if by == 0u { return redirect(7u); }
-            return XDP_PASS + by - 1u;
-        }",
-    );
+    let text = "fn xdp_filter(pkt: u32) -> u32 {
+        let by = pkt_len(pkt) % 3u;
+        if by == 0u { return redirect(7u); }
+        return XDP_PASS + by - 1u;
+    }";
+    let filter = place.file("f.wgsl", text);
     let read = "synth:packets=1000000000,size=64..1500";
     let outputs = ["--write", "o.pcap", "--write-tx", "tx.pcap", "--write-redirect", "r"];
     let args = [&["run", filter, "--read", read, "--json", "--device", device], &outputs[..]].concat();
-    let mut child = spawn(&place, &args);
+    let child = place.spawn(&args);
     // Many batches, so that the driver has compiled kernels for all shapes of them.
     wait_until("the files grow", || {
         ["o.pcap", "tx.pcap", "r/7.pcap"].iter().all(|name| size(&place, name) > 20_000_000)
     });
-    signal(&child, "INT");
-    let status = wait_for_end(&mut child);
-    assert_eq!(status.code(), Some(130), "{device}: {status}");
-    let mut line = String::new();
-    child.stdout.take().unwrap().read_to_string(&mut line).unwrap();
-    let line: serde_json::Value = serde_json::from_str(&line).unwrap();
+    let line = interrupt(child).ended(130, &[]).json();
     let count = |name: &str| packets(&place.read(name)).len();
     assert_eq!(line["verdicts"]["pass"], count("o.pcap"));
     assert_eq!(line["verdicts"]["tx"], count("tx.pcap"));
@@ -99,49 +86,37 @@ fn interrupt_a_long_run(device: &str) {
 /// The maps match the packets counted.
 #[test]
 fn an_interrupted_run_dumps_its_maps() {
-    if signals_are_ignored() {
-        return;
-    }
-    let place = Place::new();
+    let Some(place) = place() else { return };
     let filter = "//! map seen: counter entries=1
         fn xdp_filter(pkt: u32) -> u32 { seen_add(0u, 1u); return XDP_PASS; }";
     let filter = place.file("f.wgsl", filter);
     let args = ["run", filter, "--read", "synth:packets=1000000000", "--device", "cpu", "--json", "--write", "o.pcap"];
-    let mut child = spawn(&place, &[&args[..], &["--dump-map", "seen=seen.csv", "--state", "s"]].concat());
+    let child = place.spawn(&[&args[..], &["--dump-map", "seen=seen.csv", "--state", "s"]].concat());
     wait_until("the file grows", || size(&place, "o.pcap") > 1_000_000);
     assert!(!place.has("seen.csv") && !place.has("s"), "maps and state are written at the end");
-    signal(&child, "INT");
-    let status = wait_for_end(&mut child);
-    let ended = child.wait_with_output().unwrap();
-    assert_eq!(status.code(), Some(130), "{}", String::from_utf8_lossy(&ended.stderr));
-    let line: serde_json::Value = serde_json::from_slice(&ended.stdout).unwrap();
+    let line = interrupt(child).ended(130, &[]).json();
     let wanted = format!("index,sum\n0,{}\n", line["packets"]);
-    assert_eq!(String::from_utf8(place.read("seen.csv")).unwrap(), wanted);
+    assert_eq!(place.text("seen.csv"), wanted);
     let again = ["run", filter, "--read", place.file("none.pcap", pcap(&[])), "--state", "s"];
     place.run(&[&again[..], &["--dump-map", "seen=again.csv"]].concat()).done();
-    assert_eq!(String::from_utf8(place.read("again.csv")).unwrap(), wanted);
+    assert_eq!(place.text("again.csv"), wanted);
 }
 
 /// A filter that takes too long is cancelled; packets before it are written.
 #[test]
 fn an_interrupt_cancels_a_filter_that_does_not_end() {
-    if signals_are_ignored() {
-        return;
-    }
-    let place = Place::new();
-    let filter = place.file(
-        "f.wgsl",
-        "//! map m: counter entries=1
+    let Some(place) = place() else { return };
+    let text = "//! map m: counter entries=1
         fn xdp_filter(pkt: u32) -> u32 {
             while load_u8(pkt, 0u) == 2u {}
             return XDP_PASS;
-        }",
-    );
+        }";
+    let filter = place.file("f.wgsl", text);
     // All packets but the first use up the fuel: hours in the interpreter.
     let all: Vec<&[u8]> = std::iter::once(&[1; 60][..]).chain(std::iter::repeat_n(&[2; 60][..], 20_000)).collect();
     let capture = place.file("c.pcap", pcap_of(&all));
     let options = ["--device", "interp", "--fuel", "16777216", "--batch", "1", "--write", "-", "--dump-map", "m=m.csv"];
-    let mut child = spawn(&place, &[&["run", filter, "--read", capture][..], &options].concat());
+    let mut child = place.spawn(&[&["run", filter, "--read", capture][..], &options].concat());
     let mut stdout = child.stdout.take().unwrap();
     let mut written = vec![0; 24 + 16 + 60];
     stdout.read_exact(&mut written).unwrap();
@@ -159,13 +134,10 @@ fn an_interrupt_cancels_a_filter_that_does_not_end() {
 /// Before the first packet there is nothing to finish.
 #[test]
 fn an_interrupt_ends_the_wait_for_a_capture() {
-    if signals_are_ignored() {
-        return;
-    }
-    let place = Place::new();
+    let Some(place) = place() else { return };
     let filter = place.file("f.wgsl", PASS);
     for begun in [&[][..], &pcap(&[&[1; 60]])[..30]] {
-        let mut child = spawn(&place, &["run", filter, "--read", "-", "--write", "o.pcap", "--device", "cpu"]);
+        let mut child = place.spawn(&["run", filter, "--read", "-", "--write", "o.pcap", "--device", "cpu"]);
         let mut stdin = child.stdin.take().unwrap();
         stdin.write_all(begun).unwrap();
         // By then it waits for input; if not, the test still holds.
@@ -180,13 +152,10 @@ fn an_interrupt_ends_the_wait_for_a_capture() {
 /// Opening a FIFO without a reader can be interrupted too.
 #[test]
 fn an_interrupt_ends_the_wait_for_a_reader() {
-    if signals_are_ignored() {
-        return;
-    }
-    let place = Place::new();
+    let Some(place) = place() else { return };
     let filter = place.file("f.wgsl", PASS);
     assert!(std::process::Command::new("mkfifo").arg(place.path("ff")).status().unwrap().success());
-    let mut child = spawn(&place, &["run", filter, "--read", "synth:packets=10", "--write", "ff", "--device", "cpu"]);
+    let mut child = place.spawn(&["run", filter, "--read", "synth:packets=10", "--write", "ff", "--device", "cpu"]);
     std::thread::sleep(Duration::from_millis(500));
     signal(&child, "INT");
     let status = wait_for_end(&mut child);
@@ -198,13 +167,10 @@ fn an_interrupt_ends_the_wait_for_a_reader() {
 /// A reader that does not read delays the first Ctrl-C, and not the second.
 #[test]
 fn a_second_interrupt_ends_the_run_at_once() {
-    if signals_are_ignored() {
-        return;
-    }
-    let place = Place::new();
+    let Some(place) = place() else { return };
     let filter = place.file("f.wgsl", PASS);
-    let mut child =
-        spawn(&place, &["run", filter, "--read", "synth:packets=1000000000", "--write", "-", "--device", "cpu"]);
+    let args = ["run", filter, "--read", "synth:packets=1000000000", "--write", "-", "--device", "cpu"];
+    let mut child = place.spawn(&args);
     let mut stdout = child.stdout.take().unwrap();
     // A third of a batch; the rest exceeds a pipe's buffer.
     stdout.read_exact(&mut [0; 300_000]).unwrap();

@@ -1,15 +1,12 @@
 //! Runs whose packets arrive one at a time through a pipe, and come back.
 
 use std::io::{Read, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::support::{Place, pcap};
-
-/// Timeout for what must happen; less than a test may hang.
-const TIMEOUT: Duration = Duration::from_secs(30);
+use crate::support::{Place, TIMEOUT, pcap};
 
 /// A filter that sends back the map's words for a packet's IPv4 source: a number from the file, and
 /// a count of the source's packets.
@@ -38,20 +35,17 @@ impl Live {
     /// Starts a run with these additional arguments.
     pub fn start(place: &Place, args: &[&str]) -> Live {
         let always = ["run", "f.wgsl", "--read", "-", "--write", "-", "--json"];
-        let mut command = place.command(&[&always[..], args].concat());
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut child = place.spawn(&[&always[..], args].concat());
         let (mut to, from) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
         to.write_all(&pcap(&[])).unwrap();
         let (mut err, log) = (child.stderr.take().unwrap(), Arc::<Mutex<String>>::default());
-        let listener = {
-            let log = log.clone();
-            std::thread::spawn(move || {
-                let mut some = [0; 4096];
-                while let Ok(length @ 1..) = err.read(&mut some) {
-                    log.lock().unwrap().push_str(&String::from_utf8_lossy(&some[..length]));
-                }
-            })
-        };
+        let shared = log.clone();
+        let listener = std::thread::spawn(move || {
+            let mut some = [0; 4096];
+            while let Ok(length @ 1..) = err.read(&mut some) {
+                shared.lock().unwrap().push_str(&String::from_utf8_lossy(&some[..length]));
+            }
+        });
         Live { child, to, from, log, listener, packets: 0 }
     }
 
@@ -93,7 +87,8 @@ impl Live {
         let mut rest = Vec::new();
         self.from.read_to_end(&mut rest).unwrap();
         assert!(rest.is_empty(), "all packets came back before");
-        assert_eq!(self.child.wait().unwrap().code(), Some(0), "{}", self.log.lock().unwrap());
+        let status = self.child.wait().unwrap();
+        assert_eq!(status.code(), Some(0), "{}", self.log.lock().unwrap());
         self.listener.join().unwrap();
         let log = self.log.lock().unwrap().clone();
         let (before, totals) = log.trim_end().rsplit_once('\n').unwrap_or(("", log.trim_end()));

@@ -6,9 +6,7 @@ use crate::support::{Place, RunOutput, sample};
 #[test]
 fn without_arguments_devices_and_a_sample_run_are_shown() {
     let ran = Place::new().run::<&str>(&[]).done();
-    for words in ["http_only", "cpu", "wgpu", "interp", "914", "selftest"] {
-        assert!(ran.out.contains(words), "{words}: {}", ran.out);
-    }
+    ran.printed(&["http_only", "cpu", "wgpu", "interp", "914", "selftest"]);
     assert_eq!(ran.err, "");
 }
 
@@ -38,10 +36,8 @@ fn the_demo_fits_80_columns_and_its_commands_work() {
 #[test]
 fn devices_lists_every_backend_with_reasons_for_missing_ones() {
     let place = Place::new();
-    let ran = place.run(&["devices"]).done();
-    for backend in ["cpu:", "cuda:", "wgpu:", "opencl:", "interp:", "noop:"] {
-        assert!(ran.out.contains(backend), "{}", ran.out);
-    }
+    let backends = ["cpu:", "cuda:", "wgpu:", "opencl:", "interp:", "noop:"];
+    place.run(&["devices"]).done().printed(&backends);
     let line = place.run(&["devices", "--json"]).done().json();
     let backends = line["backends"].as_array().unwrap();
     assert_eq!(backends.len(), 6);
@@ -57,14 +53,14 @@ fn selftest_compares_devices_and_writes_a_report() {
     let some = ["--filter", "loads", "--filter", "port_filter"];
     let args = [&["selftest", "--device", "interp", "--json", "report.json"], &some[..]].concat();
     let ran = place.run(&args).done();
-    assert!(ran.out.contains("selftest passed"), "{}", ran.out);
+    ran.printed(&["selftest passed"]);
     let report: serde_json::Value = serde_json::from_slice(&place.read("report.json")).unwrap();
     // The stock filter in both languages, and the probe.
     assert_eq!(report["devices"][0]["passed"], 3);
     let results = report["devices"][0]["results"].as_array().unwrap();
     let tried: Vec<_> = results.iter().map(|r| [&r["filter"], &r["language"]].map(|v| v.as_str().unwrap())).collect();
     assert_eq!(tried, [["port_filter", "WGSL"], ["loads", "WGSL"], ["port_filter", "OpenCL C"]]);
-    assert!(ran.out.contains("interp  identical  identical "), "{}", ran.out);
+    ran.printed(&["interp  identical  identical "]);
 
     // A device that is tested with fewer packets is noted with the reason; others are not.
     let ran =
@@ -75,39 +71,27 @@ fn selftest_compares_devices_and_writes_a_report() {
         results.iter().map(|result| result["compared"].as_u64().unwrap()).sum()
     };
     assert!(compared(0) < compared(1));
-    assert!(
-        ran.err.contains("\ninterp: fewer packets, only in batches of 64: ") && !ran.err.contains("cpu: "),
-        "{}",
-        ran.err
-    );
+    assert!(!ran.err.contains("cpu: "), "{}", ran.err);
+    ran.ended(0, &["\ninterp: fewer packets, only in batches of 64: "]);
 
-    let ran = place.run(&[&["selftest", "--device", "noop"], &some[..]].concat());
-    assert_eq!(ran.code, 1);
-    assert!(
-        ran.out.contains("selftest failed") && ran.out.contains("expected") && ran.out.contains("packet"),
-        "{}",
-        ran.out
-    );
+    place.run(&[&["selftest", "--device", "noop"], &some[..]].concat()).ended(1, &[]).printed(&[
+        "selftest failed",
+        "expected",
+        "packet",
+    ]);
 
-    let ran = place.run(&[&["selftest", "--device", "interp", "--require", "interp:9"], &some[..]].concat());
-    assert_eq!(ran.code, 1);
-    assert!(ran.out.contains("required and missing"), "{}", ran.out);
+    place
+        .run(&[&["selftest", "--device", "interp", "--require", "interp:9"], &some[..]].concat())
+        .ended(1, &[])
+        .printed(&["required and missing"]);
     let by = |method| {
         [&["selftest", "--device", "interp", "--dispatch", "inline", "--dispatch", method], &some[..]].concat()
     };
-    let ran = place.run(&by("pipelined")).done();
-    assert!(
-        ran.out.contains("interp inline     identical") && ran.out.contains("interp pipelined  identical"),
-        "{}",
-        ran.out
-    );
-    let ran = place.run(&by("graph"));
-    assert_eq!(ran.code, 1);
-    assert!(
-        ran.out.contains("interp graph: required and missing: interp has no dispatch method `graph`"),
-        "{}",
-        ran.out
-    );
+    place.run(&by("pipelined")).done().printed(&["interp inline     identical", "interp pipelined  identical"]);
+    place
+        .run(&by("graph"))
+        .ended(1, &[])
+        .printed(&["interp graph: required and missing: interp has no dispatch method `graph`"]);
     place.run(&["selftest", "--filter", "nothing"]).failed(2, &["`nothing`", "loads"]);
     place.run(&["selftest", "--require", "gpu"]).failed(2, &["`gpu`"]);
 }

@@ -31,7 +31,7 @@ fn every_subcommand_and_option_has_its_manual_page() {
     let mut found = 0;
     each_command(&place, &[], &mut |words, help| {
         let page = [&["portcullis".to_owned()], words].concat().join("-") + ".1";
-        let text = String::from_utf8(place.read(&format!("new/man1/{page}"))).unwrap().replace("\\-", "-");
+        let text = place.text(&format!("new/man1/{page}")).replace("\\-", "-");
         assert!(text.contains(".TH ") && text.contains(".SH DESCRIPTION"), "{page}: {text}");
         for option in options(help) {
             assert!(text.contains(&option), "{page} lacks {option}");

@@ -81,7 +81,7 @@ fn entries_are_inserted_before_the_first_packet() {
         let mut sent = packet(26, &[10, 0, 0, 1]);
         sent[..6].copy_from_slice(&[2, 0x12, 0x34, 0x56, 0x78, 0x9a]);
         assert_eq!(packets(&place.read("tx.pcap")), [sent]);
-        assert_eq!(String::from_utf8(place.read("counts.csv")).unwrap(), "index,sum\n0,4294967297\n1,1\n2,1\n");
+        assert_eq!(place.text("counts.csv"), "index,sum\n0,4294967297\n1,1\n2,1\n");
     }
 }
 
@@ -104,7 +104,7 @@ fn dumps_can_be_read_and_dumped_again() {
         args.extend(arguments("--map", from));
         args.extend(arguments("--dump-map", to));
         place.run(&args).done();
-        names.map(|name| String::from_utf8(place.read(&to(name))).unwrap())
+        names.map(|name| place.text(&to(name)))
     };
     let given = |name: &str| format!("{name}.{}", if name == "hosts" { "json" } else { "csv" });
     let csv = run(&given, &|name| format!("a-{name}.csv"));
@@ -127,7 +127,7 @@ fn later_files_override_earlier_ones_and_the_state() {
     place.file("b.csv", "10.0.0.2,2,2\n10.0.0.3,2,3\n");
     let run = |args: &[&str]| {
         place.run(&[&["run", filter, "--read", none, "--dump-map", "routes=o.csv"], args].concat()).done();
-        String::from_utf8(place.read("o.csv")).unwrap()
+        place.text("o.csv")
     };
     let rows = |rows: [[u32; 2]; 3]| {
         let rows = rows.iter().zip(167_772_161..).map(|([a, b], address)| format!("{address},{a},{b}\n"));

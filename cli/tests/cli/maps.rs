@@ -128,7 +128,7 @@ fn dumps_do_not_depend_on_device_or_batch_size() {
             let ran = place.run(&args).done();
             assert_eq!(ran.json()["verdicts"]["aborted"], 0);
             for (_, file, wanted) in &files {
-                let text = String::from_utf8(place.read(file)).unwrap();
+                let text = place.text(file);
                 assert!(text == *wanted, "{device} {arguments}: {file}:\n{text}");
                 std::fs::remove_file(place.path(file)).unwrap();
             }

@@ -25,7 +25,7 @@ fn waiting_for_the_first_packet_counts_as_reading() {
     let place = Place::new();
     let filter = place.file("f.wgsl", PASS);
     let args = ["run", filter, "--read", "-", "--device", "cpu"];
-    let mut child = place.command(&args).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut child = place.spawn(&args);
     let mut stdin = child.stdin.take().unwrap();
     let capture = pcap(&[&[1; 60]]);
     stdin.write_all(&capture[..10]).unwrap();
@@ -122,8 +122,7 @@ fn a_closed_pipe_does_not_truncate_other_outputs() {
     let place = Place::new();
     let filter = place.file("f.wgsl", "fn xdp_filter(pkt: u32) -> u32 { return XDP_PASS + (load_u8(pkt, 0u) & 1u); }");
     let args = ["run", filter, "--read", "-", "--write", "-", "--write-tx", "tx.pcap", "--device", "cpu"];
-    let mut child =
-        place.command(&args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut child = place.spawn(&args);
     let (mut stdin, mut stdout) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
     let capture = pcap(&[&[1; 60], &[2; 60]]);
     stdin.write_all(&capture).unwrap();

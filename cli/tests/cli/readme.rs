@@ -37,7 +37,7 @@ fn the_maps_of_the_readme_are_dumped_as_shown() {
         other => other,
     };
     place.run(&command.split_whitespace().map(with).collect::<Vec<_>>()).done();
-    assert_eq!(String::from_utf8(place.read("hits.csv")).unwrap(), hits);
+    assert_eq!(place.text("hits.csv"), hits);
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn the_dumps_of_the_maps_page_are_as_shown() {
     place.run(&commands.next().unwrap().split_whitespace().collect::<Vec<_>>()).done();
     let mut files = 0;
     for (file, head) in commands.map(|command| command.split_once('\n').unwrap()) {
-        let dump = String::from_utf8(place.read(file)).unwrap();
+        let dump = place.text(file);
         assert_eq!(dump.split_inclusive('\n').take(3).collect::<String>(), head, "{file}");
         files += 1;
     }
@@ -80,7 +80,7 @@ fn the_csv_and_json_rows_of_the_maps_page_are_equal() {
         std::fs::write(place.path(file), content).unwrap();
         let map = format!("blocked={file}");
         place.run(&["run", filter, "--read", &sample(), "--map", &map, "--dump-map", "blocked=o.csv"]).done();
-        String::from_utf8(place.read("o.csv")).unwrap()
+        place.text("o.csv")
     };
     let rows = "10.0.0.19,443,1,02:00:5e:10:00:00\n10.0.0.20,80,1,02:00:5e:10:00:01\n";
     let wanted = format!("address,port,action,station\n{rows}");

@@ -49,7 +49,7 @@ fn maps_are_carried_between_runs_and_devices() {
         let args = ["run", filter, "--read", &sample(), "--device", device, "--state", "s", "--batch", "700"];
         place.run(&[&args[..], &["--dump-map", "sources=s.csv", "--dump-map", "bytes=b.csv"]].concat()).done();
         for (file, wanted) in [("s.csv", sources(times)), ("b.csv", bytes(times as usize))] {
-            let text = String::from_utf8(place.read(file)).unwrap();
+            let text = place.text(file);
             assert!(text == wanted, "{device}, run {times}, {file}:\n{text}");
         }
     }
@@ -103,9 +103,9 @@ fn only_the_size_of_a_map_may_change() {
     assert!(ran.err.ends_with(&format!("but the map has too few entries (entries=64); {more}\n")), "{}", ran.err);
     // More entries, and just enough.
     with("entries=4096", "entries=100000").done();
-    assert_eq!(String::from_utf8(place.read("s.csv")).unwrap(), sources(2));
+    assert_eq!(place.text("s.csv"), sources(2));
     with("entries=2048", &format!("entries={}", longest + 1)).done();
-    assert_eq!(String::from_utf8(place.read("s.csv")).unwrap(), sources(3));
+    assert_eq!(place.text("s.csv"), sources(3));
 }
 
 #[test]
@@ -193,7 +193,7 @@ fn a_state_file_is_locked_before_it_exists() {
         assert_eq!(place.names(), ["f.wgsl", "h.csv", "link", "none.pcap", "s"], "no lock file is left");
         place.run(&["run", "f.wgsl", "--read", none, "--state", second, "--dump-map", "hosts=o.csv"]).done();
         let counts = format!("key0,value0,value1\n167772161,7,{packets}\n");
-        assert_eq!(String::from_utf8(place.read("o.csv")).unwrap(), counts);
+        assert_eq!(place.text("o.csv"), counts);
         for name in ["s", "o.csv"] {
             std::fs::remove_file(place.path(name)).unwrap();
         }
@@ -233,7 +233,7 @@ fn a_long_run_writes_its_state_periodically() {
     live.kill();
     assert_eq!(log, "");
     place.run(&[&other[..], &["--dump-map", "hosts=o.csv"]].concat()).done();
-    let text = String::from_utf8(place.read("o.csv")).unwrap();
+    let text = place.text("o.csv");
     let count: u64 = text.strip_prefix("key0,value0,value1\n167772161,7,").unwrap().trim_end().parse().unwrap();
     assert!((2..=most).contains(&count), "{count} of {most}");
     place.run(&["run", "f.wgsl", "--read", "none.pcap", "--state-every", "1"]).failed(2, &["--state"]);
@@ -259,7 +259,7 @@ fn a_killed_run_never_damages_the_file() {
     // Reads the file, which must be complete.
     let rows = || -> Vec<[u64; 5]> {
         place.run(&["run", filter, "--read", none, "--state", "s", "--dump-map", "seen=s.csv"]).done();
-        let text = String::from_utf8(place.read("s.csv")).unwrap();
+        let text = place.text("s.csv");
         let rows = text.lines().skip(1).map(|row| {
             let numbers: Vec<u64> = row.split(',').map(|number| number.parse().unwrap()).collect();
             numbers.try_into().unwrap()
@@ -336,7 +336,7 @@ fn lpm_and_lru_maps_are_carried() {
         args.extend(["--dump-map", "routes=r.csv", "--dump-map", "hosts=h.csv", "--dump-map", "recent=l.csv"]);
         place.run(&args).done();
         times += 1;
-        let read = |file| String::from_utf8(place.read(file)).unwrap();
+        let read = |file| place.text(file);
         let rest = all - low - high;
         let wanted = format!(
             "prefix,value0,value1\n0.0.0.0/1,1,{}\n128.0.0.0/1,2,{}\n192.168.0.0/16,3,{}\n",

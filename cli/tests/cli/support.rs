@@ -44,6 +44,10 @@ impl Place {
         std::fs::read(self.path(name)).unwrap()
     }
 
+    pub fn text(&self, name: &str) -> String {
+        String::from_utf8(self.read(name)).unwrap()
+    }
+
     /// Returns whether a file exists.
     pub fn has(&self, name: &str) -> bool {
         self.path(name).exists()
@@ -68,6 +72,12 @@ impl Place {
         RunOutput::of(self.command(args).output().unwrap())
     }
 
+    /// Starts the program with pipes for its input and output.
+    pub fn spawn(&self, args: &[&str]) -> Child {
+        let mut command = self.command(args);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    }
+
     /// Runs a shell command in which `portcullis` is the program.
     #[cfg(unix)]
     pub fn shell(&self, line: &str) -> RunOutput {
@@ -78,8 +88,7 @@ impl Place {
 
     /// Runs the program with `input` on standard input.
     pub fn run_with(&self, args: &[&str], input: &[u8]) -> RunOutput {
-        let mut child =
-            self.command(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut child = self.spawn(args);
         let mut stdin = child.stdin.take().unwrap();
         std::thread::scope(|scope| {
             // A program that fails early does not read all of it.
@@ -117,21 +126,39 @@ impl RunOutput {
         self
     }
 
-    /// Checks that the run failed with this exit status, with all of these texts on standard error,
-    /// and without standard output.
-    pub fn failed(self, code: i32, words: &[&str]) -> RunOutput {
+    /// Checks that the run ended with this exit status, and with all of these texts on standard
+    /// error.
+    pub fn ended(self, code: i32, words: &[&str]) -> RunOutput {
         assert_eq!(self.code, code, "{}{}", self.out, self.err);
         for word in words {
             assert!(self.err.contains(word), "wanted {word:?} in: {}", self.err);
         }
-        assert_eq!(self.out, "");
         self
     }
 
-    /// Parses the only line of output as JSON.
+    /// Checks that the run failed with this exit status, with all of these texts on standard error,
+    /// and without standard output.
+    pub fn failed(self, code: i32, words: &[&str]) -> RunOutput {
+        assert_eq!(self.out, "", "{}", self.err);
+        self.ended(code, words)
+    }
+
+    /// Checks that all of these texts are on standard output.
+    pub fn printed(&self, words: &[&str]) -> &RunOutput {
+        for word in words {
+            assert!(self.out.contains(word), "wanted {word:?} in: {}{}", self.out, self.err);
+        }
+        self
+    }
+
+    /// Parses the only line of output as JSON, after checking that no frame of live packets is
+    /// missing.
     pub fn json(&self) -> serde_json::Value {
-        assert_eq!(self.out.matches('\n').count(), 1, "one line: {}", self.out);
-        serde_json::from_str(&self.out).unwrap_or_else(|e| panic!("{e}: {}", self.out))
+        assert_eq!(self.out.matches('\n').count(), 1, "one line: {}{}", self.out, self.err);
+        let line: serde_json::Value = serde_json::from_str(&self.out).unwrap_or_else(|e| panic!("{e}: {}", self.out));
+        let frames = &line["frames"];
+        assert!(frames.is_null() || frames["missing"] == 0 && frames["all"].as_u64() > Some(0), "{line}");
+        line
     }
 }
 
@@ -160,6 +187,14 @@ pub fn wait_for_end(child: &mut Child) -> ExitStatus {
         }
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// Interrupts a child, which must end by itself, and returns its output.
+#[cfg(unix)]
+pub fn interrupt(mut child: Child) -> RunOutput {
+    signal(&child, "INT");
+    wait_for_end(&mut child);
+    RunOutput::of(child.wait_with_output().unwrap())
 }
 
 /// Sends a signal, such as `INT`.

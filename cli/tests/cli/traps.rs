@@ -61,10 +61,11 @@ fn places_of_aborted_packets_are_reported() {
         assert_eq!(counts(&ran["traps"]), [(3, LINES[0].into(), short), (2, LINES[1].into(), null)], "{device}");
         assert_eq!(ran["traps"][0]["function"], "unproved");
     }
-    let ran = place.run(&["run", "prog.o", "--read", "in.pcap"]).done();
-    for words in ["\n3 aborted at instruction", "of `unproved`", "prog.c:9: the packet is not so long\n"] {
-        assert!(ran.out.contains(words), "{words}: {}", ran.out);
-    }
+    place.run(&["run", "prog.o", "--read", "in.pcap"]).done().printed(&[
+        "\n3 aborted at instruction",
+        "of `unproved`",
+        "prog.c:9: the packet is not so long\n",
+    ]);
     // Without aborted packets nothing is reported.
     let packets = [vec![1; 64], vec![2; 64]];
     place.file("in.pcap", pcap_of(&packets));
@@ -139,15 +140,12 @@ fn noop_accepts_unproved_programs() {
 #[test]
 fn check_lists_places_checked_at_run_time() {
     let Some(place) = unproved() else { return };
-    let ran = place.run(&["check", "prog.o"]).done();
-    for words in [
+    place.run(&["check", "prog.o"]).done().printed(&[
         "checked          2 places, where a packet is ABORTED and counted in the map `traps`\n",
         "prog.c:9: the packet is not so long\n",
         "prog.c:12: the pointer to a map's value is NULL\n",
         "CSV    index,sum,function,instruction,file,line,reason\n",
-    ] {
-        assert!(ran.out.contains(words), "{words}: {}", ran.out);
-    }
+    ]);
     let json = place.run(&["check", "prog.o", "--json"]).done().json();
     let traps = json["object"]["traps"].as_array().unwrap();
     let found: Vec<_> = traps.iter().map(|it| (it["line"].as_u64().unwrap() as u32, it["reason"].as_str())).collect();
@@ -160,8 +158,7 @@ fn check_lists_places_checked_at_run_time() {
         )
         .replace("return *value", "if (!value) return XDP_DROP;\nreturn *value");
     compile(&place, &proved, &["-g"]).unwrap();
-    let ran = place.run(&["check", "prog.o"]).done();
-    assert!(ran.out.contains("checked          nothing: every operation is proved valid"), "{}", ran.out);
+    place.run(&["check", "prog.o"]).done().printed(&["checked          nothing: every operation is proved valid"]);
     assert_eq!(place.run(&["check", "prog.o", "--json"]).done().json()["object"]["traps"], json!([]));
     // One line for each of several programs.
     let two = UNPROVED.to_owned()
@@ -170,15 +167,12 @@ fn check_lists_places_checked_at_run_time() {
         + &(0..9).map(|at| format!("sum += data[{}];\n", 100 * at)).collect::<String>()
         + "return sum & 3; }\n";
     compile(&place, &two, &["-g"]).unwrap();
-    let ran = place.run(&["check", "prog.o"]).done();
-    for words in [
+    place.run(&["check", "prog.o"]).done().printed(&[
         "\n               checked  2 places at run time: ",
         "prog.c:9, ",
         "checked  9 places at run time: ",
         ", 3 more\n",
-    ] {
-        assert!(ran.out.contains(words), "{words}: {}", ran.out);
-    }
+    ]);
     let json = place.run(&["check", "prog.o", "--json"]).done().json();
     let counts: Vec<_> =
         json["programs"].as_array().unwrap().iter().map(|it| it["traps"].as_array().unwrap().len()).collect();
@@ -200,7 +194,7 @@ fn the_traps_map_names_its_places_and_can_be_read_again() {
         assert_eq!((&row["function"], &row["reason"]), (&json!("unproved"), &json!(REASONS[index])), "{row}");
         assert!(row["instruction"].as_str().unwrap().contains(" of `unproved`: "), "{row}");
     }
-    let csv = String::from_utf8(place.read("a.csv")).unwrap();
+    let csv = place.text("a.csv");
     let lines: Vec<&str> = csv.lines().collect();
     assert_eq!(lines[0], "index,sum,function,instruction,file,line,reason");
     assert!(
@@ -211,7 +205,7 @@ fn the_traps_map_names_its_places_and_can_be_read_again() {
     for file in ["traps=a.json", "traps=a.csv"] {
         let ran = place.run(&run(&["--map", file, "--dump-map", "traps=b.csv", "--device", "interp"])).done();
         assert_eq!(ran.json()["traps"][0]["count"], 3, "{file}");
-        let csv = String::from_utf8(place.read("b.csv")).unwrap();
+        let csv = place.text("b.csv");
         assert!(csv.contains("\n0,6,unproved") && csv.contains("\n1,4,unproved"), "{file}: {csv}");
     }
     // As users would write them.
@@ -220,7 +214,7 @@ fn the_traps_map_names_its_places_and_can_be_read_again() {
     {
         place.file(name, text);
         place.run(&run(&["--map", &format!("traps={name}"), "--dump-map", "traps=d.csv", "--device", "interp"])).done();
-        assert!(String::from_utf8(place.read("d.csv")).unwrap().contains("\n1,42,unproved"), "{text}");
+        assert!(place.text("d.csv").contains("\n1,42,unproved"), "{text}");
     }
     for (name, text, words) in [
         ("e.csv", "1,40,unproved\n", "one cell too many"),
@@ -249,7 +243,7 @@ fn event_rings_have_no_entries() {
     place.run(&run(&["--dump-map", "none=x.csv"])).failed(2, &["no map `none`; it has `seen`, `traps`\n"]);
     let ran = place.run(&["check", "prog.o"]).done();
     let words = "told: ringbuf of 4 096 bytes, read by `run --events`, room for 131 072 records of at most 4 bytes, ";
-    assert!(ran.out.contains(words), "{}", ran.out);
+    ran.printed(&[words]);
     assert!(!ran.out.contains("told: array"), "{}", ran.out);
     let json = place.run(&["check", "prog.o", "--json"]).done().json();
     let ring = json["maps"].as_array().unwrap().iter().find(|it| it["name"] == "told").unwrap();
@@ -295,7 +289,7 @@ fn check_reports_additions_that_may_be_lost() {
     compile(&place, LOSSY, &["-g"]).unwrap();
     let ran = place.run(&["check", "prog.o"]).done();
     let row = "lossy            3 places, where an addition to a map value is not atomic and may be lost\n";
-    assert!(ran.out.contains(row), "{}", ran.out);
+    ran.printed(&[row]);
     let losses = place.run(&["check", "prog.o", "--json"]).json()["object"]["losses"].take();
     let reported: Vec<_> = losses.as_array().unwrap().iter().map(|it| (&it["line"], &it["reason"])).collect();
     let [decides, odd, packed] = [

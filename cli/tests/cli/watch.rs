@@ -76,7 +76,7 @@ fn a_map_starts_with_the_files_entries() {
     let none = place.file("none.pcap", pcap(&[]));
     let run = |args: &[&str]| {
         place.run(&[&["run", "f.wgsl", "--read", none, "--dump-map", "hosts=o.csv"], args].concat()).done();
-        String::from_utf8(place.read("o.csv")).unwrap()
+        place.text("o.csv")
     };
     run(&["--map", "hosts=a.csv", "--state", "s"]);
     let wanted = "key0,value0,value1\n167772162,2,0\n167772163,2,0\n";

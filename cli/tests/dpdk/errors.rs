@@ -1,6 +1,6 @@
 //! Messages for errors that DPDK reports.
 
-use crate::support::{Place, sample};
+use crate::program::{Place, sample};
 use crate::{pcap_port, run};
 
 const TX: &str = "fn xdp_filter(pkt: u32) -> u32 { return XDP_TX; }";
@@ -40,13 +40,10 @@ fn invalid_eal_options_are_quoted_and_standard_output_stays_clean() {
     let place = Place::new();
     place.file("f.wgsl", TX);
     let capture = pcap_port(0, &format!("rx_pcap={}", sample()));
+    let with_the_options = "DPDK cannot be initialised with `portcullis ";
     let guide = "doc.dpdk.org/guides/linux_gsg/linux_eal_parameters.html";
     for (eal, code, parts) in [
-        (
-            "--nonsense",
-            1,
-            &["DPDK cannot be initialised with `portcullis ", "unrecognized option '--nonsense'", guide][..],
-        ),
+        ("--nonsense", 1, &[with_the_options, "unrecognized option '--nonsense'", guide][..]),
         ("--version", 1, &["unrecognized option '--version'", guide]),
         ("-l 4095", 1, &["4095", guide]),
         ("--no-huge --in-memory", 1, &["not compatible with --in-memory"]),
@@ -66,8 +63,8 @@ fn invalid_eal_options_are_quoted_and_standard_output_stays_clean() {
     assert_eq!(ran.json()["packets"], 4000);
     assert!(ran.err.contains("net_pcap0: port 1 of DPDK"), "net_null7 is port 0: {}", ran.err);
     // A port that the options created is found by its number.
-    let ran =
-        run(&place, "f.wgsl", "0", &["--eal", &format!("--no-pci --vdev '{capture}'"), "--idle-exit", "1s"]).done();
+    let eal = format!("--no-pci --vdev '{capture}'");
+    let ran = run(&place, "f.wgsl", "0", &["--eal", &eal, "--idle-exit", "1s"]).done();
     assert_eq!(ran.json()["packets"], 4000);
 }
 
@@ -90,14 +87,11 @@ fn packets_that_cannot_be_written_to_a_capture_are_an_error() {
     let place = Place::new();
     place.file("f.wgsl", TX);
     let port = pcap_port(0, &format!("rx_pcap={},tx_pcap=/dev/full", sample()));
-    let ran = run(&place, "f.wgsl", &port, &[]);
-    assert_eq!(ran.code, 1, "{}", ran.err);
-    assert!(ran.err.contains("/dev/full: packets cannot be written"), "{}", ran.err);
+    let ran = run(&place, "f.wgsl", &port, &[]).ended(1, &["/dev/full: packets cannot be written"]);
     assert_eq!(ran.json()["packets"], 4000, "the totals are printed nevertheless");
     // A file may grow to 100 blocks of 512 or 1,024 bytes, depending on the shell.
     let line = pcap_port(0, &format!("rx_pcap={},tx_pcap=out.pcap", sample()));
-    let ran =
-        place.shell(&format!("trap '' XFSZ; ulimit -f 100; portcullis run f.wgsl --device cpu --json --dpdk {line}"));
-    assert_eq!(ran.code, 1, "{}", ran.err);
-    assert!(ran.err.contains("out.pcap: ") && ran.err.contains("are missing"), "{}", ran.err);
+    place
+        .shell(&format!("trap '' XFSZ; ulimit -f 100; portcullis run f.wgsl --device cpu --json --dpdk {line}"))
+        .ended(1, &["out.pcap: ", "are missing"]);
 }

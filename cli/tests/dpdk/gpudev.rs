@@ -5,7 +5,7 @@ use portcullis::devices::backends;
 use portcullis_live_tests::Suite;
 use serde_json::Value;
 
-use crate::support::{Place, RunOutput, packets, sample};
+use crate::program::{Place, RunOutput, packets, sample};
 use crate::{pcap_port, run};
 
 /// A filter that reads 38 bytes and writes 12.
@@ -40,7 +40,6 @@ impl FilterResult {
         let stack = pcap_port(1, "tx_pcap=to-pass.pcap");
         let ran = run(place, "f.wgsl", &port, &[&["--pass-to", &stack], more].concat()).done();
         let json = ran.json();
-        assert_eq!(json["frames"]["missing"], 0, "{more:?}: {json}");
         let of = |name: &str| packets(&place.read(name));
         (FilterResult { verdicts: json["verdicts"].clone(), tx: of("to-tx.pcap"), pass: of("to-pass.pcap") }, ran)
     }

@@ -7,26 +7,19 @@ use portcullis_live_tests::frames::{numbered, swapped};
 use portcullis_live_tests::{Namespace, PacketSocket, Suite, Veth, ping, tcp_echo, wait_until};
 use serde_json::Value;
 
-use crate::running::{ExitedRun, QUIET_TIME, Running, TIMEOUT, command};
-use crate::support::Place;
+use crate::program::Place;
+use crate::running::{QUIET_TIME, Running, TIMEOUT, command, run_to_end};
 
 /// Returns whether a DPDK driver is installed; prints it if not.
 fn has_driver(namespace: &Namespace, driver: &str) -> bool {
     // An installed driver rejects the argument instead.
     let port = format!("{driver}0,nonsense=1");
-    let ended = crate::running::run_to_end(command(namespace, "minimal", &["--dpdk", &port, "--idle-exit", "1ms"]));
-    let is_missing = ended.stderr.contains("failed to parse device") || ended.stderr.contains("no driver");
+    let ended = run_to_end(command(namespace, "minimal", &["--dpdk", &port, "--idle-exit", "1ms"]));
+    let is_missing = ended.err.contains("failed to parse device") || ended.err.contains("no driver");
     if is_missing {
-        println!("skipped, no {driver}: {}", ended.stderr);
+        println!("skipped, no {driver}: {}", ended.err);
     }
     !is_missing
-}
-
-fn stop(running: Running) -> Value {
-    running.signal("INT");
-    let ended: ExitedRun = running.wait();
-    assert!(ended.status.success(), "{}", ended.stderr);
-    ended.json()
 }
 
 /// Checks that a frame is answered by another.
@@ -45,7 +38,7 @@ fn check_reflection(running: Running, peer: &mut PacketSocket, veth: &Veth) {
     // The kernel removes VLAN tags, and a driver may deliver them separately.
     let tagged = [&numbered(veth, COUNT, 60)[..12], &[0x81, 0, 0x20, 5], &numbered(veth, COUNT, 300)[12..]].concat();
     expect_answer(peer, &tagged, &swapped(tagged.clone()));
-    let json = stop(running);
+    let json = running.stop().json();
     assert!(json["carried_out"]["tx"].as_u64().unwrap() > COUNT.into(), "{json}");
 }
 
@@ -81,10 +74,7 @@ fn a_tap_interface_serves_as_a_port() {
 
 /// Waits for the end of a run that fails because an interface is gone, and returns its totals.
 fn ended_by(interface: &str, running: Running) -> Value {
-    let ended = running.wait();
-    assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
-    assert!(ended.stderr.contains(&format!("error: {interface}: the interface is gone")), "{}", ended.stderr);
-    ended.json()
+    running.wait().ended(1, &[&format!("error: {interface}: the interface is gone")]).json()
 }
 
 #[test]
@@ -189,7 +179,7 @@ fn packets_pass_into_the_kernel_and_its_answers_are_sent() {
     let address: std::net::Ipv4Addr = "10.9.0.2".parse().unwrap();
     assert!(ping(&left, address.into(), TIMEOUT), "the kernel answers");
     tcp_echo(&left, &right, (address, 0), 500_000, TIMEOUT).unwrap();
-    let json = stop(running);
+    let json = running.stop().json();
     assert_eq!(json["carried_out"]["pass"], json["packets"], "{json}");
     assert!(json["from_stack"].as_u64().unwrap() > 100, "{json}");
     assert!(json["checksums_completed"].as_u64().unwrap() > 100, "checksums were left to the other end: {json}");

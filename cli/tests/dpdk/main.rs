@@ -8,18 +8,16 @@ mod links;
 mod options;
 mod ports;
 #[allow(dead_code, reason = "shared by several test programs, none of which uses all of it")]
+#[path = "../cli/support.rs"]
+mod program;
+#[allow(dead_code, reason = "shared by several test programs, none of which uses all of it")]
 #[path = "../live/support.rs"]
 mod running;
 mod stock;
-#[allow(dead_code, reason = "shared by several test programs, none of which uses all of it")]
-#[path = "../cli/support.rs"]
-mod support;
 mod user;
 
-use std::process::Stdio;
-
+use program::{Place, RunOutput};
 use running::Running;
-use support::{Place, RunOutput};
 
 /// Returns the name of a port that reads and writes captures.
 fn pcap_port(number: u32, arguments: &str) -> String {
@@ -34,9 +32,7 @@ fn run(place: &Place, filter: &str, port: &str, more: &[&str]) -> RunOutput {
 
 /// Starts a run that the caller ends.
 fn start(place: &Place, filter: &str, port: &str, more: &[&str]) -> Running {
-    let mut command = place.command(&arguments(filter, port, more));
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    Running::start(command)
+    Running::start(place.command(&arguments(filter, port, more)))
 }
 
 fn arguments<'a>(filter: &'a str, port: &'a str, more: &[&'a str]) -> Vec<&'a str> {

@@ -6,8 +6,8 @@ use std::net::TcpStream;
 use portcullis_live_tests::wait_until;
 use serde_json::Value;
 
+use crate::program::{PASS, Place, packets, pcap, sample};
 use crate::running::{TIMEOUT, count, sum};
-use crate::support::{PASS, Place, pcap, sample};
 use crate::{pcap_port, run, start};
 
 const DROP: &str = "fn xdp_filter(pkt: u32) -> u32 { return XDP_DROP; }";
@@ -30,9 +30,8 @@ fn a_signal_ends_a_run_which_prints_its_totals() {
         let mut running = start(&place, "f.wgsl", "net_null0", &["--stats", "100ms"]);
         while count(&serde_json::from_str::<Value>(&running.read_line()).unwrap()["interval"]["packets"]) == 0 {}
         running.signal(signal);
-        let ended = running.wait();
-        assert!(ended.status.success(), "{signal}: {}", ended.stderr);
-        let totals = ended.stdout.lines().last().unwrap();
+        let ended = running.wait().done();
+        let totals = ended.out.lines().last().unwrap();
         let json: Value = serde_json::from_str(totals).unwrap_or_else(|e| panic!("{e}: {totals}"));
         assert!(count(&json["packets"]) > 0, "{json}");
         check_accounting(&json);
@@ -78,10 +77,8 @@ fn metrics_statistics_and_reload_work_during_a_run() {
         .lines()
         .find(|line| line.starts_with("portcullis_carried_out_packets_total{lane=\"net_null0:0\",verdict=\"tx\"}"));
     assert!(sent.is_some_and(|line| !line.ends_with(" 0")), "{answer}");
-    running.signal("INT");
-    let ended = running.wait();
-    assert!(ended.status.success(), "{}", ended.stderr);
-    let json: Value = serde_json::from_str(ended.stdout.lines().last().unwrap()).unwrap();
+    let ended = running.stop();
+    let json: Value = serde_json::from_str(ended.out.lines().last().unwrap()).unwrap();
     assert!(json["filter"].as_str().unwrap().ends_with("b.wgsl"), "{json}");
     assert!(count(&json["verdicts"]["drop"]) > 0 && count(&json["verdicts"]["tx"]) > 0, "{json}");
     check_accounting(&json);
@@ -91,19 +88,15 @@ fn metrics_statistics_and_reload_work_during_a_run() {
 fn without_json_totals_are_printed_as_a_table() {
     let place = Place::new();
     place.file("f.wgsl", TX);
-    let ran = place
-        .run(&[
-            "run",
-            "f.wgsl",
-            "--device",
-            "cpu",
-            "--dpdk",
-            &pcap_port(0, &format!("rx_pcap={},tx_pcap=o.pcap", sample())),
-        ])
-        .done();
-    for part in ["f.wgsl, on cpu", "packets", "4 000", "100.0 %", "frames: ", "all accounted for"] {
-        assert!(ran.out.contains(part), "{part}: {}", ran.out);
-    }
+    let port = pcap_port(0, &format!("rx_pcap={},tx_pcap=o.pcap", sample()));
+    place.run(&["run", "f.wgsl", "--device", "cpu", "--dpdk", &port]).done().printed(&[
+        "f.wgsl, on cpu",
+        "packets",
+        "4 000",
+        "100.0 %",
+        "frames: ",
+        "all accounted for",
+    ]);
 }
 
 #[test]
@@ -142,16 +135,8 @@ fn invalid_arguments_are_refused_without_side_effects() {
         }
         place.run(&["run", "f.wgsl", option]).failed(2, &["--dpdk"]);
     }
-    for option in [
-        "--only=tcp/80",
-        "--all",
-        "--xdp-mode=skb",
-        "--zero-copy",
-        "--copy",
-        "--busy-poll",
-        "--huge-pages",
-        "--fail-open",
-    ] {
+    let others = "--only=tcp/80 --all --xdp-mode=skb --zero-copy --copy --busy-poll --huge-pages --fail-open";
+    for option in others.split(' ') {
         run(&place, "f.wgsl", &capture, &[option]).failed(2, &[option.split('=').next().unwrap()]);
     }
     assert_eq!(place.names(), ["f.wgsl"], "no file was created");
@@ -163,32 +148,20 @@ fn a_capture_in_use_is_not_overwritten() {
     place.file("f.wgsl", TX);
     let whole = pcap(&[&[1; 60], &[2; 70]]);
     place.file("in.pcap", &whole);
-    let other = pcap_port(1, "rx_pcap=in.pcap,tx_pcap=out.pcap");
+    let both = "rx_pcap=in.pcap,tx_pcap=out.pcap";
+    let other = pcap_port(1, both);
     for (port, more, message) in [
         ("rx_pcap=in.pcap,tx_pcap=./in.pcap", &[][..], "net_pcap0,tx_pcap=./in.pcap: net_pcap0 reads this capture"),
-        (
-            "rx_pcap=in.pcap,tx_pcap=out.pcap",
-            &["--dpdk", &other],
-            "net_pcap1,tx_pcap=out.pcap: net_pcap0 writes this capture",
-        ),
-        (
-            "rx_pcap=in.pcap,tx_pcap=out.pcap",
-            &["--pass-to", "net_pcap2,tx_pcap=in.pcap"],
-            "net_pcap2,tx_pcap=in.pcap: net_pcap0 reads this capture",
-        ),
-        (
-            "rx_pcap=in.pcap,tx_pcap=out.pcap",
-            &["--redirect", "1=net_pcap2,tx_pcap=out.pcap"],
-            "net_pcap0 writes this capture",
-        ),
+        (both, &["--dpdk", &other], "net_pcap1,tx_pcap=out.pcap: net_pcap0 writes this capture"),
+        (both, &["--pass-to", "net_pcap2,tx_pcap=in.pcap"], "net_pcap2,tx_pcap=in.pcap: net_pcap0 reads this capture"),
+        (both, &["--redirect", "1=net_pcap2,tx_pcap=out.pcap"], "net_pcap0 writes this capture"),
     ] {
         run(&place, "f.wgsl", &pcap_port(0, port), more).failed(2, &[message, "choose another name"]);
         assert_eq!(place.names(), ["f.wgsl", "in.pcap"]);
         assert!(place.read("in.pcap") == whole);
     }
     // Several ports may read one capture.
-    let both = ["--dpdk", "net_pcap1,rx_pcap=in.pcap"];
-    let ran = run(&place, "f.wgsl", &pcap_port(0, "rx_pcap=in.pcap,tx_pcap=out.pcap"), &both).done();
+    let ran = run(&place, "f.wgsl", &pcap_port(0, both), &["--dpdk", "net_pcap1,rx_pcap=in.pcap"]).done();
     assert_eq!(ran.json()["packets"], 4);
 }
 
@@ -206,15 +179,14 @@ fn truncated_malformed_and_missing_captures_are_reported() {
     place.file("cut.pcap", &whole[..whole.len() - 30]);
     let port = pcap_port(0, "rx_pcap=cut.pcap,tx_pcap=out.pcap");
     let ran = run(&place, "f.wgsl", &port, &[]).done();
-    let json = ran.json();
-    assert_eq!(json["packets"], 2);
+    assert_eq!(ran.json()["packets"], 2);
     let record = whole.len() - 16 - 80;
     let message = format!(
         "cut.pcap: the capture ends at byte {}, in the middle of the record that begins at byte {record}",
         whole.len() - 30
     );
     assert!(ran.err.contains(&message), "{}", ran.err);
-    assert_eq!(crate::support::packets(&place.read("out.pcap")), [vec![1; 60], vec![2; 70]]);
+    assert_eq!(packets(&place.read("out.pcap")), [vec![1; 60], vec![2; 70]]);
     // Packets before a malformed record are received.
     let mut broken = whole.clone();
     let second = 24 + 16 + 60;
@@ -235,9 +207,7 @@ fn totals_that_cannot_be_written_are_an_error_unless_the_pipe_is_closed() {
     place.file("f.wgsl", DROP);
     let run =
         format!("portcullis run f.wgsl --device cpu --json --dpdk {}", pcap_port(0, &format!("rx_pcap={}", sample())));
-    let full = place.shell(&format!("{run} > /dev/full"));
-    assert_eq!(full.code, 1, "{}", full.err);
-    assert!(full.err.contains("standard output"), "{}", full.err);
+    place.shell(&format!("{run} > /dev/full")).failed(1, &["standard output"]);
     let head = place.shell(&format!("{run} --stats 100ms | head -n 1"));
     assert_eq!((head.code, head.out.matches('\n').count()), (0, 1), "{}", head.err);
 }

@@ -3,9 +3,9 @@
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 
-use crate::support::{Place, packets, sample, stock};
+use crate::program::{Place, RunOutput, packets, sample, stock};
 
 /// User `nobody`, who owns no files.
 const NOBODY: u32 = 65_534;
@@ -25,10 +25,8 @@ impl UserFolder {
         place.file("mixed.pcap", fs::read(sample()).unwrap());
         let is_root = rustix::process::geteuid().is_root();
         if is_root {
-            for path in
-                [place.path("."), place.path("portcullis"), place.path("mac_swap.wgsl"), place.path("mixed.pcap")]
-            {
-                chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
+            for name in [".", "portcullis", "mac_swap.wgsl", "mixed.pcap"] {
+                chown(place.path(name), Some(NOBODY), Some(NOBODY)).unwrap();
             }
         }
         fs::set_permissions(place.path("portcullis"), Permissions::from_mode(0o755)).unwrap();
@@ -36,7 +34,7 @@ impl UserFolder {
     }
 
     /// Runs the program there, as an unprivileged user.
-    fn run(&self, more: &[&str]) -> Output {
+    fn run(&self, more: &[&str]) -> RunOutput {
         // A common default limit, which a program that needs locked memory would exceed.
         let mut command = Command::new("prlimit");
         command.args(["--memlock=65536:65536", "./portcullis", "run", "mac_swap.wgsl", "--device", "cpu", "--json"]);
@@ -44,7 +42,7 @@ impl UserFolder {
         if self.is_root {
             command.uid(NOBODY).gid(NOBODY);
         }
-        command.stdin(Stdio::null()).output().unwrap()
+        RunOutput::of(command.stdin(Stdio::null()).output().unwrap())
     }
 }
 
@@ -52,10 +50,8 @@ impl UserFolder {
 fn an_unprivileged_user_can_filter_a_capture() {
     let folder = UserFolder::new();
     let before = folder.place.names();
-    let output = folder.run(&["--dpdk", "net_pcap0,rx_pcap=mixed.pcap,tx_pcap=out.pcap"]);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!((json["packets"].as_u64(), json["frames"]["missing"].as_i64()), (Some(4000), Some(0)), "{json}");
+    let json = folder.run(&["--dpdk", "net_pcap0,rx_pcap=mixed.pcap,tx_pcap=out.pcap"]).done().json();
+    assert_eq!((&json["packets"], &json["frames"]["missing"]), (&4000.into(), &0.into()), "{json}");
     let mut want = packets(&fs::read(sample()).unwrap());
     want.retain(|packet| packet.len() >= 14);
     for packet in &mut want {
@@ -71,11 +67,8 @@ fn an_unprivileged_user_can_filter_a_capture() {
 #[test]
 fn an_unprivileged_user_learns_what_an_interface_needs() {
     let folder = UserFolder::new();
-    let output = folder.run(&["--dpdk", "net_pcap0,rx_pcap=mixed.pcap", "--pass-to", "tap:pc0"]);
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{stderr}");
-    assert!(stderr.contains("tap:pc0: "), "{stderr}");
+    let ran = folder.run(&["--dpdk", "net_pcap0,rx_pcap=mixed.pcap", "--pass-to", "tap:pc0"]);
+    let err = ran.failed(1, &["tap:pc0: "]).err;
     // The error names whichever of the two this machine lacks.
-    assert!(["/dev/net/tun", "CAP_NET_ADMIN"].iter().any(|part| stderr.contains(part)), "{stderr}");
-    assert!(output.stdout.is_empty());
+    assert!(["/dev/net/tun", "CAP_NET_ADMIN"].iter().any(|part| err.contains(part)), "{err}");
 }

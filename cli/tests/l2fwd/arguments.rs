@@ -23,12 +23,9 @@ fn invalid_arguments_are_refused() {
         (&["--device", "gpu"], "cuda"),
         (&["--warm-up", "x"], "--warm-up"),
     ] {
-        let ran = run(port.iter().chain(arguments));
-        assert_eq!(ran.code, 2, "{arguments:?}: {ran:?}");
-        assert!(ran.err.contains(part) && ran.out.is_empty(), "{arguments:?}: {ran:?}");
+        run(port.iter().chain(arguments)).failed(2, &[part]);
     }
-    let ran = run::<&str>([]);
-    assert!(ran.code == 2 && ran.err.contains("--dpdk"), "{ran:?}");
+    run::<&str>([]).failed(2, &["--dpdk"]);
 }
 
 #[test]
@@ -38,9 +35,7 @@ fn an_unavailable_mode_is_an_error_if_no_other_was_requested() {
         (&["--dpdk", "net_nothing0", "--workload", "none"], "librte-net-nothing"),
         (&["--dpdk", "net_null0", "--filter", "/nowhere/f.wgsl"], "/nowhere/f.wgsl"),
     ] {
-        let ran = run(arguments);
-        assert_eq!(ran.code, 1, "{arguments:?}: {ran:?}");
-        assert!(ran.err.contains(part) && ran.out.is_empty(), "{arguments:?}: {ran:?}");
+        run(arguments).failed(1, &[part]);
     }
     // If all of several modes are unavailable, the table gives the reasons.
     let ran = run(["--dpdk", "net_null0", "--device", "cpu", "--workload", "graph,persistent"]);
@@ -50,14 +45,12 @@ fn an_unavailable_mode_is_an_error_if_no_other_was_requested() {
 #[test]
 fn a_filter_with_maps_takes_one_pipeline() {
     let place = Place::new();
-    let filter = place.path("count.wgsl");
     let text = "//! map seen: counter entries=1\nfn xdp_filter(pkt: u32) -> u32 { seen_add(0u, 1u); return XDP_TX; }";
-    std::fs::write(&filter, text).unwrap();
+    let filter = place.path(place.file("count.wgsl", text));
     place.capture("in.pcap", &numbered(50));
     let (port, filter) = (place.port(0, "in.pcap", "out.pcap"), filter.to_str().unwrap());
     let arguments = ["--dpdk", &port, "--device", "cpu", "--filter", filter, "--packets", "50"];
-    let ran = run(arguments.iter().chain(&["--pipelines", "2"]));
-    assert!(ran.code == 2 && ran.err.contains("has maps"), "{ran:?}");
+    run(arguments.iter().chain(&["--pipelines", "2"])).failed(2, &["has maps"]);
     let ran = run(arguments);
     assert_eq!((ran.code, place.packets("out.pcap").len()), (0, 50), "{ran:?}");
 }

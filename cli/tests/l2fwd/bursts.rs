@@ -2,7 +2,7 @@
 
 use portcullis_live_tests::wait_until;
 
-use crate::support::{Place, RunOutput, TIMEOUT, command, measure, number, numbered, run, signal, swapped};
+use crate::support::{Place, RunOutput, TIMEOUT, command, measure, number, numbered, signal, swapped};
 
 /// More packets than the largest burst of similar programs, and no multiple of the bursts tested
 /// here.
@@ -61,13 +61,8 @@ fn several_modes_run_one_after_the_other_on_one_port() {
 
 #[test]
 fn a_port_given_by_number_can_be_reopened() {
-    let rows = {
-        let arguments = ["--eal", "--vdev net_null0,size=100", "--dpdk", "0", "--device", "cpu", "--json"];
-        let modes = ["--workload", "none,inline", "--warm-up", "0", "--packets", "1000"];
-        let ran = run(arguments.iter().chain(&modes));
-        assert_eq!(ran.code, 0, "{ran:?}");
-        ran.rows()
-    };
+    let modes = ["--workload", "none,inline", "--warm-up", "0", "--packets", "1000"];
+    let rows = measure("0", &[&["--eal", "--vdev net_null0,size=100"], &modes[..]].concat());
     let bytes: Vec<u64> = rows.iter().map(|row| number(&row["ran"]["bytes"])).collect();
     assert_eq!(bytes, [100_000; 2], "the port has the same size again");
 }
@@ -88,13 +83,9 @@ fn an_incomplete_burst_is_sent_after_the_flush_time() {
         let written = || place.path("out.pcap").metadata().is_ok_and(|file| file.len() > all / 2);
         wait_until("packets are sent while the program runs", TIMEOUT, written);
         signal(&child, "INT");
-        let ran = RunOutput::of(child.wait_with_output().unwrap());
-        assert_eq!(ran.code, 0, "{ran:?}");
-        let rows = ran.rows();
-        assert_eq!(
-            (&rows[0]["ran"]["packets_out"], &rows[0]["ran"]["ended"]),
-            (&PACKETS.into(), &"interrupted".into())
-        );
+        let rows = RunOutput::of(child.wait_with_output().unwrap()).done().rows();
+        let ran = &rows[0]["ran"];
+        assert_eq!((&ran["packets_out"], &ran["ended"]), (&PACKETS.into(), &"interrupted".into()), "{ran}");
         std::fs::remove_file(place.path("out.pcap")).unwrap();
     }
 }
@@ -104,7 +95,6 @@ fn verdicts_of_a_given_filter_are_executed() {
     let place = Place::new();
     let packets = numbered(500);
     place.capture("in.pcap", &packets);
-    let filter = place.path("by_number.wgsl");
     let text = "fn xdp_filter(pkt: u32) -> u32 {
         let number = load_be32(pkt, 14u);
         if number % 4u == 0u { return XDP_DROP; }
@@ -112,7 +102,7 @@ fn verdicts_of_a_given_filter_are_executed() {
         if number % 4u == 2u { return XDP_PASS; }
         return XDP_TX;
     }";
-    std::fs::write(&filter, text).unwrap();
+    let filter = place.path(place.file("by_number.wgsl", text));
     let (port, filter) = (place.port(0, "in.pcap", "out.pcap"), filter.to_str().unwrap());
     let other = format!("7=net_pcap1,tx_pcap={}", place.path("other.pcap").display());
     let rows = measure(&port, &["--filter", filter, "--redirect", &other, "--burst", "10", "--packets", "500"]);

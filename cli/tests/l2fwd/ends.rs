@@ -1,11 +1,9 @@
 //! Measurement windows and the ends of runs.
 
-use std::io::{BufRead, BufReader, Read};
-use std::process::Child;
-
 use serde_json::Value;
 
-use crate::support::{Place, RunOutput, command, measure, number, numbered, run, signal, sum, swapped};
+use crate::running::Running;
+use crate::support::{Place, RunOutput, command, measure, number, numbered, run, sum, swapped};
 
 #[test]
 fn packets_of_the_warm_up_are_sent_but_not_counted() {
@@ -24,10 +22,7 @@ fn packets_of_the_warm_up_are_sent_but_not_counted() {
         // A burst never holds packets of both the warm-up and the measurement.
         assert!(number(&ran["batches"]) >= 1000_u64.div_ceil(64), "{ran}");
         assert_eq!(number(&ran["verdicts"]["tx"]), 1000, "{ran}");
-        let mut want = swapped(&packets[..1500]);
-        if workload == "none" {
-            want = packets[..1500].to_vec();
-        }
+        let want = if workload == "none" { packets[..1500].to_vec() } else { swapped(&packets[..1500]) };
         assert!(place.packets("out.pcap") == want, "{workload}");
     }
 }
@@ -38,22 +33,19 @@ fn an_incomplete_warm_up_is_reported_and_gives_no_rates() {
     place.capture("in.pcap", &numbered(200));
     let port = place.port(0, "in.pcap", "out.pcap");
     let arguments = ["--dpdk", &port, "--device", "cpu", "--json", "--idle-exit", "100ms"];
-    let ran = run(arguments.iter().chain(&["--warm-up", "201"]));
-    assert_eq!(ran.code, 0, "{ran:?}");
+    let ran = run(arguments.iter().chain(&["--warm-up", "201"])).done();
     let rows = ran.rows();
     let numbers = &rows[0]["ran"];
     assert_eq!((&numbers["is_warm"], &numbers["through"]), (&false.into(), &Value::Null), "{numbers}");
     assert_eq!((&numbers["packets"], &numbers["packets_out"]), (&200.into(), &200.into()), "{numbers}");
     assert_eq!((&numbers["mpps"], &numbers["elapsed_s"]), (&0.0.into(), &0.0.into()), "{numbers}");
-    assert!(ran.err.contains("nothing measured: 200 packets received, fewer than the warm-up of 201"), "{ran:?}");
+    ran.ended(0, &["nothing measured: 200 packets received, fewer than the warm-up of 201"]);
     // If the warm-up ends with the last packet, nothing is measured, and nothing is divided by
     // zero.
     let rows = measure(&port, &["--idle-exit", "100ms", "--warm-up", "200"]);
     let numbers = &rows[0]["ran"];
-    assert_eq!(
-        (&numbers["is_warm"], &numbers["through"], &numbers["packets"]),
-        (&true.into(), &Value::Null, &0.into())
-    );
+    let is_empty = (&numbers["is_warm"], &numbers["through"], &numbers["packets"]);
+    assert_eq!(is_empty, (&true.into(), &Value::Null, &0.into()), "{numbers}");
 }
 
 #[test]
@@ -75,9 +67,8 @@ fn table_and_json_agree() {
     let port = place.port(0, "in.pcap", "out.pcap");
     let file = place.path("results.json");
     let arguments = ["--dpdk", &port, "--device", "cpu", "--packets", "1000", "--workload", "cpu,graph"];
-    let ran = run(arguments.iter().copied().chain(["--burst", "100", "--json", file.to_str().unwrap()]));
-    assert_eq!(ran.code, 0, "{ran:?}");
-    let report: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    let ran = run(arguments.iter().copied().chain(["--burst", "100", "--json", file.to_str().unwrap()])).done();
+    let report: Value = serde_json::from_slice(&place.read("results.json")).unwrap();
     assert_eq!((&report["filter"], &report["ports"][0]["driver"]), (&"mac_swap".into(), &"net_pcap".into()));
     assert!(report["dpdk"].as_str().unwrap().starts_with("DPDK 2"), "{report}");
     assert!(number(&report["machine"]["processors"]) > 0, "{report}");
@@ -102,28 +93,21 @@ fn table_and_json_agree() {
     assert!(ran.out.contains("cpu has no dispatch method `graph`"), "{ran:?}");
 }
 
-/// Waits until the program has printed `what` on standard error.
-fn wait_for_line(child: &mut Child, what: &str) -> BufReader<std::process::ChildStderr> {
-    let mut err = BufReader::new(child.stderr.take().unwrap());
-    let mut output = String::new();
-    while !output.contains(what) {
-        assert!(err.read_line(&mut output).unwrap() > 0, "the program ended: {output}");
-    }
-    err
+/// Runs the workload `cpu` and others without an end, and presses Ctrl-C after a second.
+fn interrupted(arguments: &[&str]) -> RunOutput {
+    let endless = ["--dpdk", "net_null0", "--packets", "0", "--json"];
+    let mut running = Running::spawn(command(arguments.iter().chain(&endless)));
+    running.wait_for("cpu on cpu");
+    // Give it time to receive something.
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    running.signal("INT");
+    running.wait()
 }
 
 #[test]
 fn ctrl_c_ends_a_run_which_reports_its_results_so_far() {
     for (workload, code) in [("cpu", 0), ("cpu,inline", 130)] {
-        let arguments = ["--dpdk", "net_null0", "--device", "cpu", "--workload", workload, "--warm-up", "100"];
-        let mut child = command(arguments.iter().chain(&["--packets", "0", "--json"])).spawn().unwrap();
-        let mut err = wait_for_line(&mut child, "cpu on cpu");
-        // Give it time to measure something.
-        std::thread::sleep(std::time::Duration::from_secs(1));
-        signal(&child, "INT");
-        let mut ran = RunOutput::of(child.wait_with_output().unwrap());
-        err.read_to_string(&mut ran.err).unwrap();
-        assert_eq!(ran.code, code, "{ran:?}");
+        let ran = interrupted(&["--device", "cpu", "--workload", workload, "--warm-up", "100"]).ended(code, &[]);
         let rows = ran.rows();
         assert_eq!(rows[0]["ran"]["ended"], "interrupted", "{ran:?}");
         assert_eq!(rows.len(), workload.split(',').count());
@@ -177,14 +161,7 @@ fn a_slow_device_does_not_count_as_idle() {
 #[test]
 fn packets_cancelled_by_ctrl_c_are_counted_as_lost() {
     // A burst takes longer than the grace period after Ctrl-C.
-    let arguments = ["--dpdk", "net_null0", "--workload", "cpu", "--work", "20ms", "--burst", "256", "--warm-up", "0"];
-    let mut child = command(arguments.iter().chain(&["--packets", "0", "--json", "-"])).spawn().unwrap();
-    let mut err = wait_for_line(&mut child, "cpu on cpu");
-    // Give it time to receive something.
-    std::thread::sleep(std::time::Duration::from_secs(1));
-    signal(&child, "INT");
-    let mut ran = RunOutput::of(child.wait_with_output().unwrap());
-    err.read_to_string(&mut ran.err).unwrap();
+    let ran = interrupted(&["--workload", "cpu", "--work", "20ms", "--burst", "256", "--warm-up", "0"]);
     let report: Value = serde_json::from_str(&ran.out).unwrap_or_else(|error| panic!("{error}: {ran:?}"));
     let numbers = &report["rows"][0]["ran"];
     assert!(number(&numbers["packets"]) > 0 && numbers["through"].is_null(), "{numbers}");
@@ -198,13 +175,12 @@ fn packets_cancelled_by_ctrl_c_are_counted_as_lost() {
 fn a_truncated_capture_is_reported() {
     let place = Place::new();
     place.capture("in.pcap", &numbered(3));
-    let capture = place.path("in.pcap");
-    let whole = std::fs::read(&capture).unwrap();
-    std::fs::write(&capture, &whole[..whole.len() - 1]).unwrap();
+    let whole = place.read("in.pcap");
+    place.file("in.pcap", &whole[..whole.len() - 1]);
     let port = place.port(0, "in.pcap", "out.pcap");
     let ran = run(["--dpdk", &port, "--workload", "none", "--packets", "0", "--warm-up", "0", "--json"].iter());
     assert_eq!(number(&ran.rows()[0]["ran"]["packets"]), 2, "{ran:?}");
-    assert!(ran.err.contains("in.pcap: the capture ends at byte"), "{ran:?}");
+    ran.ended(0, &["in.pcap: the capture ends at byte"]);
 }
 
 #[test]

@@ -13,4 +13,7 @@ mod overload;
 #[allow(dead_code, reason = "shared by several test programs, none of which uses all of it")]
 #[path = "../cli/support.rs"]
 mod program;
+#[allow(dead_code, reason = "shared by several test programs, none of which uses all of it")]
+#[path = "../live/support.rs"]
+mod running;
 mod support;

@@ -6,7 +6,8 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 
 use crate::program;
-pub use crate::program::{Place, RunOutput, TIMEOUT, signal};
+pub use crate::program::{Place, signal};
+pub use crate::running::{RunOutput, TIMEOUT, count as number, sum};
 
 impl Place {
     /// Returns the name of a port that reads one capture and writes another.
@@ -58,9 +59,7 @@ pub fn run<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> RunOutput
 
 /// Runs all modes over one port on the CPU, and returns their rows; none may fail.
 pub fn measure(port: &str, arguments: &[&str]) -> Vec<Value> {
-    let ran = run(["--dpdk", port, "--device", "cpu", "--json"].iter().chain(arguments));
-    assert_eq!(ran.code, 0, "{ran:?}");
-    ran.rows()
+    run(["--dpdk", port, "--device", "cpu", "--json"].iter().chain(arguments)).done().rows()
 }
 
 impl RunOutput {
@@ -72,16 +71,6 @@ impl RunOutput {
         rows.iter().filter(|row| !row["ran"].is_null()).for_each(|row| check_accounting(&row["ran"]));
         rows
     }
-}
-
-/// Returns a number in JSON.
-pub fn number(value: &Value) -> u64 {
-    value.as_u64().unwrap_or_else(|| panic!("no number: {value}"))
-}
-
-/// Sums the numbers of a JSON object.
-pub fn sum(value: &Value) -> u64 {
-    value.as_object().unwrap().values().map(number).sum()
 }
 
 /// Checks that every received packet was sent, dropped or lost, and that no buffer is missing.

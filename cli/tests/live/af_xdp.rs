@@ -2,12 +2,11 @@
 
 use std::net::{IpAddr, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
-use std::process::Stdio;
 
 use portcullis_live_tests::frames::{swapped, udp};
 use portcullis_live_tests::{End, Namespace, PacketSocket, Suite, Veth, ping, tcp_echo};
 
-use crate::support::{ExitedRun, QUIET_TIME, Running, TIMEOUT, command, count, run_to_end};
+use crate::support::{QUIET_TIME, Running, TIMEOUT, command, count, run_to_end};
 
 /// Returns whether the kernel shows an XDP program at an interface.
 pub fn has_program(end: &End) -> bool {
@@ -50,9 +49,7 @@ fn frames_are_rewritten_and_sent_back_until_a_signal_ends_the_run() {
         }
         assert!(has_program(&veth.right));
         running.signal(signal);
-        let ended = running.wait();
-        assert!(ended.status.success(), "{}", ended.stderr);
-        let json = ended.json();
+        let json = running.wait().done().json();
         assert_eq!((&json["packets"], &json["carried_out"]["tx"]), (&200.into(), &200.into()), "{json}");
         assert!(!has_program(&veth.right));
     }
@@ -80,8 +77,7 @@ fn sigint_ends_a_run_that_inherits_it_ignored_and_an_ignored_sighup_stays_ignore
     peer.send(&sent);
     let back = swapped(sent);
     assert!(peer.receive_where(TIMEOUT, |frame| frame.bytes == back).is_some(), "the run ended on SIGHUP");
-    running.signal("INT");
-    assert!(running.wait().status.success());
+    running.stop();
 }
 
 #[test]
@@ -98,8 +94,7 @@ fn only_packets_that_match_the_rules_are_taken_from_the_kernel() {
     assert!(seen.receive_where(QUIET_TIME, |frame| frame.bytes == taken).is_none());
     // ARP and ICMP stay with the kernel.
     assert!(ping(&left, veth.right.ipv4().into(), TIMEOUT));
-    running.signal("INT");
-    let json = running.wait().json();
+    let json = running.stop().json();
     // `minimal` passes everything, and there is no stack to pass it to.
     assert_eq!((&json["packets"], &json["lost"]["no_stack"]), (&1.into(), &1.into()), "{json}");
 }
@@ -126,10 +121,7 @@ fn packets_that_pass_reach_the_kernels_stack() {
             assert!(left.run(|| TcpStream::connect_timeout(&(address, 8080).into(), QUIET_TIME)).is_err(), "{address}");
             drop(refused);
         }
-        running.signal("INT");
-        let ended = running.wait();
-        assert!(ended.status.success(), "{}", ended.stderr);
-        let json = ended.json();
+        let json = running.stop().json();
         assert!(count(&json["carried_out"]["pass"]) > 500, "{json}");
         assert_eq!(count(&json["verdicts"]["pass"]), count(&json["carried_out"]["pass"]), "{json}");
         // The sender leaves checksums to a network card that does not exist.
@@ -153,9 +145,8 @@ fn queues_share_the_state_of_a_filter_with_maps() {
         peer.send(&udp(&veth, 9, b"abc"));
     }
     std::thread::sleep(QUIET_TIME);
-    running.signal("INT");
-    let ended = running.wait();
-    assert_eq!(ended.json()["packets"], 100, "{}", ended.stdout);
+    let ended = running.stop();
+    assert_eq!(ended.json()["packets"], 100, "{}", ended.out);
     let text = std::fs::read_to_string(flows).unwrap();
     let row = text.lines().nth(1).unwrap_or_else(|| panic!("no flow: {text}"));
     assert!(row.contains(",12345,9,17,100,3100,"), "{text}");
@@ -168,6 +159,7 @@ fn invalid_arguments_are_refused_before_the_interface_is_touched() {
     let twice = format!("{name}:0");
     let listener = right.run(|| std::net::TcpListener::bind("127.0.0.1:0").unwrap());
     let taken = listener.local_addr().unwrap().to_string();
+    let in_skb_mode = "no zero-copy mode where the XDP program runs in SKB mode";
     for (arguments, code, message) in [
         (&["--af-xdp", "no_such_if"][..], 1, "there is no interface `no_such_if`"),
         (&["--af-xdp", &format!("{name}:5")], 1, "has 2 receive queues, and no queue 5"),
@@ -178,11 +170,7 @@ fn invalid_arguments_are_refused_before_the_interface_is_touched() {
         (&["--af-xdp", name, "--redirect", "3"], 2, "3=eth1"),
         (&["--af-xdp", name, "--redirect", "3=none"], 1, "there is no interface `none`"),
         (&["--af-xdp", name, "--zero-copy"], 1, "the driver has no zero-copy mode"),
-        (
-            &["--af-xdp", name, "--zero-copy", "--xdp-mode", "skb"],
-            1,
-            "no zero-copy mode where the XDP program runs in SKB mode",
-        ),
+        (&["--af-xdp", name, "--zero-copy", "--xdp-mode", "skb"], 1, in_skb_mode),
         (&["--af-xdp", name, "--dispatch", "graph"], 1, "no dispatch method `graph`"),
         (&["--af-xdp", name, "--read", "x.pcap"], 2, "cannot be used with"),
         (&["--af-xdp", name, "--duration", "5"], 2, "a time with its unit"),
@@ -191,27 +179,21 @@ fn invalid_arguments_are_refused_before_the_interface_is_touched() {
         (&["--nfqueue", "0", "--stack", "tap"], 2, "cannot be used with"),
         (&["--duration", "1s"], 2, "--af-xdp"),
     ] {
-        let ExitedRun { status, stderr, .. } = run_to_end(command(&right, "minimal", arguments));
-        assert_eq!(status.code(), Some(code), "{arguments:?}: {stderr}");
-        assert!(stderr.contains(message), "{arguments:?}: {stderr}");
+        let ended = run_to_end(command(&right, "minimal", arguments)).failed(code, &[message]);
         assert!(!has_program(&veth.right), "{arguments:?}");
-        assert!(!stderr.contains("native mode"), "attached nevertheless: {arguments:?}: {stderr}");
+        assert!(!ended.err.contains("native mode"), "attached nevertheless: {arguments:?}: {}", ended.err);
     }
     // Map files are read before the interface is opened.
     let file = tempfile::Builder::new().suffix(".csv").tempfile().unwrap();
     std::fs::write(file.path(), "key,value\nno number,1\n").unwrap();
     let rows = format!("blocked_v4={}", file.path().display());
-    let ended = run_to_end(command(&right, "blacklist", &["--af-xdp", name, "--map", &rows]));
-    assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
-    assert!(!ended.stderr.contains("native mode") && ended.stderr.contains(".csv"), "{}", ended.stderr);
+    let ended = run_to_end(command(&right, "blacklist", &["--af-xdp", name, "--map", &rows])).failed(1, &[".csv"]);
+    assert!(!ended.err.contains("native mode"), "{}", ended.err);
     // Another run holds the interface.
     let running = Running::start(command(&right, "minimal", &["--af-xdp", name]));
-    let ended = run_to_end(command(&right, "minimal", &["--af-xdp", name]));
-    assert_eq!(ended.status.code(), Some(1));
     let holder = format!("process {} (portcullis)", running.pid());
-    assert!(ended.stderr.contains(name) && ended.stderr.contains(&holder), "{}", ended.stderr);
-    running.signal("INT");
-    assert!(running.wait().status.success());
+    run_to_end(command(&right, "minimal", &["--af-xdp", name])).failed(1, &[name, &holder]);
+    running.stop();
 }
 
 #[test]
@@ -224,7 +206,6 @@ fn missing_capabilities_are_named() {
         command.args(["--bounding-set", &format!("-all{capabilities}"), "--inh-caps", "-all", "--"]);
         // The arguments after `ip netns exec NAME`.
         command.args(whole.get_args().skip(3));
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
         run_to_end(command)
     };
     for (capabilities, missing) in [
@@ -234,13 +215,11 @@ fn missing_capabilities_are_named() {
         (",+net_admin,+net_raw,+perfmon,+ipc_lock", "CAP_BPF is missing"),
         (",+net_admin,+net_raw,+bpf,+ipc_lock", "CAP_PERFMON is missing"),
     ] {
-        let ExitedRun { status, stderr, .. } = with(capabilities);
-        assert_eq!(status.code(), Some(1), "{stderr}");
-        assert!(stderr.contains(missing) && stderr.lines().count() < 3, "{capabilities}: {stderr}");
-        assert!(!stderr.contains("no memory") && !stderr.contains("another place"), "{capabilities}: {stderr}");
+        let err = with(capabilities).failed(1, &[missing]).err;
+        assert!(err.lines().count() < 3, "{capabilities}: {err}");
+        assert!(!err.contains("no memory") && !err.contains("another place"), "{capabilities}: {err}");
     }
-    let ExitedRun { status, stderr, .. } = with(",+net_admin,+net_raw,+bpf,+perfmon,+ipc_lock");
-    assert!(status.success(), "{stderr}");
+    with(",+net_admin,+net_raw,+bpf,+perfmon,+ipc_lock").done();
 }
 
 /// Returns the bytes of free memory in huge pages, as proc(5) describes.
@@ -260,19 +239,14 @@ fn busy_polling_and_huge_pages_work() {
         let command = command(&right, "http_only", &["--af-xdp", veth.right.name(), option][..]);
         if option == "--huge-pages" && huge_memory() < 64 << 20 {
             println!("no huge pages are reserved (vm.nr_hugepages): only the error message is tested");
-            let ended = run_to_end(command);
-            assert!(ended.status.code() == Some(1) && ended.stderr.contains("vm.nr_hugepages"), "{}", ended.stderr);
+            run_to_end(command).failed(1, &["vm.nr_hugepages"]);
             continue;
         }
         let running = Running::start(command);
         tcp_echo(&left, &right, (IpAddr::from(veth.right.ipv4()), 80), 1_000_000, TIMEOUT)
             .unwrap_or_else(|e| panic!("{option}: {e}"));
-        running.signal("INT");
-        let ended = running.wait();
-        assert!(ended.status.success(), "{option}: {}", ended.stderr);
-        let json = ended.json();
+        let json = running.stop().json();
         assert!(json["carried_out"]["pass"].as_u64().unwrap() > 10, "{json}");
-        assert_eq!(json["frames"]["missing"], 0, "{json}");
     }
 }
 
@@ -280,5 +254,5 @@ fn busy_polling_and_huge_pages_work() {
 fn duration_ends_a_run() {
     let Some(Net { veth, right, _suite, .. }) = net(1) else { return };
     let arguments = ["--af-xdp", veth.right.name(), "--duration", "200ms"];
-    assert!(Running::start(command(&right, "minimal", &arguments)).wait().status.success());
+    Running::start(command(&right, "minimal", &arguments)).wait().done();
 }

@@ -8,7 +8,6 @@ use std::path::Path;
 use std::process::Command;
 
 use portcullis_live_tests::{PacketSocket, wait_until};
-use serde_json::Value;
 
 use crate::af_xdp::{Net, net};
 use crate::ctl::{
@@ -35,17 +34,16 @@ fn a_failed_reload_changes_nothing() {
     let arguments = ["--af-xdp", veth.right.name(), "--only", "udp/1000-1063", "--control", &ctl.socket()];
     let running = Running::start(command(&right, &a, &arguments));
     ctl.filter("wrong", "fn xdp_filter(pkt: u32) -> u32 {\n    return XDP_DORP;\n}");
-    let message = ctl.refused(1, &["reload", &ctl.text("wrong.wgsl")]);
-    assert!(message.contains("XDP_DORP") && message.contains("wrong.wgsl:2:12"), "{message}");
+    ctl.refused(1, &["reload", &ctl.text("wrong.wgsl")], &["XDP_DORP", "wrong.wgsl:2:12"]);
     let good = a.clone() + ".wgsl";
-    assert!(ctl.refused(2, &["reload", &good, "--set", "x=1"]).contains("--set x"));
-    assert!(ctl.refused(1, &["reload", &ctl.text("none.wgsl")]).contains("none.wgsl: "));
-    assert!(ctl.refused(1, &["reload", &ctl.text(""), "--language", "wgsl"]).contains("not a regular file"));
-    assert!(ctl.refused(2, &["reload", "-"]).contains("needs a file"));
-    assert!(ctl.refused(2, &["reload", &ctl.text("a.txt")]).contains("--language"));
+    ctl.refused(2, &["reload", &good, "--set", "x=1"], &["--set x"]);
+    ctl.refused(1, &["reload", &ctl.text("none.wgsl")], &["none.wgsl: "]);
+    ctl.refused(1, &["reload", &ctl.text(""), "--language", "wgsl"], &["not a regular file"]);
+    ctl.refused(2, &["reload", "-"], &["needs a file"]);
+    ctl.refused(2, &["reload", &ctl.text("a.txt")], &["--language"]);
     let pipe = ctl.text("pipe.wgsl");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-    assert!(ctl.refused(1, &["reload", &pipe]).contains("not a regular file"));
+    ctl.refused(1, &["reload", &pipe], &["not a regular file"]);
     peer.send(&numbered(&veth, 0));
     assert!(peer.receive_where(TIMEOUT, |frame| frame.bytes.get(MARK) == Some(&b'A')).is_some());
     // A reload sets parameters afresh, and takes effect without traffic.
@@ -57,7 +55,7 @@ fn a_failed_reload_changes_nothing() {
         let back = peer.receive_where(TIMEOUT, |frame| frame.bytes.get(MARK).is_some_and(|mark| *mark > 0)).unwrap();
         assert_eq!(back.bytes[MARK], mark);
     }
-    let stats: Value = serde_json::from_str(&ctl.done(&["stats", "--json"])).unwrap();
+    let stats = ctl.json(&["stats"]);
     assert_eq!((&stats["filter"], count(&stats["verdicts"]["tx"])), (&ctl.text("set.wgsl").into(), 3), "{stats}");
     let stats = ctl.done(&["stats"]);
     assert!(stats.contains("set.wgsl, on cpu") && stats.contains("tx"), "{stats}");
@@ -65,10 +63,8 @@ fn a_failed_reload_changes_nothing() {
     assert!(stats.contains(&batches), "no batch size of --batch auto: {stats}");
     // A stock filter needs no path, and has no file.
     assert!(ctl.done(&["reload", "minimal"]).starts_with("minimal has replaced the filter"));
-    let stats: Value = serde_json::from_str(&ctl.done(&["stats", "--json"])).unwrap();
-    assert_eq!(stats["filter"], "minimal");
-    running.signal("INT");
-    assert!(running.wait().status.success());
+    assert_eq!(ctl.json(&["stats"])["filter"], "minimal");
+    running.stop();
 }
 
 /// An object with two programs.
@@ -97,7 +93,7 @@ fn a_reload_can_name_a_program_of_an_object() {
     ] {
         let output = ctl.done(&[&["reload"], filter].concat());
         assert!(output.contains(&format!("{} has replaced the filter", filter[0])), "{output}");
-        let stats = || -> Value { serde_json::from_str(&ctl.done(&["stats", "--json"])).unwrap() };
+        let stats = || ctl.json(&["stats"]);
         let before = count(&stats()["verdicts"][verdict]);
         (0..8).for_each(|number| peer.send(&numbered(&veth, number)));
         sent += 8;
@@ -111,12 +107,10 @@ fn a_reload_can_name_a_program_of_an_object() {
         (&[&*ctl.text("none.o:back")], "none.o:back: "),
         (&[&*(ctl.text("") + ":back"), "--language", "xdp"], "not a regular file"),
     ] {
-        let message = ctl.refused(1, &[&["reload"], filter].concat());
-        assert!(message.contains(words), "{message}");
+        ctl.refused(1, &[&["reload"], filter].concat(), &[words]);
     }
-    assert!(ctl.refused(2, &["reload", "/dev/stdin:back", "--language", "xdp"]).contains("needs a file"));
-    running.signal("INT");
-    assert!(running.wait().status.success());
+    ctl.refused(2, &["reload", "/dev/stdin:back", "--language", "xdp"], &["needs a file"]);
+    running.stop();
 }
 
 const COUNTING: &str = "//! map seen: counter entries=4
@@ -162,14 +156,12 @@ fn a_reload_keeps_maps_of_the_same_name_and_shape() {
     wait_until("the map follows", TIMEOUT, || ctl.done(&["map", "get", "named"]) == "key0,value0\n5,50\n6,60\n");
     // A filter must have the maps that the run's files belong to.
     ctl.filter("none", "fn xdp_filter(pkt: u32) -> u32 { return XDP_DROP; }");
-    assert!(ctl.refused(2, &["reload", &ctl.text("none.wgsl")]).contains("--state"));
+    ctl.refused(2, &["reload", &ctl.text("none.wgsl")], &["--state"]);
     ctl.filter("other", "//! map seen: counter entries=4\nfn xdp_filter(pkt: u32) -> u32 { return XDP_DROP; }");
-    assert!(
-        ctl.refused(2, &["reload", &ctl.text("other.wgsl")]).contains("the filter has no map `named`; it has `seen`")
-    );
+    ctl.refused(2, &["reload", &ctl.text("other.wgsl")], &["the filter has no map `named`; it has `seen`"]);
     // If a file does not fit the new filter's map, the reload has no effect.
     std::fs::write(ctl.path("named.csv"), "5,50,500\n").unwrap();
-    assert!(ctl.refused(1, &["reload", &ctl.text("second.wgsl")]).contains("named.csv:1: "));
+    ctl.refused(1, &["reload", &ctl.text("second.wgsl")], &["named.csv:1: "]);
     expect_sum(27);
     // Reloading the first filter carries the map over once more.
     std::fs::write(ctl.path("named.csv"), "5,50\n").unwrap();
@@ -177,15 +169,12 @@ fn a_reload_keeps_maps_of_the_same_name_and_shape() {
     assert!(output.contains("maps carried over: seen\nmaps that start empty: named\n"), "{output}");
     send(3);
     expect_sum(30);
-    running.signal("INT");
-    let ended = running.wait();
-    assert!(ended.status.success(), "{}", ended.stderr);
+    running.stop();
     assert_eq!(std::fs::read_to_string(ctl.path("seen.csv")).unwrap(), "index,sum\n0,30\n1,0\n2,0\n3,0\n");
     // The state file holds the last filter's state.
     let running = Running::start(command(&right, &first, &arguments));
     expect_sum(30);
-    running.signal("INT");
-    assert!(running.wait().status.success());
+    running.stop();
 }
 
 #[test]
@@ -202,17 +191,8 @@ fn maps_are_read_and_written_under_load() {
         );
     let filter = ctl.filter("blocking", &text);
     for dispatch in ["inline", "pipelined"] {
-        let arguments = [
-            "--af-xdp",
-            veth.right.name(),
-            "--only",
-            "udp/1000-1063",
-            "--control",
-            &ctl.socket(),
-            "--dispatch",
-            dispatch,
-        ];
-        let running = Running::start(command(&right, &filter, &arguments));
+        let arguments = ["--af-xdp", veth.right.name(), "--only", "udp/1000-1063", "--control", &ctl.socket()];
+        let running = Running::start(command(&right, &filter, &[&arguments[..], &["--dispatch", dispatch]].concat()));
         let (sent, back) = under_load(&veth, |sent| {
             for round in 0..20 {
                 ctl.done(&["map", "set", "blocked", &format!("{}", 1000 + round), "7"]);
@@ -221,9 +201,8 @@ fn maps_are_read_and_written_under_load() {
             // A map holds at least as many entries as it declares.
             let more = (2000..).take_while(|key| {
                 let ended = ctl.run(&["map", "set", "blocked", &key.to_string(), "7"]);
-                let is_full =
-                    ended.stderr.contains("there is no room in the map `blocked` for this entry (entries=20)");
-                assert_eq!(ended.status.code(), Some(i32::from(is_full)), "{}", ended.stderr);
+                let is_full = ended.err.contains("there is no room in the map `blocked` for this entry (entries=20)");
+                assert_eq!(ended.code, i32::from(is_full), "{}", ended.err);
                 !is_full
             });
             let more = more.count();
@@ -232,7 +211,7 @@ fn maps_are_read_and_written_under_load() {
             ctl.done(&["map", "del", "blocked", "1001"]);
             let all = ctl.done(&["map", "get", "blocked"]);
             assert_eq!(all.lines().count(), 1 + 19 + more, "{all}");
-            let all: Value = serde_json::from_str(&ctl.done(&["map", "get", "blocked", "--json"])).unwrap();
+            let all = ctl.json(&["map", "get", "blocked"]);
             assert_eq!(all[0], serde_json::json!({"key": [1000], "value": [16]}));
             ctl.done(&["map", "set", "routes", "10.0.0.0/8", "10.0.0.1"]);
             ctl.done(&["map", "set", "routes", "10.1.0.0/16", "2"]);
@@ -248,14 +227,10 @@ fn maps_are_read_and_written_under_load() {
                 (&["set", "blocked", "1,2", "3"], "`2` is one cell too many"),
                 (&["get", "routes", "10.0.0.0/99"], "is not a prefix"),
             ] {
-                let stderr = ctl.refused(1, &[&["map"], arguments].concat());
-                assert!(stderr.contains(message), "{arguments:?}: {stderr}");
+                ctl.refused(1, &[&["map"], arguments].concat(), &[message]);
             }
         });
-        running.signal("INT");
-        let ended = running.wait();
-        assert!(ended.status.success(), "{}", ended.stderr);
-        check_accounting(&ended.json(), sent, &back);
+        check_accounting(&running.stop().json(), sent, &back);
     }
 }
 
@@ -268,24 +243,21 @@ fn a_filter_with_maps_is_refused_by_several_lanes() {
     let socket = ctl.socket();
     let arguments = ["--af-xdp", veth.right.name(), "--control", &socket];
     let running = Running::start(command(&right, &plain, &arguments));
-    assert!(ctl.refused(1, &["reload", &ctl.text("counting.wgsl")]).contains("start it with --lanes one"));
+    ctl.refused(1, &["reload", &ctl.text("counting.wgsl")], &["start it with --lanes one"]);
     // A run with --control is prepared for filters that change lengths, read metadata or write
     // packets.
     let shaders = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shaders");
     for name in ["vlan_pop", "sampler", "mac_swap"] {
         ctl.done(&["reload", shaders.join(format!("{name}.wgsl")).to_str().unwrap()]);
     }
-    running.signal("INT");
-    assert!(running.wait().status.success());
+    running.stop();
 
     let running = Running::start(command(&right, &plain, &[&arguments[..], &["--lanes", "one"]].concat()));
     let output = ctl.done(&["reload", &ctl.text("counting.wgsl")]);
     assert!(output.contains("maps that start empty: seen, named"), "{output}");
-    running.signal("INT");
-    assert!(running.wait().status.success());
-    let ended = run_to_end(command(&right, &ctl.text("counting"), &[&arguments[..], &["--lanes", "each"]].concat()));
-    assert_eq!(ended.status.code(), Some(2));
-    assert!(ended.stderr.contains("--lanes each: the filter has maps"), "{}", ended.stderr);
+    running.stop();
+    run_to_end(command(&right, &ctl.text("counting"), &[&arguments[..], &["--lanes", "each"]].concat()))
+        .failed(2, &["--lanes each: the filter has maps"]);
 }
 
 #[test]
@@ -338,10 +310,7 @@ fn malformed_requests_do_not_disturb_the_traffic() {
     });
     // A client that never sends does not delay the end of the run.
     let silent = UnixStream::connect(&socket).unwrap();
-    running.signal("INT");
-    let ended = running.wait();
-    assert!(ended.status.success(), "{}", ended.stderr);
-    check_accounting(&ended.json(), sent, &back);
+    check_accounting(&running.stop().json(), sent, &back);
     drop(silent);
 }
 
@@ -351,45 +320,41 @@ fn a_control_socket_belongs_to_one_run() {
     let ctl = CtlFolder::new();
     let socket = ctl.socket();
     let arguments = ["--af-xdp", veth.right.name(), "--control", &socket];
-    let refused = |what: &str| {
-        let ended = run_to_end(command(&right, "minimal", &arguments));
-        assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
-        assert!(ended.stderr.contains(what), "{}", ended.stderr);
-    };
+    let refused = |what: &str| run_to_end(command(&right, "minimal", &arguments)).failed(1, &[what]);
     let running = Running::start(command(&right, "minimal", &arguments));
     refused("another run listens here");
-    running.signal("KILL");
-    running.wait();
-    assert!(ctl.refused(1, &["stats"]).contains("Connection refused (os error 111); the run has ended"));
+    running.kill();
+    ctl.refused(1, &["stats"], &["Connection refused (os error 111); the run has ended"]);
     // A killed run's socket is replaced.
     let running = Running::start(command(&right, "minimal", &arguments));
     ctl.done(&["stats"]);
-    running.signal("INT");
-    assert!(running.wait().status.success());
-    assert!(ctl.refused(1, &["stats"]).contains("No such file or directory (os error 2); give the path"));
+    running.stop();
+    ctl.refused(1, &["stats"], &["No such file or directory (os error 2); give the path"]);
     std::fs::write(&socket, "mine").unwrap();
     refused("exists and is not a socket");
     assert_eq!(std::fs::read(&socket).unwrap(), b"mine");
-    assert!(ctl.refused(1, &["stats"]).contains("Connection refused (os error 111); it is not a socket"));
+    ctl.refused(1, &["stats"], &["Connection refused (os error 111); it is not a socket"]);
     std::fs::remove_file(&socket).unwrap();
     // A listener that never answers.
     let other = UnixListener::bind(&socket).unwrap();
     let answering = std::thread::spawn(move || drop(other.accept()));
-    assert!(ctl.refused(1, &["stats"]).contains("closed the connection without an answer"));
+    ctl.refused(1, &["stats"], &["closed the connection without an answer"]);
     answering.join().unwrap();
 }
 
-/// Returns the effective capabilities of a process's threads, with the threads' names.
-fn effective(process: u32) -> Vec<(String, u64)> {
+/// Returns the effective capabilities of a run's threads, with the threads' names.
+fn effective(ctl: &CtlFolder, running: &Running) -> Vec<(String, u64)> {
+    // All threads are running once the run answers.
+    ctl.done(&["stats"]);
     let of_thread = |status: String| {
         let line =
             |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default().trim().to_owned();
         assert!(line("Name:") == "ctrl-c" || line("NoNewPrivs:") == "1", "{status}");
         (line("Name:"), u64::from_str_radix(&line("CapEff:"), 16).unwrap())
     };
-    let threads = std::fs::read_dir(format!("/proc/{process}/task")).unwrap();
+    let threads = std::fs::read_dir(format!("/proc/{}/task", running.pid())).unwrap();
     let statuses = threads.filter_map(|entry| std::fs::read_to_string(entry.ok()?.path().join("status")).ok());
-    statuses.map(of_thread).collect()
+    statuses.map(of_thread).filter(|(name, _)| name != "ctrl-c").collect()
 }
 
 const NET_ADMIN: u64 = 1 << 12;
@@ -410,10 +375,7 @@ fn capabilities_are_dropped_once_they_are_not_needed() {
     for (more, files) in [(&[][..], 0), (&["--state", &state, "--state-every", "1"][..], DAC_OVERRIDE)] {
         let arguments = [&["--af-xdp", veth.right.name(), "--control", &socket][..], more].concat();
         let running = Running::start(command(&right, &counting, &arguments));
-        // All threads are running once the run answers.
-        ctl.done(&["stats"]);
-        let mut threads = effective(running.pid());
-        threads.retain(|(name, _)| name != "ctrl-c");
+        let mut threads = effective(&ctl, &running);
         let of_main = threads.iter().position(|(name, _)| name == "portcullis").expect("the main thread");
         assert_eq!(threads.remove(of_main).1, NET_ADMIN | files, "kept for removing interfaces");
         assert!(
@@ -430,10 +392,8 @@ fn capabilities_are_dropped_once_they_are_not_needed() {
         if files != 0 {
             wait_until("the state is written", TIMEOUT, || Path::new(&state).exists());
         }
-        running.signal("INT");
-        let ended = running.wait();
-        assert!(ended.status.success(), "{}", ended.stderr);
-        assert!(ended.stderr.contains("capabilities: all dropped except CAP_NET_ADMIN"), "{}", ended.stderr);
+        let ended = running.stop();
+        assert!(ended.err.contains("capabilities: all dropped except CAP_NET_ADMIN"), "{}", ended.err);
         let links = right.ip(&["link"]);
         assert!(!links.contains("back into the kernel"), "{links}");
     }
@@ -444,10 +404,8 @@ fn capabilities_are_dropped_once_they_are_not_needed() {
         "minimal",
         &["--af-xdp", veth.right.name(), "--stack", "none", "--control", &socket],
     ));
-    ctl.done(&["stats"]);
-    assert!(effective(running.pid()).iter().all(|(name, capabilities)| name == "ctrl-c" || *capabilities == 0));
-    running.signal("INT");
-    assert!(running.wait().stderr.contains("capabilities: all dropped\n"));
+    assert!(effective(&ctl, &running).iter().all(|(_, capabilities)| *capabilities == 0));
+    assert!(running.stop().err.contains("capabilities: all dropped\n"));
 }
 
 #[cfg(feature = "nfqueue")]
@@ -463,14 +421,9 @@ fn a_reload_works_on_a_netfilter_queue() {
     let running = Running::start(command(&right, "minimal", &["--nfqueue", "5", "--control", &ctl.socket()]));
     let address = veth.right.ipv4().into();
     assert!(ping(&left, address, TIMEOUT));
-    let threads = effective_of(&ctl, &running);
-    assert!(
-        threads.iter().all(|(name, capabilities)| match name.as_str() {
-            "control" => *capabilities == 0,
-            _ => *capabilities == NET_ADMIN,
-        }),
-        "{threads:?}"
-    );
+    for (name, capabilities) in effective(&ctl, &running) {
+        assert_eq!(capabilities, if name == "control" { 0 } else { NET_ADMIN }, "{name}");
+    }
     ctl.filter("none", "fn xdp_filter(pkt: u32) -> u32 { return XDP_DROP; }");
     ctl.done(&["reload", &ctl.text("none.wgsl")]);
     assert!(!ping(&left, address, crate::support::QUIET_TIME));
@@ -479,15 +432,5 @@ fn a_reload_works_on_a_netfilter_queue() {
     ctl.done(&["reload", &ctl.text("counting.wgsl")]);
     assert!(ping(&left, address, TIMEOUT));
     assert_ne!(ctl.done(&["map", "get", "seen", "0"]), "index,sum\n0,0\n");
-    running.signal("INT");
-    let ended = running.wait();
-    assert!(ended.status.success(), "{}", ended.stderr);
-}
-
-#[cfg(feature = "nfqueue")]
-fn effective_of(ctl: &CtlFolder, running: &Running) -> Vec<(String, u64)> {
-    ctl.done(&["stats"]);
-    let mut threads = effective(running.pid());
-    threads.retain(|(name, _)| name != "ctrl-c");
-    threads
+    running.stop();
 }

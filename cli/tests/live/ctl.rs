@@ -2,7 +2,6 @@
 //! reloads of which every frame is accounted for.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
@@ -11,22 +10,23 @@ use portcullis_live_tests::{PacketSocket, SetOnDrop, Veth, wait_until};
 use serde_json::Value;
 
 use crate::af_xdp::{Net, net};
-use crate::support::{ExitedRun, QUIET_TIME, Running, TIMEOUT, command_on, count, run_to_end, sum};
+use crate::program::Place;
+use crate::support::{QUIET_TIME, RunOutput, Running, TIMEOUT, command_on, count, sum};
 
 /// Offset of the number in a frame of [`numbered`], and of the byte that filters mark.
 pub const NUMBER: usize = 42;
 pub const MARK: usize = 46;
 
 /// A folder with filters and the control socket of a run.
-pub struct CtlFolder(tempfile::TempDir);
+pub struct CtlFolder(Place);
 
 impl CtlFolder {
     pub fn new() -> CtlFolder {
-        CtlFolder(tempfile::tempdir().unwrap())
+        CtlFolder(Place::new())
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
+        self.0.path(name)
     }
 
     pub fn text(&self, name: &str) -> String {
@@ -44,25 +44,23 @@ impl CtlFolder {
     }
 
     /// Runs `portcullis ctl` with these arguments.
-    pub fn run(&self, arguments: &[&str]) -> ExitedRun {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_portcullis"));
-        command.args(["ctl", "--control", &self.socket()]).args(arguments);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        run_to_end(command)
+    pub fn run(&self, arguments: &[&str]) -> RunOutput {
+        self.0.run(&[&["ctl", "--control", &self.socket()], arguments].concat())
     }
 
     /// Runs `portcullis ctl`, which must succeed, and returns its output.
     pub fn done(&self, arguments: &[&str]) -> String {
-        let ended = self.run(arguments);
-        assert!(ended.status.success(), "{arguments:?}: {}", ended.stderr);
-        ended.stdout
+        self.run(arguments).done().out
     }
 
-    /// Runs `portcullis ctl`, which must fail with this exit status, and returns its message.
-    pub fn refused(&self, code: i32, arguments: &[&str]) -> String {
-        let ended = self.run(arguments);
-        assert_eq!(ended.status.code(), Some(code), "{arguments:?}: {}{}", ended.stdout, ended.stderr);
-        ended.stderr
+    /// Runs `portcullis ctl`, which must succeed, and returns its output as JSON.
+    pub fn json(&self, arguments: &[&str]) -> Value {
+        serde_json::from_str(&self.done(&[arguments, &["--json"]].concat())).unwrap()
+    }
+
+    /// Runs `portcullis ctl`, which must fail with this exit status and a message of these words.
+    pub fn refused(&self, code: i32, arguments: &[&str], words: &[&str]) {
+        self.run(arguments).failed(code, words);
     }
 }
 
@@ -175,10 +173,7 @@ pub fn check_reload_under_load(queues: u32, device: &str, dispatch: &str) {
         // From now on only the last filter runs.
         wait_for_more(sent, 3000);
     });
-    running.signal("INT");
-    let ended = running.wait();
-    assert!(ended.status.success(), "{device} {dispatch}: {}", ended.stderr);
-    let json = ended.json();
+    let json = running.stop().json();
     check_accounting(&json, sent, &back);
     assert!(back.marks[usize::from(b'A')] > 0 && back.marks[usize::from(b'B')] > 0, "both filters marked packets");
     assert_eq!(json["filter"], b, "the totals name the last filter");

@@ -8,7 +8,7 @@ use portcullis_live_tests::{Namespace, PacketSocket, Suite, Veth};
 
 use crate::ctl::{CtlFolder, check_reload_under_load};
 use crate::each_device;
-use crate::support::{ExitedRun, Running, TIMEOUT, command_on, count};
+use crate::support::{RunOutput, Running, TIMEOUT, command_on, count};
 
 /// Part of the note that a run prints if packets are not filtered in place.
 const COPIES: &str = "works on copies of the packet bytes that the filter needs";
@@ -56,8 +56,8 @@ impl DeviceUnderTest {
 
     /// Checks that a run of `bytes` bytes, all of which the filter read, filtered packets in place,
     /// or printed the note about copies once for each session.
-    fn check_copies(&self, bytes: u64, sessions: u32, ended: &ExitedRun) {
-        let (id, stderr) = (self.id(), &ended.stderr);
+    fn check_copies(&self, bytes: u64, sessions: u32, ended: &RunOutput) {
+        let (id, stderr) = (self.id(), &ended.err);
         let copies = if self.is_in_place() { 0 } else { sessions as usize };
         assert_eq!(stderr.matches(COPIES).count(), copies, "{id} {}: {stderr}", self.dispatch);
         // Only the emulated driver reports what it copied.
@@ -160,9 +160,7 @@ fn verdicts_of_every_device_reach_the_peers_byte_for_byte() {
                 assert_eq!(received, summed(frame(&veth, number)), "{id} {dispatch}: {number}");
             }
         }
-        running.signal("INT");
-        let ended = running.wait();
-        assert!(ended.status.success(), "{id} {dispatch}: {}", ended.stderr);
+        let ended = running.stop();
         let json = ended.json();
         assert_eq!((&json["packets"], &json["bytes"]), (&FRAMES.into(), &bytes.into()), "{json}");
         let sixth = u64::from(FRAMES / 6);
@@ -183,8 +181,7 @@ fn verdicts_of_every_device_reach_the_peers_byte_for_byte() {
             }
         }
         running.signal("TERM");
-        let ended = running.wait();
-        assert!(ended.status.success(), "{id} {dispatch}: {}", ended.stderr);
+        let ended = running.wait().done();
         let json = ended.json();
         assert_eq!((&json["packets"], &json["carried_out"]["tx"]), (&FRAMES.into(), &FRAMES.into()), "{json}");
         tested.check_copies(bytes, 1, &ended);

@@ -1,14 +1,12 @@
 //! `--events` of a live run: lines are written while packets arrive, also after a reload.
 
-use std::process::Stdio;
-
 use portcullis_live_tests::{PacketSocket, wait_until};
 use serde_json::{Value, json};
 
 use crate::af_xdp::{Net, net};
 use crate::clang;
 use crate::ctl::{CtlFolder, numbered};
-use crate::support::{Running, TIMEOUT};
+use crate::support::{Running, TIMEOUT, program};
 
 /// A program that outputs each packet's length as an event, and one that prints it.
 const RECORDS: &str = r#"
@@ -33,17 +31,12 @@ fn events_that_cannot_be_written_are_counted_as_lost() {
     let Some(Net { veth, right, _suite, .. }) = net(1) else { return };
     let ctl = CtlFolder::new();
     let Some(ring) = object(&ctl, "records", RECORDS) else { return };
-    let mut command = right.command(env!("CARGO_BIN_EXE_portcullis"));
-    command.args(["run", &ring, "--device", "cpu", "--json", "--events", "/dev/full"]);
+    let mut command = program(&right, &["run", &ring, "--device", "cpu", "--json", "--events", "/dev/full"]);
     command.args(["--af-xdp", veth.right.name(), "--only", "udp/1000-1063", "--stack", "none"]);
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let running = Running::start(command);
     let peer = PacketSocket::at(&veth.left);
     (0..4).for_each(|number| peer.send(&numbered(&veth, number)));
-    let ended = running.wait();
-    assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
-    assert!(ended.stderr.contains("/dev/full: writing failed"), "{}", ended.stderr);
-    let totals = ended.json();
+    let totals = running.wait().ended(1, &["/dev/full: writing failed"]).json();
     let packets = totals["packets"].as_u64().unwrap();
     assert!(packets > 0 && totals["events"] == json!({"count": 0, "lost": packets}), "{totals}");
 }
@@ -68,11 +61,9 @@ fn events_are_written_during_a_run_and_after_each_reload() {
     let peer = PacketSocket::at(&veth.left);
     let send = |count: u32| (0..count).for_each(|number| peer.send(&numbered(&veth, number)));
     for dispatch in ["inline", "pipelined"] {
-        let mut command = right.command(env!("CARGO_BIN_EXE_portcullis"));
-        command.args(["run", &ring, "--device", "cpu", "--dispatch", dispatch, "--json"]);
+        let mut command = program(&right, &["run", &ring, "--device", "cpu", "--dispatch", dispatch, "--json"]);
         command.args(["--af-xdp", veth.right.name(), "--only", "udp/1000-1063", "--stack", "none"]);
         command.args(["--control", &ctl.socket(), "--events", &ctl.text("out.jsonl")]);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let running = Running::start(command);
         let lines = || -> Vec<Value> {
             let text = std::fs::read_to_string(ctl.path("out.jsonl")).unwrap();
@@ -83,8 +74,8 @@ fn events_are_written_during_a_run_and_after_each_reload() {
         // 14 bytes of Ethernet, 20 of IPv4, 8 of UDP, 18 of data.
         assert!(lines().iter().all(|line| line["map"] == "lengths" && line["data"] == "3c000000"), "{:?}", lines());
         // An event ring has no entries.
-        assert!(ctl.refused(1, &["map", "get", "lengths"]).contains("`lengths` is an event ring"));
-        ctl.refused(1, &["map", "set", "lengths", "0", "1"]);
+        ctl.refused(1, &["map", "get", "lengths"], &["`lengths` is an event ring"]);
+        ctl.refused(1, &["map", "set", "lengths", "0", "1"], &[]);
         ctl.done(&["reload", &print]);
         send(5);
         wait_until("the prints are written", TIMEOUT, || lines().len() == 30);
@@ -95,10 +86,7 @@ fn events_are_written_during_a_run_and_after_each_reload() {
         send(5);
         ctl.done(&["reload", &ring]);
         send(7);
-        running.signal("INT");
-        let ended = running.wait();
-        assert!(ended.status.success(), "{}", ended.stderr);
-        assert_eq!(ended.json()["events"], json!({"count": 37, "lost": 0}), "{dispatch}");
+        assert_eq!(running.stop().json()["events"], json!({"count": 37, "lost": 0}), "{dispatch}");
         assert_eq!(lines().len(), 37, "{dispatch}");
     }
 }

@@ -92,10 +92,7 @@ fn connections_survive_reloads_that_keep_maps_on_every_device() {
         assert!(connection.exchange(QUIET_TIME).is_err(), "{id} {dispatch}: the connection is unknown");
         tcp_echo(left, right, (far_address, 0), 100_000, TIMEOUT).unwrap_or_else(|e| panic!("{id} {dispatch}: {e}"));
 
-        running.signal("INT");
-        let ended = running.wait();
-        assert!(ended.status.success(), "{id} {dispatch}: {}", ended.stderr);
-        let json = ended.json();
+        let json = running.stop().json();
         assert_eq!(json["lanes"].as_array().map(Vec::len), Some(1), "a filter with maps has one lane: {json}");
         assert_eq!(json["verdicts"], json["carried_out"], "{id} {dispatch}: {json}");
         assert!(json["verdicts"]["drop"].as_u64() > Some(0), "{id} {dispatch}: {json}");

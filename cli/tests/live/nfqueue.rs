@@ -9,7 +9,7 @@ use portcullis_live_tests::{Namespace, SetOnDrop, Suite, Veth, ping, tcp_echo, w
 pub use crate::af_xdp::Net;
 use crate::ctl::{CtlFolder, wait_for_more};
 use crate::devices::on_each;
-use crate::support::{ExitedRun, QUIET_TIME, Running, TIMEOUT, command, command_on, count, run_to_end};
+use crate::support::{QUIET_TIME, Running, TIMEOUT, command, command_on, count, run_to_end};
 
 /// Sets up two namespaces, with these rules on the right.
 pub fn net(rules: &[&str]) -> Option<Net> {
@@ -48,10 +48,7 @@ fn the_filter_decides_on_queued_packets() {
         }
         // The rule queues TCP only.
         assert!(ping(&left, veth.right.ipv4().into(), TIMEOUT));
-        running.signal("INT");
-        let ended = running.wait();
-        assert!(ended.status.success(), "{}", ended.stderr);
-        let json = ended.json();
+        let json = running.stop().json();
         assert!(count(&json["carried_out"]["pass"]) > 10 && count(&json["carried_out"]["drop"]) >= 2, "{json}");
         assert_eq!(json["verdicts"], json["carried_out"], "{json}");
     }
@@ -151,10 +148,7 @@ fn verdicts_of_every_device_are_executed_and_filters_reloaded_under_load() {
             }
             wait_for_more(sent, 500);
         });
-        running.signal("INT");
-        let ended = running.wait();
-        assert!(ended.status.success(), "{id} {dispatch}: {}", ended.stderr);
-        let json = ended.json();
+        let json = running.stop().json();
         let mut marks = [0; 2];
         let passing: Vec<u32> = (0..sent as u32).filter(|number| number % 5 < 2).collect();
         assert_eq!(received.len(), passing.len(), "{id} {dispatch}: {json}");
@@ -185,10 +179,7 @@ fn overload_cpu_takes_batches_from_a_slow_device() {
         let running = Running::start(command_on(&right, "interp", "http_only", &arguments));
         tcp_echo(&left, &right, (IpAddr::from(veth.right.ipv4()), 80), 2_000_000, TIMEOUT)
             .unwrap_or_else(|e| panic!("{more:?}: {e}"));
-        running.signal("INT");
-        let ended = running.wait();
-        assert!(ended.status.success(), "{}", ended.stderr);
-        let json = ended.json();
+        let json = running.stop().json();
         assert_eq!((&json["verdicts"], &json["packets"]), (&json["carried_out"], &json["verdicts"]["pass"]), "{json}");
         let sizing = &json["lanes"][0]["sizing"];
         match more {
@@ -211,8 +202,7 @@ fn a_queue_is_closed_before_maps_are_written() {
     assert!(is_held());
     running.signal("INT");
     wait_until("the queue is closed", TIMEOUT, || !is_held());
-    running.signal("KILL");
-    assert_eq!(running.wait().status.code(), None, "the run ended before it was killed");
+    running.kill();
 }
 
 #[test]
@@ -237,24 +227,17 @@ fn invalid_arguments_are_refused() {
         (&["--nfqueue", "1", "--batch", "some"], 2, "or `auto`"),
         (&["--nfqueue", "1", "--overload", "cpu"], 2, "the CPU already runs the filter"),
     ] {
-        let ExitedRun { status, stderr, .. } = run_to_end(command(&right, "minimal", arguments));
-        assert_eq!(status.code(), Some(code), "{arguments:?}: {stderr}");
-        assert!(stderr.contains(message), "{arguments:?}: {stderr}");
+        run_to_end(command(&right, "minimal", arguments)).failed(code, &[message]);
     }
     for (filter, dispatch, code, message) in [
         ("minimal", "inline", 2, "`--dispatch inline` has no queue that could be full"),
         ("conntrack_fw", "pipelined", 1, "its maps would be in two places"),
     ] {
         let arguments = ["--nfqueue", "1", "--overload", "cpu", "--dispatch", dispatch];
-        let ExitedRun { status, stderr, .. } = run_to_end(command_on(&right, "interp", filter, &arguments));
-        assert_eq!(status.code(), Some(code), "{filter}: {stderr}");
-        assert!(stderr.contains(message), "{filter}: {stderr}");
+        run_to_end(command_on(&right, "interp", filter, &arguments)).failed(code, &[message]);
     }
     let running = Running::start(command(&right, "minimal", &["--nfqueue", "7"]));
-    let ended = run_to_end(command(&right, "minimal", &["--nfqueue", "7"]));
-    assert_eq!(ended.status.code(), Some(1), "another run holds the queue");
     let holder = format!("queue 7: another program has it: process {} (portcullis)", running.pid());
-    assert!(ended.stderr.contains(&holder), "{}", ended.stderr);
-    running.signal("INT");
-    assert!(running.wait().status.success());
+    run_to_end(command(&right, "minimal", &["--nfqueue", "7"])).failed(1, &[&holder]);
+    running.stop();
 }

@@ -15,7 +15,7 @@ use serde_json::Value;
 use crate::clang;
 use crate::kernel::{self, KernelProgram};
 use crate::program::pcap_of;
-use crate::support::{Running, TIMEOUT};
+use crate::support::{Running, TIMEOUT, program};
 
 /// Ports: the first is reflected, the next two are closed, the last two are open.
 const PORTS: [u16; 5] = [9, 10, 19, 80, 4789];
@@ -86,10 +86,8 @@ impl Link {
         let is_ours = |frame: &portcullis_live_tests::Frame| {
             frame.bytes.get(36..38).is_some_and(|port| PORTS.iter().any(|it| it.to_be_bytes() == port))
         };
-        assert!(
-            peer.receive_where(Duration::from_millis(100), is_ours).is_none(),
-            "more frames came back than were sent"
-        );
+        let more = peer.receive_where(Duration::from_millis(100), is_ours);
+        assert!(more.is_none(), "more frames came back than were sent");
         seen
     }
 
@@ -150,18 +148,12 @@ fn dumps(folder: &Path) -> [String; 4] {
 fn by_portcullis(object: &Path, folder: &Path, device: &str) -> (ObservedFrames, Counters) {
     let link = Link::new();
     // Frames for other ports bypass the program, which would not count them.
-    let mut command = link.right.command(env!("CARGO_BIN_EXE_portcullis"));
-    command.arg("run").arg(object).args(["--af-xdp", link.veth.right.name(), "--device", device, "--json"]);
-    command.args(dumps(folder));
-    command
-        .stdin(std::process::Stdio::null())
-        .stdout(std::process::Stdio::piped())
-        .stderr(std::process::Stdio::piped());
+    let arguments = ["run", "--af-xdp", link.veth.right.name(), "--device", device, "--json"];
+    let mut command = program(&link.right, &arguments);
+    command.arg(object).args(dumps(folder));
     let running = Running::start(command);
     let seen = link.send();
-    running.signal("INT");
-    let ended = running.wait();
-    assert!(ended.status.success(), "{}", ended.stderr);
+    running.stop();
     (seen, dumped(folder))
 }
 
@@ -238,11 +230,8 @@ fn the_ten_commands_of_the_xdp_objects_page_work() {
     let output = command.stdin(std::process::Stdio::null()).output().unwrap();
     let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{stdout}{stderr}");
-    for part in [
-        "`port_traffic` of prog.o",
-        "key.port,key.reserved,value.packets,value.bytes",
-        "prog.o has replaced the filter",
-    ] {
+    let columns = "key.port,key.reserved,value.packets,value.bytes";
+    for part in ["`port_traffic` of prog.o", columns, "prog.o has replaced the filter"] {
         assert!(stdout.contains(part), "{part}: {stdout}{stderr}");
     }
     let read = |name: &str| std::fs::read(folder.path().join(name)).unwrap();

@@ -52,69 +52,43 @@ fn curl(from: &Namespace, address: IpAddr, port: u16, seconds: u64) -> Output {
     command.output().expect("the program starts")
 }
 
-/// Checks that `curl` gets the page from port 80 and times out at port 8080.
-fn check_ports_80_and_8080(from: &Namespace, addresses: &[IpAddr], how: &str) {
-    for address in addresses {
-        let allowed = curl(from, *address, 80, TIMEOUT.as_secs());
-        assert!(allowed.status.success(), "{how}, {address}: {}", String::from_utf8_lossy(&allowed.stderr));
-        assert!(allowed.stdout == page(), "{how}, {address}: received {} bytes, or wrong ones", allowed.stdout.len());
-        let refused = curl(from, *address, 8080, 1);
-        let output_text = String::from_utf8_lossy(&refused.stderr);
-        assert_eq!(
-            (refused.status.code(), refused.stdout.len()),
-            (Some(TIMED_OUT), 0),
-            "{how}, {address}: {output_text}"
-        );
+/// Checks that `curl` gets the page from port 80 and times out at port 8080 while `http_only` runs
+/// on a source of packets, and that the server answers at both ports without it. Returns the totals.
+fn run_between_curl_and_server(Net { veth, left, right, .. }: &Net, source: &[&str]) -> Value {
+    let addresses: [IpAddr; 2] = [veth.right.ipv4().into(), veth.right.ipv6().into()];
+    let seconds = TIMEOUT.as_secs();
+    for port in [80, 8080] {
+        serve(right, &addresses, port);
+        assert!(curl(left, addresses[0], port, seconds).status.success(), "the server answers without the filter");
     }
-}
-
-/// Stops a run and returns its totals.
-fn stop(running: Running) -> Value {
-    running.signal("INT");
-    let ended = running.wait();
-    assert!(ended.status.success(), "{}", ended.stderr);
-    ended.json()
+    let running = Running::start(command(right, "http_only", source));
+    for address in &addresses {
+        let allowed = curl(left, *address, 80, seconds);
+        assert!(allowed.status.success(), "{address}: {}", String::from_utf8_lossy(&allowed.stderr));
+        assert!(allowed.stdout == page(), "{address}: received {} bytes, or wrong ones", allowed.stdout.len());
+        let refused = curl(left, *address, 8080, 1);
+        let end = (refused.status.code(), refused.stdout.len());
+        assert_eq!(end, (Some(TIMED_OUT), 0), "{address}: {}", String::from_utf8_lossy(&refused.stderr));
+    }
+    let json = running.stop().json();
+    assert!(count(&json["carried_out"]["pass"]) > 10 && count(&json["carried_out"]["drop"]) >= 2, "{json}");
+    assert!(curl(left, addresses[1], 8080, seconds).status.success(), "the server answers after the run");
+    json
 }
 
 #[test]
 fn curl_is_answered_on_port_80_and_not_on_8080_with_af_xdp() {
-    let Some(Net { veth, left, right, _suite }) = net_with(1, &["curl"]) else { return };
-    let addresses: [IpAddr; 2] = [veth.right.ipv4().into(), veth.right.ipv6().into()];
-    for port in [80, 8080] {
-        serve(&right, &addresses, port);
-        assert!(
-            curl(&left, addresses[0], port, TIMEOUT.as_secs()).status.success(),
-            "the server answers without the filter"
-        );
-    }
-    let running = Running::start(command(&right, "http_only", &["--af-xdp", veth.right.name()]));
-    check_ports_80_and_8080(&left, &addresses, "AF_XDP");
-    let json = stop(running);
-    assert!(count(&json["carried_out"]["pass"]) > 10 && count(&json["carried_out"]["drop"]) >= 2, "{json}");
+    let Some(net) = net_with(1, &["curl"]) else { return };
+    let json = run_between_curl_and_server(&net, &["--af-xdp", net.veth.right.name()]);
     assert!(count(&json["checksums_completed"]) > 0, "the sender leaves checksums to a card: {json}");
-    assert!(curl(&left, addresses[1], 8080, TIMEOUT.as_secs()).status.success(), "the server answers after the run");
 }
 
 #[cfg(feature = "nfqueue")]
 #[test]
 fn curl_is_answered_on_port_80_and_not_on_8080_with_nfqueue() {
-    use crate::nfqueue::{Net, net_with};
-
     let rule = "-A INPUT -p tcp -j NFQUEUE --queue-num 3 --queue-bypass";
-    let Some(Net { veth, left, right, _suite }) = net_with(&[rule], &["curl"]) else { return };
-    let addresses: [IpAddr; 2] = [veth.right.ipv4().into(), veth.right.ipv6().into()];
-    for port in [80, 8080] {
-        serve(&right, &addresses, port);
-        assert!(
-            curl(&left, addresses[0], port, TIMEOUT.as_secs()).status.success(),
-            "the server answers without the filter"
-        );
-    }
-    let running = Running::start(command(&right, "http_only", &["--nfqueue", "3"]));
-    check_ports_80_and_8080(&left, &addresses, "NFQUEUE");
-    let json = stop(running);
-    assert!(count(&json["carried_out"]["pass"]) > 10 && count(&json["carried_out"]["drop"]) >= 2, "{json}");
-    assert!(curl(&left, addresses[1], 8080, TIMEOUT.as_secs()).status.success(), "the server answers after the run");
+    let Some(net) = crate::nfqueue::net_with(&[rule], &["curl"]) else { return };
+    run_between_curl_and_server(&net, &["--nfqueue", "3"]);
 }
 
 /// Bytes of a transfer.
@@ -183,7 +157,7 @@ fn iperf3_transfers_pass_router_v4() {
     let Hosts { left, right, far, .. } = &hosts;
     let running = router.start(&hosts, &[]);
     let received = carry((left, right), far.right.ipv4());
-    let json = stop(running);
+    let json = running.stop().json();
     assert!(count(&json["bytes_out"]) > received, "{json}");
     assert!(count(&json["checksums_completed"]) > 0, "the senders leave checksums to a card: {json}");
 }
@@ -214,7 +188,7 @@ fn iperf3_transfers_pass_mac_swap_beside_a_router() {
     let running = Running::start(command(&side, "mac_swap", &["--af-xdp", aside.right.name()]));
     assert!(ping(&left, far.right.ipv4().into(), TIMEOUT));
     let received = carry((&left, &right), far.right.ipv4());
-    let json = stop(running);
+    let json = running.stop().json();
     assert!(count(&json["bytes_out"]) > received, "{json}");
     assert_eq!(json["packets"], json["verdicts"]["tx"], "{json}");
     assert!(count(&json["checksums_completed"]) > 0, "the senders leave checksums to a card: {json}");

@@ -1,7 +1,7 @@
 //! XDP programs that look up routes in the kernel's tables (`--kernel-routes`).
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use portcullis_live_tests::frames::udp;
@@ -10,7 +10,7 @@ use portcullis_live_tests::{Namespace, ping, wait_until};
 use crate::af_xdp::{Net, net_with};
 use crate::clang;
 use crate::program::pcap;
-use crate::support::{Running, TIMEOUT, run_to_end};
+use crate::support::{self, Running, TIMEOUT, run_to_end};
 use crate::topology::hosts;
 
 /// Time to wait for an answer; short, as some never come.
@@ -26,14 +26,8 @@ pub fn compiled(folder: &Path, source: &str) -> PathBuf {
 
 /// Returns the command `portcullis run OBJECT:PROGRAM` in a namespace.
 pub fn command(namespace: &Namespace, object: &Path, program: &str, arguments: &[&str]) -> Command {
-    let mut command = namespace.command(env!("CARGO_BIN_EXE_portcullis"));
-    command
-        .arg("run")
-        .arg(format!("{}:{program}", object.display()))
-        .args(["--device", "cpu", "--json"])
-        .args(arguments);
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command
+    let filter = format!("{}:{program}", object.display());
+    support::program(namespace, &[&["run", &filter, "--device", "cpu", "--json"], arguments].concat())
 }
 
 /// Returns an interface's index.
@@ -63,10 +57,7 @@ fn a_router_follows_changes_of_the_kernels_routes() {
     between.ip(&["route", "delete", "blackhole", &blackhole]);
     wait_until("the host answers again", TIMEOUT, answers);
     wait_until("the program forwards every packet itself", TIMEOUT, || (0..20).all(|_| answers()));
-    running.signal("INT");
-    let ended = running.wait();
-    assert!(ended.status.success(), "{}", ended.stderr);
-    let json = ended.json();
+    let json = running.stop().json();
     // Both ways, by the kernel's interface indices.
     assert!(json["carried_out"]["redirect"].as_u64() >= Some(20), "{json}");
     assert!(json["lost"]["no_target"].as_u64().unwrap_or(0) == 0, "{json}");
@@ -95,21 +86,15 @@ fn a_capture_is_routed_as_if_received_at_the_given_interface() {
         run_to_end(command(&right, &object, "forward_both", &arguments))
     };
     // Without an ingress interface the program's lookup fails, and the packet passes.
-    let ended = run("--kernel-routes");
-    assert!(ended.status.success(), "{}", ended.stderr);
-    assert_eq!(ended.json()["verdicts"]["pass"], 1);
-    let ended = run(&format!("--kernel-routes={interface}"));
-    assert!(ended.status.success(), "{}", ended.stderr);
-    assert_eq!(ended.json()["verdicts"]["redirect"], 1, "{}", ended.stdout);
+    assert_eq!(run("--kernel-routes").done().json()["verdicts"]["pass"], 1);
+    let json = run(&format!("--kernel-routes={interface}")).done().json();
+    assert_eq!(json["verdicts"]["redirect"], 1, "{json}");
     let written = std::fs::read(sent.join(format!("{}.pcap", number(&right, interface)))).unwrap();
     let mac = [0x02, 0xaa, 0, 0, 0, 1];
     assert_eq!((&written[40..46], &written[46..52]), (&mac[..], &veth.right.mac()[..]));
-    let ended = run("--kernel-routes=nosuchthing");
-    assert_eq!(ended.status.code(), Some(1));
-    assert!(ended.stderr.contains("--kernel-routes: there is no interface `nosuchthing`"), "{}", ended.stderr);
+    run("--kernel-routes=nosuchthing").failed(1, &["--kernel-routes: there is no interface `nosuchthing`"]);
     let file = format!("fib_v4={}", folder.path().join("routes.csv").display());
     let both = ["--read", input.to_str().unwrap(), "--kernel-routes", "--map", &file];
     let ended = run_to_end(command(&right, &object, "forward_both", &both));
-    assert_eq!(ended.status.code(), Some(2));
-    assert!(ended.stderr.contains("the map `fib_v4` follows the kernel's routes"), "{}", ended.stderr);
+    ended.failed(2, &["the map `fib_v4` follows the kernel's routes"]);
 }

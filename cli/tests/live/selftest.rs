@@ -1,21 +1,22 @@
 //! `portcullis selftest --af-xdp` on a veth interface.
 
 use std::net::IpAddr;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use portcullis_live_tests::frames::EXPERIMENTAL_ETHERTYPE;
-use portcullis_live_tests::{Namespace, PacketSocket, ping, tcp_echo};
+use portcullis_live_tests::{Frame, Namespace, PacketSocket, ping, tcp_echo};
 use serde_json::Value;
 
 use crate::af_xdp::{Net, has_program, net};
-use crate::support::{ExitedRun, QUIET_TIME, Running, TIMEOUT, run_to_end};
+use crate::support::{QUIET_TIME, RunOutput, Running, TIMEOUT, program, run_to_end};
 
 /// Returns the command `portcullis selftest` with these arguments in a namespace.
 fn selftest(namespace: &Namespace, arguments: &[&str]) -> Command {
-    let mut command = namespace.command(env!("CARGO_BIN_EXE_portcullis"));
-    command.arg("selftest").args(arguments);
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command
+    program(namespace, &[&["selftest"], arguments].concat())
+}
+
+fn is_test_frame(frame: &Frame) -> bool {
+    frame.ether_type() == EXPERIMENTAL_ETHERTYPE
 }
 
 /// Returns the modes that ran, each with its report.
@@ -37,9 +38,8 @@ fn it_reports_the_drivers_modes_without_taking_or_sending_packets() {
     // No packet is taken, so logins stay connected.
     let address: IpAddr = veth.right.ipv4().into();
     tcp_echo(&left, &right, (address, 22), 1 << 20, TIMEOUT).unwrap();
-    let ExitedRun { status, stdout, stderr } = running.wait();
-    assert!(status.success(), "{stdout}{stderr}");
-    for line in [
+    let ended = running.wait().done();
+    ended.printed(&[
         &format!("{name}: veth, MTU 1500, link up"),
         "zero copy  unsupported",
         "native mode, zero copy: the driver has no zero-copy mode",
@@ -47,27 +47,19 @@ fn it_reports_the_drivers_modes_without_taking_or_sending_packets() {
         "sent: nothing",
         &format!("{name} is unchanged"),
         "selftest passed",
-    ] {
-        assert!(stdout.contains(line), "{line}: {stdout}");
-    }
+    ]);
     // On a veth pair the other end decides about tags.
-    assert!(!stdout.contains("rx-vlan-offload"), "{stdout}");
+    assert!(!ended.out.contains("rx-vlan-offload"), "{}", ended.out);
     let json: Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
     assert_eq!((&json["driver"], &json["taken"], &json["changed"]), (&"veth".into(), &"none".into(), &Value::Null));
     let ran = ran(&json);
     assert_eq!(ran.iter().map(|(mode, _)| *mode).collect::<Vec<_>>(), ["native", "skb"], "{json}");
     for (_, mode) in ran {
-        assert_eq!(
-            (&mode["zero_copy"], &mode["received"], &mode["sent"]),
-            (&false.into(), &0.into(), &0.into()),
-            "{json}"
-        );
+        let counts = (&mode["zero_copy"], &mode["received"], &mode["sent"]);
+        assert_eq!(counts, (&false.into(), &0.into(), &0.into()), "{json}");
         assert_eq!((&mode["queues"], &mode["frames_missing"]), (&[0, 1].into(), &0.into()), "{json}");
     }
-    assert!(
-        peer.receive_where(QUIET_TIME, |frame| frame.ether_type() == EXPERIMENTAL_ETHERTYPE).is_none(),
-        "a frame was sent"
-    );
+    assert!(peer.receive_where(QUIET_TIME, is_test_frame).is_none(), "a frame was sent");
     assert!(!has_program(&veth.right));
     assert_eq!(right.ip(&["link"]), before);
 }
@@ -77,26 +69,20 @@ fn sent_frames_are_addressed_to_the_interface_itself() {
     let Some(Net { veth, right, _suite, .. }) = net(2) else { return };
     let mut peer = PacketSocket::at(&veth.left);
     let arguments = ["--af-xdp", veth.right.name(), "--duration", "100ms", "--send", "--json", "-"];
-    let ExitedRun { status, stdout, stderr } = run_to_end(selftest(&right, &arguments));
-    assert!(status.success(), "{stdout}{stderr}");
-    assert!(stderr.contains("sent: 64 frames out of each queue"), "{stderr}");
-    let json: Value = serde_json::from_str(&stdout).unwrap();
+    let RunOutput { out, err, .. } = run_to_end(selftest(&right, &arguments)).done();
+    assert!(err.contains("sent: 64 frames out of each queue"), "{err}");
+    let json: Value = serde_json::from_str(&out).unwrap();
     let ran = ran(&json);
     assert_eq!(ran.len(), 2, "{json}");
     for (_, mode) in &ran {
         assert_eq!((&mode["sent"], &mode["not_completed"]), (&128.into(), &0.into()), "{json}");
     }
     for _ in 0..ran.len() * 128 {
-        let frame = peer
-            .receive_where(TIMEOUT, |frame| frame.ether_type() == EXPERIMENTAL_ETHERTYPE)
-            .expect("the frame is sent");
+        let frame = peer.receive_where(TIMEOUT, is_test_frame).expect("the frame is sent");
         let mac = veth.right.mac();
         assert_eq!((&frame.bytes[..6], &frame.bytes[6..12], frame.bytes.len()), (&mac[..], &mac[..], 60));
     }
-    assert!(
-        peer.receive_where(QUIET_TIME, |frame| frame.ether_type() == EXPERIMENTAL_ETHERTYPE).is_none(),
-        "more frames were sent"
-    );
+    assert!(peer.receive_where(QUIET_TIME, is_test_frame).is_none(), "more frames were sent");
 }
 
 #[test]
@@ -117,8 +103,7 @@ fn received_packets_are_returned_to_the_stack() {
         }
         ended.join().unwrap()
     });
-    assert!(ended.status.success(), "{}{}", ended.stdout, ended.stderr);
-    let json = ended.json();
+    let json: Value = serde_json::from_str(&ended.done().out).unwrap();
     let ran = ran(&json);
     assert_eq!(ran.len(), 2, "{json}");
     for (_, mode) in ran {
@@ -146,18 +131,12 @@ fn invalid_arguments_and_busy_interfaces_are_refused() {
         // Another program holds the interface.
         (&["--af-xdp", name], 1, "another XDP program is attached"),
     ] {
-        let ExitedRun { status, stdout, stderr } = run_to_end(selftest(&right, arguments));
-        assert!(!stdout.contains("has changed"), "{arguments:?}: {stdout}");
-        assert_eq!(status.code(), Some(code), "{arguments:?}: {stderr}");
-        assert!(stderr.contains(message), "{arguments:?}: {stderr}");
+        run_to_end(selftest(&right, arguments)).failed(code, &[message]);
     }
-    running.signal("INT");
-    assert!(running.wait().status.success());
+    running.stop();
     // An interrupted test restores the interface.
     let running = Running::start(selftest(&right, &["--af-xdp", name, "--duration", "1m", "--only", "udp/9"]));
     running.signal("INT");
-    let ended = running.wait();
-    assert_eq!(ended.status.code(), Some(130), "{}", ended.stderr);
-    assert!(ended.stdout.contains("selftest interrupted"), "{}", ended.stdout);
+    running.wait().ended(130, &[]).printed(&["selftest interrupted"]);
     assert!(!has_program(&veth.right) && !right.ip(&["link"]).contains("back into the kernel"));
 }

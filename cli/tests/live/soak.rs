@@ -1,7 +1,6 @@
 //! Sends as fast as possible for a while, and checks that every packet is accounted for and that
 //! memory does not grow.
 
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -62,7 +61,7 @@ fn every_packet_is_accounted_for_and_memory_does_not_grow() {
     std::fs::write(mix.with_extension("wgsl"), MIXED_VERDICTS).unwrap();
     let redirect = format!("1={}", beyond.right.name());
     let arguments = ["--af-xdp", veth.right.name(), "--only", "udp", "--redirect", &redirect];
-    let mut command: Command = command(&right, mix.to_str().unwrap(), &arguments);
+    let mut command = command(&right, mix.to_str().unwrap(), &arguments);
     command.arg("--frames").arg("4096");
     let before = [counts(&veth.left), counts(&beyond.left)];
     let running = Running::start(command);
@@ -95,9 +94,7 @@ fn every_packet_is_accounted_for_and_memory_does_not_grow() {
         memory[1] = resident(running.pid());
         stop.store(true, Ordering::Relaxed);
     });
-    running.signal("INT");
-    let ended = running.wait();
-    assert!(ended.status.success(), "{}", ended.stderr);
+    let ended = running.stop();
     let after = [counts(&veth.left), counts(&beyond.left)];
 
     let json = ended.json();

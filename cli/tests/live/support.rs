@@ -2,14 +2,14 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
-use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::time::Duration;
 
-use portcullis_live_tests::{Namespace, wait_until};
+use portcullis_live_tests::Namespace;
 use serde_json::Value;
 
-/// Timeout for what must happen; long, as the machine may be busy.
-pub const TIMEOUT: Duration = Duration::from_secs(30);
+pub use crate::program::{RunOutput, TIMEOUT};
+use crate::program::{signal, wait_for_end};
 
 /// Time in which nothing must happen.
 pub const QUIET_TIME: Duration = Duration::from_millis(300);
@@ -22,29 +22,16 @@ pub struct Running {
     pub log: String,
 }
 
-/// Exit status and output of a run.
-pub struct ExitedRun {
-    pub status: ExitStatus,
-    pub stdout: String,
-    pub stderr: String,
-}
-
-impl ExitedRun {
-    /// Parses the line of JSON, after checking that no frame is missing.
-    pub fn json(&self) -> Value {
-        let line: Value =
-            serde_json::from_str(&self.stdout).unwrap_or_else(|e| panic!("{e}: {}\n{}", self.stdout, self.stderr));
-        let frames = &line["frames"];
-        assert!(frames.is_null() || frames["missing"] == 0 && frames["all"].as_u64() > Some(0), "{line}");
-        line
-    }
-}
-
 /// Runs a command that ends by itself.
-pub fn run_to_end(mut command: Command) -> ExitedRun {
-    let mut child = command.spawn().expect("the program starts");
-    let stderr = BufReader::new(child.stderr.take().unwrap());
-    Running { child, stderr, log: String::new() }.wait()
+pub fn run_to_end(command: Command) -> RunOutput {
+    Running::spawn(command).wait()
+}
+
+/// Returns the command of the program with these arguments in a namespace.
+pub fn program(namespace: &Namespace, arguments: &[&str]) -> Command {
+    let mut command = namespace.command(env!("CARGO_BIN_EXE_portcullis"));
+    command.args(arguments);
+    command
 }
 
 /// Returns the command `portcullis run` with these arguments, on the CPU, in a namespace. The
@@ -55,10 +42,9 @@ pub fn command(namespace: &Namespace, filter: &str, arguments: &[&str]) -> Comma
 
 /// Like [`command`], on another device.
 pub fn command_on(namespace: &Namespace, device: &str, filter: &str, arguments: &[&str]) -> Command {
-    let mut command = namespace.command(env!("CARGO_BIN_EXE_portcullis"));
     let filter = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shaders").join(format!("{filter}.wgsl"));
-    command.arg("run").arg(filter).args(["--device", device, "--json"]).args(arguments);
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut command = program(namespace, &["run", "--device", device, "--json"]);
+    command.arg(filter).args(arguments);
     command
 }
 
@@ -73,11 +59,17 @@ pub fn sum(value: &Value) -> u64 {
 }
 
 impl Running {
-    /// Starts the program, and waits until it receives packets.
-    pub fn start(mut command: Command) -> Running {
+    /// Starts the program.
+    pub fn spawn(mut command: Command) -> Running {
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("the program starts");
         let stderr = BufReader::new(child.stderr.take().unwrap());
-        let mut running = Running { child, stderr, log: String::new() };
+        Running { child, stderr, log: String::new() }
+    }
+
+    /// Starts the program, and waits until it receives packets.
+    pub fn start(command: Command) -> Running {
+        let mut running = Running::spawn(command);
         running.wait_for_any(&[" mode, ", "taking packets", " of DPDK, "]);
         running
     }
@@ -112,21 +104,28 @@ impl Running {
 
     /// Sends a signal, such as `INT`.
     pub fn signal(&self, name: &str) {
-        let status = Command::new("kill").args(["-s", name, &self.child.id().to_string()]).status();
-        assert!(status.unwrap().success());
+        signal(&self.child, name);
     }
 
     /// Waits for the program's end. Its remaining output must fit into the pipes.
-    pub fn wait(mut self) -> ExitedRun {
-        let mut status = None;
-        wait_until("the program ends", TIMEOUT, || {
-            status = self.child.try_wait().unwrap();
-            status.is_some()
-        });
-        let mut stdout = String::new();
-        self.child.stdout.take().unwrap().read_to_string(&mut stdout).unwrap();
+    pub fn wait(mut self) -> RunOutput {
+        let status = wait_for_end(&mut self.child);
+        let mut stdout = Vec::new();
+        self.child.stdout.take().unwrap().read_to_end(&mut stdout).unwrap();
         self.stderr.read_to_string(&mut self.log).unwrap();
-        ExitedRun { status: status.unwrap(), stdout, stderr: std::mem::take(&mut self.log) }
+        RunOutput::of(Output { status, stdout, stderr: std::mem::take(&mut self.log).into_bytes() })
+    }
+
+    /// Ends the run by Ctrl-C, which is a success.
+    pub fn stop(self) -> RunOutput {
+        self.signal("INT");
+        self.wait().done()
+    }
+
+    /// Kills the program, which must not have ended before.
+    pub fn kill(mut self) {
+        self.signal("KILL");
+        assert_eq!(wait_for_end(&mut self.child).code(), None, "the program ended before it was killed");
     }
 }
 

@@ -112,10 +112,7 @@ fn router_v4_forwards_between_two_networks() {
         assert_eq!((&received[..6], &received[6..12]), (&far.right.mac()[..], &far.left.mac()[..]), "{mode}");
         assert_eq!(received[22], 63, "{mode}: the TTL is decremented");
 
-        running.signal("INT");
-        let ended = running.wait();
-        assert!(ended.status.success(), "{}", ended.stderr);
-        let json = ended.json();
+        let json = running.stop().json();
         // Twice 3 MiB in each direction.
         assert!(count(&json["carried_out"]["redirect"]) > 4 * (3 << 20) / 1500, "{json}");
         assert!(count(&json["checksums_completed"]) > 0, "{json}");
@@ -130,11 +127,8 @@ fn two_ports_redirect_to_each_other() {
     let Some(Hosts { left, between, right, near, far, _suite }) = hosts(&[]) else { return };
     let folder = tempfile::tempdir().unwrap();
     let wire = folder.path().join("wire");
-    std::fs::write(
-        wire.with_extension("wgsl"),
-        "fn xdp_filter(pkt: u32) -> u32 { return redirect(1u - pkt_port(pkt)); }",
-    )
-    .unwrap();
+    let text = "fn xdp_filter(pkt: u32) -> u32 { return redirect(1u - pkt_port(pkt)); }";
+    std::fs::write(wire.with_extension("wgsl"), text).unwrap();
     for (host, end) in [(1, &near.left), (2, &far.right)] {
         end.namespace().ip(&["address", "add", &format!("10.78.0.{host}/24"), "dev", end.name()]);
         end.namespace().ip(&["address", "add", &format!("fd78::{host}/64"), "dev", end.name(), "nodad"]);
@@ -145,24 +139,17 @@ fn two_ports_redirect_to_each_other() {
         if mode == "skb" {
             segment_at_senders([&near.left, &far.right]);
         }
-        let running = Running::start(command(
-            &between,
-            wire.to_str().unwrap(),
-            &[
-                &["--af-xdp", near.right.name(), "--af-xdp", far.left.name(), "--all", "--xdp-mode", mode][..],
-                &["--redirect", &targets[0], "--redirect", &targets[1], "--dispatch", dispatch],
-            ]
-            .concat(),
-        ));
+        let mut command = command(&between, wire.to_str().unwrap(), &["--all", "--xdp-mode", mode]);
+        command.args(["--af-xdp", near.right.name(), "--af-xdp", far.left.name(), "--dispatch", dispatch]);
+        command.args(["--redirect", &targets[0], "--redirect", &targets[1]]);
+        let running = Running::start(command);
         for address in addresses {
             assert!(ping(&left, address, TIMEOUT), "{dispatch}: {address}");
             tcp_echo(&left, &right, (address, 0), 2 << 20, TIMEOUT)
                 .unwrap_or_else(|e| panic!("{dispatch}: {address}: {e}"));
         }
         running.signal("TERM");
-        let ended = running.wait();
-        assert!(ended.status.success(), "{}", ended.stderr);
-        let json = ended.json();
+        let json = running.wait().done().json();
         assert_eq!(json["lanes"].as_array().map(Vec::len), Some(2), "{json}");
         assert_eq!(json["packets"], json["verdicts"]["redirect"], "{json}");
     }
@@ -225,10 +212,7 @@ fn reflected_datagrams_and_connections_reach_their_own_sockets() {
     });
     assert!(received == sent, "received {} of {} bytes, or wrong ones", received.len(), sent.len());
 
-    running.signal("INT");
-    let ended = running.wait();
-    assert!(ended.status.success(), "{}", ended.stderr);
-    let json = ended.json();
+    let json = running.stop().json();
     assert_eq!(json["packets"], json["carried_out"]["tx"], "{json}");
     assert!(json["checksums_completed"].as_u64().unwrap() > 90, "{json}");
 }
@@ -252,8 +236,7 @@ fn every_queue_is_served_by_a_lane_of_its_own() {
     received.sort();
     wanted.sort();
     assert!(received == wanted, "received {} frames, or wrong ones", received.len());
-    running.signal("INT");
-    let json = running.wait().json();
+    let json = running.stop().json();
     let lanes = json["lanes"].as_array().unwrap();
     // About a fourth each.
     assert!(lanes.len() == 4 && lanes.iter().all(|lane| lane["packets"].as_u64() > Some(10)), "{json}");

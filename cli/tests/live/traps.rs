@@ -3,15 +3,14 @@
 
 use std::net::UdpSocket;
 use std::os::unix::net::UnixStream;
-use std::process::{Command, Stdio};
 
-use portcullis_live_tests::{Namespace, PacketSocket, wait_until};
+use portcullis_live_tests::{PacketSocket, wait_until};
 use serde_json::Value;
 
 use crate::af_xdp::{Net, net};
 use crate::ctl::{CtlFolder, numbered};
 use crate::events::object;
-use crate::support::{Running, TIMEOUT};
+use crate::support::{Running, TIMEOUT, program};
 use crate::watching::{REQUEST, ask, series};
 
 /// Reads beyond the frame, which has 60 bytes, if the number is odd.
@@ -45,12 +44,6 @@ fn places(line: &Value) -> Vec<(&str, u64, &str)> {
 const SHORT: &str = "the packet is not so long";
 const NULL: &str = "the pointer to a map's value is NULL";
 
-fn portcullis(right: &Namespace, arguments: &[&str]) -> Command {
-    let mut command = right.command(env!("CARGO_BIN_EXE_portcullis"));
-    command.arg("run").args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command
-}
-
 #[test]
 fn places_of_aborted_packets_are_reported_during_a_run_and_at_its_end() {
     let Some(Net { veth, right, _suite, .. }) = net(1) else { return };
@@ -62,17 +55,17 @@ fn places_of_aborted_packets_are_reported_during_a_run_and_at_its_end() {
         ["--af-xdp", veth.right.name(), "--only", "udp/1000-1063", "--stack", "none", "--device", "cpu"];
     for dispatch in ["inline", "pipelined"] {
         let socket = ctl.socket();
-        let more = [&first, "--dispatch", dispatch, "--control", &socket, "--stats", "100ms", "--json"];
-        let mut running = Running::start(portcullis(&right, &[&more[..], &af_xdp_arguments].concat()));
-        let stats = || -> Value { serde_json::from_str(&ctl.done(&["stats", "--json"])).unwrap() };
+        let more = ["run", &first, "--dispatch", dispatch, "--control", &socket, "--stats", "100ms", "--json"];
+        let mut running = Running::start(program(&right, &[&more[..], &af_xdp_arguments].concat()));
+        let stats = || ctl.json(&["stats"]);
         let wait_for_packets =
-            |count: u64| wait_until("the packets are received", TIMEOUT, || stats()["packets"].as_u64() == Some(count));
+            |count: u64| wait_until("the packets are received", TIMEOUT, || stats()["packets"] == count);
         assert_eq!(places(&stats()), []);
         send(0..20);
         wait_for_packets(20);
         assert_eq!(places(&stats()), [("first", 10, SHORT)], "{dispatch}");
         assert!(ctl.done(&["stats"]).contains("10 aborted at instruction"), "{dispatch}");
-        let map: Value = serde_json::from_str(&ctl.done(&["map", "get", "traps", "--json"])).unwrap();
+        let map = ctl.json(&["map", "get", "traps"]);
         // The first of two places, which every packet reaches.
         let (reason, function) = (&map[1]["reason"], &map[1]["function"]);
         assert_eq!((&map[1]["sum"], reason, function), (&10.into(), &SHORT.into(), &"first".into()));
@@ -93,18 +86,16 @@ fn places_of_aborted_packets_are_reported_during_a_run_and_at_its_end() {
         ctl.done(&["reload", &first]);
         send(0..4);
         wait_for_packets(30);
-        running.signal("INT");
-        let ended = running.wait();
-        assert!(ended.status.success(), "{}", ended.stderr);
-        let last: Value = serde_json::from_str(ended.stdout.lines().last().unwrap()).unwrap();
+        let ended = running.stop();
+        let last: Value = serde_json::from_str(ended.out.lines().last().unwrap()).unwrap();
         assert_eq!(places(&last), [("first", 12, SHORT), ("second", 6, NULL)], "{dispatch}");
         assert_eq!(last["verdicts"]["aborted"], 18, "{last}");
     }
     // The table at the end and the metrics. The first packet is dropped, the second aborted.
     let (socket, metrics) = (ctl.socket(), ctl.path("metrics"));
     let to = format!("unix:{}", metrics.display());
-    let arguments = [&first, "--control", &socket, "--metrics", &to];
-    let mut running = Running::start(portcullis(&right, &[&arguments[..], &af_xdp_arguments].concat()));
+    let arguments = ["run", &first, "--control", &socket, "--metrics", &to];
+    let mut running = Running::start(program(&right, &[&arguments[..], &af_xdp_arguments].concat()));
     running.wait_for("metrics: unix:");
     send(0..2);
     wait_until("the packets are received", TIMEOUT, || ctl.done(&["stats"]).contains("1 aborted at instruction"));
@@ -119,11 +110,9 @@ fn places_of_aborted_packets_are_reported_during_a_run_and_at_its_end() {
     });
     let (name, count) = trapped().unwrap();
     assert!(count == 1.0 && name.ends_with(&format!("reason=\"{SHORT}\"}}")), "{name} {count}");
-    running.signal("INT");
-    let ended = running.wait();
-    assert!(ended.status.success(), "{}", ended.stderr);
-    let line = ended.stdout.lines().last().unwrap_or_default();
-    assert!(line.starts_with("1 aborted at instruction ") && line.ends_with(&format!(": {SHORT}")), "{}", ended.stdout);
+    let ended = running.stop();
+    let line = ended.out.lines().last().unwrap_or_default();
+    assert!(line.starts_with("1 aborted at instruction ") && line.ends_with(&format!(": {SHORT}")), "{}", ended.out);
 }
 
 #[test]
@@ -136,18 +125,15 @@ fn packets_out_of_fuel_are_reported_during_a_run_and_at_its_end() {
         ["--af-xdp", veth.right.name(), "--only", "udp/1000-1063", "--stack", "none", "--device", "cpu"];
     let socket = ctl.socket();
     // The last iteration is the one that ends the loop.
-    let arguments = [&filter, "--fuel", "5", "--control", &socket, "--json"];
-    let running = Running::start(portcullis(&right, &[&arguments[..], &af_xdp_arguments].concat()));
+    let arguments = ["run", &filter, "--fuel", "5", "--control", &socket, "--json"];
+    let running = Running::start(program(&right, &[&arguments[..], &af_xdp_arguments].concat()));
     let peer = PacketSocket::at(&veth.left);
     // Packets from number 5 on run out of fuel.
     (0..8).for_each(|number| peer.send(&numbered(&veth, number)));
     wait_until("the packets are received", TIMEOUT, || {
         ctl.done(&["stats"]).contains("\n3 aborted for lack of fuel: see --fuel\n")
     });
-    running.signal("INT");
-    let ended = running.wait();
-    assert!(ended.status.success(), "{}", ended.stderr);
-    let last = ended.json();
+    let last = running.stop().json();
     assert_eq!(last["verdicts"]["aborted"], 3, "{last}");
     assert_eq!(last["out_of_fuel"], serde_json::json!({"at_least": 3, "at_most": 3}), "{last}");
 }
@@ -160,18 +146,13 @@ fn places_of_aborted_packets_are_reported_with_nfqueue() {
     let ctl = CtlFolder::new();
     let Some(object) = object(&ctl, "first", FIRST) else { return };
     let socket = ctl.socket();
-    let arguments = [&object, "--nfqueue", "5", "--device", "cpu", "--control", &socket, "--json"];
-    let running = Running::start(portcullis(&right, &arguments));
+    let arguments = ["run", &object, "--nfqueue", "5", "--device", "cpu", "--control", &socket, "--json"];
+    let running = Running::start(program(&right, &arguments));
     let sender = left.run(|| UdpSocket::bind(("0.0.0.0", 0))).unwrap();
     for number in 0..8_u32 {
         let payload = [&number.to_be_bytes()[..], &[0; 14]].concat();
         sender.send_to(&payload, (veth.right.ipv4(), 9)).unwrap();
     }
-    wait_until("the packets are received", TIMEOUT, || {
-        serde_json::from_str::<Value>(&ctl.done(&["stats", "--json"])).unwrap()["packets"].as_u64() == Some(8)
-    });
-    running.signal("INT");
-    let ended = running.wait();
-    assert!(ended.status.success(), "{}", ended.stderr);
-    assert_eq!(places(&ended.json()), [("first", 4, SHORT)]);
+    wait_until("the packets are received", TIMEOUT, || ctl.json(&["stats"])["packets"] == 8);
+    assert_eq!(places(&running.stop().json()), [("first", 4, SHORT)]);
 }

@@ -3,15 +3,14 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::path::Path;
-use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use portcullis_live_tests::frames::{swapped, udp};
 use portcullis_live_tests::{Namespace, PacketSocket, wait_until};
 
 use crate::af_xdp::{Net, has_program, net};
-use crate::support::{ExitedRun, QUIET_TIME, Running, TIMEOUT, command, command_on};
+use crate::program::Place;
+use crate::support::{QUIET_TIME, RunOutput, Running, TIMEOUT, command, command_on};
 
 /// Loops on every packet until the fuel is used up.
 const ENDLESS: &str = "
@@ -36,9 +35,9 @@ fn ticks(process: u32) -> u64 {
 fn a_device_that_does_not_finish_in_time_is_cancelled() {
     let Some(Net { veth, right, _suite, .. }) = net(1) else { return };
     let peer = PacketSocket::at(&veth.left);
-    let place = tempfile::tempdir().unwrap();
-    let path = |name: &str| place.path().join(name).to_str().unwrap().to_owned();
-    std::fs::write(path("endless.wgsl"), ENDLESS).unwrap();
+    let place = Place::new();
+    let path = |name: &str| place.path(name).to_str().unwrap().to_owned();
+    place.file("endless.wgsl", ENDLESS);
     let dump = format!("seen={}", path("seen.csv"));
     let arguments = ["--af-xdp", veth.right.name(), "--fuel", "16777216", "--dump-map", &dump];
     let mut running = Running::start(command_on(&right, "interp", &path("endless"), &arguments));
@@ -49,33 +48,29 @@ fn a_device_that_does_not_finish_in_time_is_cancelled() {
     }
     wait_until("the device is working", TIMEOUT, || ticks(running.pid()) > before + 50);
     running.signal("INT");
-    let ExitedRun { status, stdout, stderr } = running.wait();
-    assert_eq!(status.code(), Some(130), "{stderr}");
-    assert!(stderr.contains("abandoned") && stderr.contains("no map is written"), "{stderr}");
-    assert!(!stderr.contains("error: "), "{stderr}");
-    let line: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+    let RunOutput { out, err, .. } = running.wait().ended(130, &["abandoned", "no map is written"]);
+    assert!(!err.contains("error: "), "{err}");
+    let line: serde_json::Value = serde_json::from_str(&out).unwrap();
     assert!(line["packets"].as_u64() > Some(0) && line["lost"]["failed"] == line["packets"], "{line}");
-    assert!(!Path::new(&path("seen.csv")).exists());
+    assert!(!place.has("seen.csv"));
 }
 
 #[test]
 fn a_state_that_cannot_be_written_is_reported_even_without_standard_output() {
     let Some(Net { veth, right, _suite, .. }) = net(1) else { return };
-    let place = tempfile::tempdir().unwrap();
-    let path = |name: &str| place.path().join(name).to_str().unwrap().to_owned();
-    std::fs::write(path("endless.wgsl"), ENDLESS).unwrap();
+    let place = Place::new();
+    let path = |name: &str| place.path(name).to_str().unwrap().to_owned();
+    place.file("endless.wgsl", ENDLESS);
     std::fs::create_dir(path("folder")).unwrap();
     let state = path("folder/state");
     let whole = command(&right, &path("endless"), &["--af-xdp", veth.right.name(), "--state", &state]);
     let mut command = right.command("sh");
     command.args(["-c", "exec \"$@\" > /dev/full", "sh"]).args(whole.get_args().skip(3));
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut running = Running::start(command);
     running.wait_for("capabilities");
     std::fs::remove_dir_all(path("folder")).unwrap();
     running.signal("INT");
-    let ExitedRun { status, stderr, .. } = running.wait();
-    assert!(status.code() == Some(1) && stderr.contains(&state), "{status}: {stderr}");
+    running.wait().failed(1, &[&state]);
 }
 
 /// Returns the number of interfaces that runs have created.
@@ -105,10 +100,7 @@ fn traffic_resumes_after_either_end_of_a_link_was_down() {
         veth.right.wait_until_running();
     }
     assert!(has_program(&veth.right));
-    running.signal("INT");
-    let ended = running.wait();
-    assert!(ended.status.success(), "{}", ended.stderr);
-    assert_eq!(ended.json()["carried_out"]["tx"], 5);
+    assert_eq!(running.stop().json()["carried_out"]["tx"], 5);
 }
 
 #[test]
@@ -138,18 +130,14 @@ fn deleting_the_interface_ends_the_run_with_an_error_and_totals() {
             stop.store(true, Ordering::Relaxed);
             ended
         });
-        assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
-        assert!(ended.stderr.contains(&format!("error: {name}: the interface is gone")), "{}", ended.stderr);
-        let json = ended.json();
+        let json = ended.ended(1, &[&format!("error: {name}: the interface is gone")]).json();
         assert!(json["packets"].as_u64().unwrap() > 0, "{json}");
         assert_eq!(created_interfaces(&right), 0, "{}", right.ip(&["link"]));
     }
     // Without traffic.
     let running = Running::start(command(&right, "minimal", &["--af-xdp", &name]));
     veth.delete();
-    let ended = running.wait();
-    assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
-    assert!(ended.stderr.contains(&format!("error: {name}: the interface is gone")), "{}", ended.stderr);
+    let ended = running.wait().ended(1, &[&format!("error: {name}: the interface is gone")]);
     assert_eq!(ended.json()["packets"], 0);
 }
 
@@ -162,15 +150,13 @@ fn interfaces_of_a_killed_run_are_removed_by_the_next() {
         // The interfaces of the run before are gone.
         assert_eq!(created_interfaces(&right), 2, "both ends of a pair");
         assert!(has_program(&veth.right));
-        running.signal("KILL");
-        assert!(!running.wait().status.success());
+        running.kill();
         wait_until("the program is gone", TIMEOUT, || !has_program(&veth.right));
         assert_eq!(created_interfaces(&right), 2, "the pair is still there");
     }
     let running = start();
     assert_eq!(created_interfaces(&right), 2);
-    running.signal("INT");
-    assert!(running.wait().status.success());
+    running.stop();
     assert_eq!(created_interfaces(&right), 0);
 }
 
@@ -202,9 +188,8 @@ fn connections_outside_the_rules_survive_a_run() {
         peer.send(&udp(&veth, 9, b"taken"));
         assert!(exchange(&mut client, &mut server, "meanwhile"));
     }
-    running.signal("INT");
-    let ended = running.wait();
-    assert_eq!(ended.json()["packets"], 100, "{}", ended.stdout);
+    let ended = running.stop();
+    assert_eq!(ended.json()["packets"], 100, "{}", ended.out);
     assert!(exchange(&mut client, &mut server, "afterwards"));
     // Without rules the run takes all packets; the connection resumes when it ends.
     let running = Running::start(command(&right, "minimal", &["--af-xdp", veth.right.name(), "--stack", "none"]));
@@ -212,8 +197,7 @@ fn connections_outside_the_rules_survive_a_run() {
     client.write_all(b"late").unwrap();
     let mut received = [0; 4];
     assert!(server.read_exact(&mut received).is_err(), "the packet is taken by the run");
-    running.signal("INT");
-    assert!(running.wait().status.success());
+    running.stop();
     server.set_read_timeout(Some(TIMEOUT)).unwrap();
     server.read_exact(&mut received).unwrap();
     assert_eq!(&received, b"late");

@@ -5,14 +5,14 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
-use std::process::{Command, Stdio};
 
 use portcullis_live_tests::frames::{swapped, udp};
 use portcullis_live_tests::{Namespace, PacketSocket, wait_until};
 use serde_json::{Value, json};
 
 use crate::af_xdp::{Net, has_program, net};
-use crate::support::{ExitedRun, Running, TIMEOUT, command, run_to_end};
+use crate::ctl::CtlFolder;
+use crate::support::{Running, TIMEOUT, command, run_to_end};
 
 pub const REQUEST: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
@@ -89,11 +89,9 @@ fn metrics_and_intervals_agree_with_the_totals() {
         all[&received] == 150.0
     });
     drop(silent);
-    running.signal("INT");
-    let ended = running.wait();
-    assert!(ended.status.success(), "{}", ended.stderr);
+    let ended = running.stop();
 
-    lines.extend(ended.stdout.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()));
+    lines.extend(ended.out.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()));
     let totals = lines.pop().unwrap();
     assert_eq!((&totals["packets"], &totals["lanes"][0]["lane"]), (&150.into(), &format!("{name}:0").into()));
     let of = |key: &str| all[&format!("portcullis_{key}")];
@@ -128,8 +126,7 @@ fn a_unix_socket_serves_metrics_to_its_owner_only() {
     running.wait_for("metrics: unix:");
     assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
     assert!(!series(&ask(UnixStream::connect(&path).unwrap(), REQUEST)).is_empty());
-    running.signal("INT");
-    assert!(running.wait().status.success());
+    running.stop();
     assert!(!path.exists());
 }
 
@@ -152,9 +149,7 @@ fn invalid_metrics_stats_and_log_options_are_refused() {
         (&["--log-level", "portcullis=loud"], 2, "expected a level"),
     ] {
         let arguments = [&["--af-xdp", name], arguments].concat();
-        let ExitedRun { status, stderr, .. } = run_to_end(command(&net.right, "minimal", &arguments));
-        assert_eq!(status.code(), Some(code), "{arguments:?}: {stderr}");
-        assert!(stderr.contains(message), "{arguments:?}: {stderr}");
+        run_to_end(command(&net.right, "minimal", &arguments)).failed(code, &[message]);
         assert!(!has_program(&net.veth.right), "{arguments:?}");
     }
 }
@@ -173,15 +168,13 @@ fn log_json_replaces_all_messages_by_events() {
     running.wait_for("the link is down");
     net.veth.right.up();
     running.wait_for("the link is up again");
-    running.signal("INT");
-    let ended = running.wait();
-    assert!(ended.status.success(), "{}", ended.stderr);
+    let ended = running.stop();
     let events: Vec<Value> =
-        ended.stderr.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"))).collect();
+        ended.err.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"))).collect();
     let event = |message: &str| {
         let found: Vec<_> =
             events.iter().filter(|event| event["message"].as_str().unwrap().contains(message)).collect();
-        assert_eq!(found.len(), 1, "{message} is not logged once: {}", ended.stderr);
+        assert_eq!(found.len(), 1, "{message} is not logged once: {}", ended.err);
         found[0]
     };
     let opened = event("native mode, copied");
@@ -206,42 +199,24 @@ fn log_json_replaces_all_messages_by_events() {
 #[test]
 fn the_log_records_accepted_and_refused_reloads() {
     let Some(net) = net(1) else { return };
-    let place = tempfile::tempdir().unwrap();
-    let file = |name: &str, text: &str| {
-        let path = place.path().join(name);
-        std::fs::write(&path, text).unwrap();
-        path.to_str().unwrap().to_owned()
-    };
-    let good = file("good.wgsl", "fn xdp_filter(pkt: u32) -> u32 { return XDP_DROP; }");
-    let wrong = file("wrong.wgsl", "fn xdp_filter(pkt: u32) -> u32 { return XDP_DORP; }");
-    let control = place.path().join("control");
-    let control = control.to_str().unwrap();
-    let arguments =
-        ["--af-xdp", net.veth.right.name(), "--control", control, "--log", "json", "--dispatch", "pipelined"];
+    let ctl = CtlFolder::new();
+    let good = ctl.filter("good", "fn xdp_filter(pkt: u32) -> u32 { return XDP_DROP; }") + ".wgsl";
+    let wrong = ctl.filter("wrong", "fn xdp_filter(pkt: u32) -> u32 { return XDP_DORP; }") + ".wgsl";
+    let (name, socket) = (net.veth.right.name(), ctl.socket());
+    let arguments = ["--af-xdp", name, "--control", &socket, "--log", "json", "--dispatch", "pipelined"];
     let mut running = Running::start(command(&net.right, "minimal", &arguments));
     running.wait_for("lane started");
-    for filter in [&wrong, &good] {
-        let mut ctl = Command::new(env!("CARGO_BIN_EXE_portcullis"));
-        ctl.args(["ctl", "--control", control, "reload", filter]);
-        ctl.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let ended = run_to_end(ctl);
-        assert_eq!(ended.status.success(), *filter == good, "{}", ended.stderr);
-    }
+    ctl.refused(1, &["reload", &wrong], &[]);
+    ctl.done(&["reload", &good]);
     running.wait_for("has replaced the filter");
-    running.signal("INT");
-    let ended = running.wait();
-    assert!(ended.status.success(), "{}", ended.stderr);
+    let ended = running.stop();
     for (message, filter) in [("is refused", &wrong), ("has replaced the filter", &good)] {
-        let event =
-            ended.stderr.lines().find(|line| line.contains(message)).unwrap_or_else(|| panic!("{}", ended.stderr));
-        let event: Value = serde_json::from_str(event).unwrap();
+        let event = ended.err.lines().find(|line| line.contains(message));
+        let event: Value = serde_json::from_str(event.unwrap_or_else(|| panic!("{}", ended.err))).unwrap();
         let run = json!({"name": "run", "device": "cpu", "dispatch": "pipelined"});
         assert_eq!(event["spans"], json!([run, {"name": "reload", "filter": filter}]), "{event}");
-        assert_eq!(
-            event["error"].as_str().is_some_and(|error| error.contains("XDP_DORP")),
-            *filter == wrong,
-            "{event}"
-        );
+        let names_mistake = event["error"].as_str().is_some_and(|error| error.contains("XDP_DORP"));
+        assert_eq!(names_mistake, *filter == wrong, "{event}");
     }
 }
 
@@ -252,8 +227,7 @@ fn without_log_warnings_are_plain_lines() {
     let mut running = Running::start(command(&net.right, "minimal", &["--af-xdp", name]));
     net.veth.right.down();
     running.wait_for("link is down");
-    running.signal("INT");
-    let ended = running.wait();
-    assert!(ended.stderr.contains(&format!("\nwarning: the link is down interface={name}\n")), "{}", ended.stderr);
-    assert!(!ended.stderr.contains("lane started"), "only warnings are printed without --log: {}", ended.stderr);
+    let ended = running.stop();
+    assert!(ended.err.contains(&format!("\nwarning: the link is down interface={name}\n")), "{}", ended.err);
+    assert!(!ended.err.contains("lane started"), "only warnings are printed without --log: {}", ended.err);
 }

@@ -1,101 +1,11 @@
-use std::sync::Mutex;
-
-use portcullis_core::device::{DeviceInfo, Imported, Instrumented, SubmitError};
-use portcullis_core::packet::{Batch, Span, Verdicts};
-
-use super::*;
-use crate::traffic::Packets;
 use portcullis_conformance::filters;
 
-/// A device that injects a fault into the results of a correct one.
-struct FaultyDevice {
-    device: Arc<dyn Device>,
-    fault: Fault,
-    /// Batches completed in all of its sessions.
-    batches: Arc<Mutex<usize>>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Fault {
-    Nothing,
-    /// Changes the last verdict of a batch, after batch N.
-    Verdict(usize),
-    /// Changes the last byte of a packet.
-    Byte,
-    /// Returns empty maps.
-    Maps,
-    /// Fails after batch N as a lost device does.
-    Lost(usize),
-}
-
-struct FaultySession {
-    session: Box<dyn Session>,
-    fault: Fault,
-    batches: Arc<Mutex<usize>>,
-}
-
-impl Device for FaultyDevice {
-    fn info(&self) -> &DeviceInfo {
-        self.device.info()
-    }
-
-    fn load(&self, program: &Arc<Program>, options: &LoadOptions) -> Result<Box<dyn Session>, DeviceError> {
-        let session = self.device.load(program, options)?;
-        Ok(Box::new(FaultySession { session, fault: self.fault, batches: self.batches.clone() }))
-    }
-}
-
-impl Session for FaultySession {
-    fn import(&mut self, span: &Arc<Span>) -> Result<Imported, DeviceError> {
-        self.session.import(span)
-    }
-
-    fn submit(&mut self, batch: Batch) -> Result<(), SubmitError> {
-        self.session.submit(batch)
-    }
-
-    fn complete(&mut self) -> Result<Option<Completion>, DeviceError> {
-        let Some(mut done) = self.session.complete()? else { return Ok(None) };
-        let mut batches = self.batches.lock().unwrap();
-        *batches += 1;
-        match self.fault {
-            Fault::Verdict(from) if *batches > from => {
-                let mut actions = done.verdicts.actions().to_vec();
-                let last = actions.last_mut().unwrap();
-                *last = 3 - *last;
-                done.verdicts = Verdicts::new(actions, done.verdicts.targets().to_vec());
-            }
-            Fault::Byte => *done.batch.packet_mut(5).last_mut().unwrap() ^= 1,
-            Fault::Lost(at) if *batches > at => {
-                return Err(DeviceError::Failed { device: "faulty".into(), reason: "lost".into() });
-            }
-            _ => {}
-        }
-        Ok(Some(done))
-    }
-
-    fn set_map_words(&mut self, map: usize, at: usize, words: &[u32]) -> Result<(), DeviceError> {
-        self.session.set_map_words(map, at, words)
-    }
-
-    fn map_words(&mut self, map: usize) -> Result<Vec<u32>, DeviceError> {
-        let words = self.session.map_words(map)?;
-        Ok(if self.fault == Fault::Maps { vec![0; words.len()] } else { words })
-    }
-
-    fn in_flight(&self) -> usize {
-        self.session.in_flight()
-    }
-
-    fn depth(&self) -> usize {
-        self.session.depth()
-    }
-}
-
-impl Instrumented for FaultySession {}
+use super::*;
+use crate::faulty::{Fault, FaultyDevice};
+use crate::traffic::Packets;
 
 fn lane(id: &str, fault: Fault) -> Lane {
-    let device = FaultyDevice { device: portcullis::devices::open(id).unwrap(), fault, batches: Arc::default() };
+    let device = FaultyDevice::new(portcullis::devices::open(id).unwrap(), fault);
     let (transfer, dispatch) = (Transfer::Auto, Dispatch::Pipelined);
     Lane::new(Contender {
         device: Arc::new(device),

@@ -4,7 +4,7 @@ use maud::{Markup, html};
 
 use super::parts::{Cell, details, facts, numbers, stacked, table, words};
 use crate::number::{digits, grouped};
-use crate::results::{Outcome, Results};
+use crate::results::Results;
 
 /// Describes the machine and its devices.
 pub fn machine(results: &Results) -> Markup {
@@ -54,10 +54,7 @@ pub fn machine(results: &Results) -> Markup {
 /// Describes the method and the run.
 pub fn method(results: &Results) -> Markup {
     let (run, method) = (&results.run, &results.method);
-    let compared = results.cells.iter().filter_map(|cell| match &cell.outcome {
-        Outcome::Measured(measured) => Some(measured.compared),
-        _ => None,
-    });
+    let compared = results.cells.iter().filter_map(crate::results::Cell::measured).map(|measured| measured.compared);
     let rows = [
         ("version", run.version.clone()),
         ("commit", run.commit.clone().unwrap_or_else(|| "not known".into())),

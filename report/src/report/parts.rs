@@ -113,6 +113,15 @@ pub fn facts(caption: &str, rows: &[(&str, String)]) -> Markup {
     }
 }
 
+/// Renders what there is for each packet size, of which the first is open.
+pub fn by_packets(kinds: &[(String, Markup)]) -> Markup {
+    html! {
+        @for (place, (name, kind)) in kinds.iter().enumerate() {
+            @if place == 0 { h3 { (name) } (kind) } @else { (details(name, kind)) }
+        }
+    }
+}
+
 /// Renders a collapsed section.
 pub fn details(summary: &str, inner: &Markup) -> Markup {
     html! { details { summary { (summary) } (inner) } }

@@ -13,6 +13,7 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::ReportError;
 use super::theme::{AXIS, BAD, CEILING, Colour, GRID, MUTED, SERIES};
+use crate::results::Estimate;
 
 /// Drawing units per pixel of the page. plotters has integer coordinates, so a finer unit places
 /// lines and markers precisely.
@@ -164,6 +165,13 @@ pub struct Point {
     pub low: f64,
     /// Upper end of the interval.
     pub high: f64,
+}
+
+impl Point {
+    /// Returns the point of an estimate.
+    pub fn of(x: f64, Estimate { median, low, high }: Estimate) -> Point {
+        Point { x, y: median, low, high }
+    }
 }
 
 /// The measurements of one device.

@@ -4,11 +4,12 @@
 use maud::{Markup, html};
 
 use super::ReportError;
-use super::parts::{Cell, details, grid, legend, numbers, table, words};
+use super::parts::{Cell, details, grid, numbers, table, words};
 use super::plot::{Axis, Ceiling, Plot, Point, Series, label_width, placeable, plot_size};
+use super::throughput::key;
 use super::view::View;
 use crate::number::{digits, grouped, trimmed};
-use crate::results::{self, Measured, Outcome};
+use crate::results::{self, Measured};
 
 /// Bandwidth that bounds throughput.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,7 +44,7 @@ impl BandwidthLimit {
 /// Renders the section; `None` if no bytes were counted.
 pub fn section(view: &View<'_>) -> Result<Option<Markup>, ReportError> {
     let groups = [group(view, BandwidthLimit::Memory)?, group(view, BandwidthLimit::Bus)?];
-    let key = legend(&view.devices.iter().map(|d| (d.slot, d.id.clone(), d.name.clone())).collect::<Vec<_>>())?;
+    let key = key(view)?;
     Ok(groups.iter().any(Option::is_some).then(|| html! {
         section #roofline {
             h2 { "Roofline" }
@@ -92,21 +93,11 @@ type Moved<'a> = (&'a results::Cell, &'a Measured, f64);
 
 /// Returns the largest batch of each device, packet size and transfer, at its fastest dispatch.
 fn largest<'a>(view: &View<'a>, filter: &str, limit: BandwidthLimit) -> Vec<Moved<'a>> {
-    let mut largest: Vec<Moved<'_>> = Vec::new();
-    for cell in view.results.cells.iter().filter(|c| c.filter == filter) {
-        let Outcome::Measured(measured) = &cell.outcome else { continue };
-        let Some(bytes) = limit.bytes(measured).filter(|_| placeable(measured.mpps.median)) else { continue };
-        let same = |other: &results::Cell| {
-            (&other.device, &other.packets, &other.transfer) == (&cell.device, &cell.packets, &cell.transfer)
-        };
-        let rank = (cell.batch, measured.mpps.median);
-        match largest.iter_mut().find(|(other, ..)| same(other)) {
-            Some(other) if (other.0.batch, other.1.mpps.median) < rank => *other = (cell, measured, bytes),
-            Some(_) => {}
-            None => largest.push((cell, measured, bytes)),
-        }
-    }
-    largest
+    let cells = view.results.cells.iter().filter(|c| c.filter == filter);
+    let key = |cell: &'a results::Cell| (&cell.device, &cell.packets, &cell.transfer);
+    results::largest_batches(cells, key, |_, measured| {
+        limit.bytes(measured).filter(|_| placeable(measured.mpps.median))
+    })
 }
 
 /// Returns a ceiling as a line of constant bytes per second.
@@ -127,10 +118,8 @@ fn draw(
     width: u32,
 ) -> Result<Markup, ReportError> {
     let series = view.devices.iter().map(|shown| {
-        let points = largest.iter().filter(|(cell, ..)| cell.device == shown.id).map(|(_, measured, bytes)| {
-            let estimate = measured.mpps;
-            Point { x: *bytes, y: estimate.median, low: estimate.low, high: estimate.high }
-        });
+        let its = largest.iter().filter(|(cell, ..)| cell.device == shown.id);
+        let points = its.map(|(_, measured, bytes)| Point::of(*bytes, measured.mpps));
         Series { slot: shown.slot, label: String::new(), points: points.collect(), wrong: Vec::new(), joined: false }
     });
     let series: Vec<_> = series.collect();
@@ -139,14 +128,13 @@ fn draw(
         "Throughput of {filter} against bytes over the {} for each packet. Ceilings: {limits}. The table below has the values.",
         limit.name()
     );
-    let names = ("bytes a packet", "Mpps");
     Plot {
         size: plot_size(width),
         description: &description,
         x,
-        x_name: names.0,
+        x_name: "bytes a packet",
         y,
-        y_name: names.1,
+        y_name: "Mpps",
         label_width: label_width([]),
         series: &series,
         ceilings,

@@ -4,12 +4,11 @@ use maud::{Markup, html};
 
 use super::ReportError;
 use super::bar_charts::{StackedChart, StackedRow};
-use super::parts::{Cell, chips, details, grid, numbers, table, words};
+use super::parts::{Cell, by_packets, chips, details, grid, numbers, table, words};
 use super::theme::STAGES;
 use super::view::View;
 use crate::number::{digits, grouped};
-use crate::results::packets_in_words;
-use crate::results::{self, Measured, Outcome, Stages};
+use crate::results::{self, Stages, largest_batches, packets_in_words};
 
 /// Names of the stages, in order.
 const NAMES: [&str; 5] = ["gather", "upload", "kernel", "download", "verdicts"];
@@ -45,31 +44,17 @@ pub fn section(view: &View<'_>) -> Result<Option<Markup>, ReportError> {
                 "more than one over the throughput."
             }
             (chips(&colours))
-            @for (place, (name, kind)) in kinds.iter().enumerate() {
-                @if place == 0 { h3 { (name) } (kind) } @else { (details(name, kind)) }
-            }
+            (by_packets(&kinds))
         }
     }))
 }
 
 /// Returns, for each device and transfer, the fastest dispatch at the largest batch with stages.
 fn measured_stages<'a>(view: &View<'a>, filter: &str, packets: &str) -> Vec<(&'a results::Cell, Stages)> {
-    let mut measured_stages: Vec<(&results::Cell, &Measured, Stages)> = Vec::new();
-    for shown in &view.devices {
-        for cell in view.cells(filter, packets).filter(|c| c.device == shown.id) {
-            let Outcome::Measured(measured) = &cell.outcome else { continue };
-            let Some(stages) = measured.stages.filter(|s| parts(s).iter().any(|p| *p > 0.0)) else { continue };
-            let rank = (cell.batch, measured.mpps.median);
-            match measured_stages
-                .iter_mut()
-                .find(|(other, ..)| other.device == cell.device && other.transfer == cell.transfer)
-            {
-                Some(other) if (other.0.batch, other.1.mpps.median) < rank => *other = (cell, measured, stages),
-                Some(_) => {}
-                None => measured_stages.push((cell, measured, stages)),
-            }
-        }
-    }
+    let key = |cell: &'a results::Cell| (&cell.device, &cell.transfer);
+    let mut measured_stages = largest_batches(view.cells(filter, packets), key, |_, measured| {
+        measured.stages.filter(|stages| parts(stages).iter().any(|part| *part > 0.0))
+    });
     let place = |cell: &results::Cell| {
         let device = view.devices.iter().position(|shown| shown.id == cell.device);
         (device, view.transfers.iter().position(|transfer| *transfer == cell.transfer))

@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 
 use super::ReportError;
-use super::parts::{Cell, details, grid, legend, numbers, table, words};
+use super::parts::{Cell, by_packets, details, grid, legend, numbers, table, words};
 use super::plot::{Axis, Ceiling, Plot, Point, Series, label_width, plot_size};
 use super::view::View;
 use crate::number::{digits, short, trimmed};
@@ -52,14 +52,13 @@ pub fn figures_of(packets: &str, mut plots: Vec<Plotted<'_>>) -> Result<Option<M
     let draw = |place: usize, width| {
         let (filter, series, ceilings): &Plotted<'_> = &plots[place];
         let description = describe(filter, packets, series);
-        let (x_name, y_name) = ("packets in a batch", "Mpps");
         Plot {
             size: plot_size(width),
             description: &description,
             x: &x,
-            x_name,
+            x_name: "packets in a batch",
             y: &y,
-            y_name,
+            y_name: "Mpps",
             label_width,
             series,
             ceilings,
@@ -82,9 +81,7 @@ pub fn section(id: &str, heading: &str, kinds: &[(String, Markup)], key: &Markup
             @if kinds.is_empty() { p { "Nothing was measured." } } @else {
                 (intro)
                 (key)
-                @for (place, (name, kind)) in kinds.iter().enumerate() {
-                    @if place == 0 { h3 { (name) } (kind) } @else { (details(name, kind)) }
-                }
+                (by_packets(kinds))
             }
         }
     }

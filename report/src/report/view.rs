@@ -87,7 +87,7 @@ impl<'a> View<'a> {
     ) -> Vec<(&'a Cell, &'a Measured)> {
         let mut best: BTreeMap<u64, (&Cell, &Measured)> = BTreeMap::new();
         for cell in self.cells(filter, packets).filter(|c| c.device == device && wanted(c)) {
-            if let Outcome::Measured(measured) = &cell.outcome
+            if let Some(measured) = cell.measured()
                 && placeable(measured.mpps.median)
                 && best.get(&cell.batch).is_none_or(|(_, other)| measured.mpps.median > other.mpps.median)
             {
@@ -104,29 +104,24 @@ impl<'a> View<'a> {
 
     /// Throughput of each device over the batch size, as series of a plot.
     pub fn throughput(&self, filter: &str, packets: &str) -> Vec<Series> {
-        let series = self.devices.iter().map(|shown| Series {
-            slot: shown.slot,
-            label: shown.id.clone(),
-            points: self.curve(filter, packets, shown).points,
-            wrong: self
-                .cells(filter, packets)
-                .filter(|c| c.device == shown.id && !c.is_resident() && matches!(c.outcome, Outcome::Wrong { .. }))
-                .map(|c| c.batch as f64)
-                .collect(),
-            joined: true,
-        });
-        series.filter(|s| !s.points.is_empty() || !s.wrong.is_empty()).collect()
+        self.series(filter, packets, false)
     }
 
     /// Throughput of resident packets over the batch size, as series of a plot.
     pub fn resident(&self, filter: &str, packets: &str) -> Vec<Series> {
+        self.series(filter, packets, true)
+    }
+
+    fn series(&self, filter: &str, packets: &str, resident: bool) -> Vec<Series> {
+        let best = if resident { Self::best_resident } else { Self::best };
         let series = self.devices.iter().map(|shown| Series {
             slot: shown.slot,
             label: shown.id.clone(),
-            points: points(self.best_resident(filter, packets, &shown.id)),
+            points: points(best(self, filter, packets, &shown.id)),
             wrong: self
                 .cells(filter, packets)
-                .filter(|c| c.device == shown.id && c.is_resident() && matches!(c.outcome, Outcome::Wrong { .. }))
+                .filter(|c| c.device == shown.id && c.is_resident() == resident)
+                .filter(|c| matches!(c.outcome, Outcome::Wrong { .. }))
                 .map(|c| c.batch as f64)
                 .collect(),
             joined: true,
@@ -138,7 +133,7 @@ impl<'a> View<'a> {
     pub fn ceilings(&self, filter: &str, packets: &str) -> Vec<Ceiling> {
         let mut highest: BTreeMap<&str, f64> = BTreeMap::new();
         for cell in self.cells(filter, packets).filter(|c| !c.is_resident()) {
-            if let Outcome::Measured(measured) = &cell.outcome
+            if let Some(measured) = cell.measured()
                 && let Some((share, name)) = &measured.of_ceiling
                 && placeable(measured.mpps.median / share)
             {
@@ -152,9 +147,5 @@ impl<'a> View<'a> {
 }
 
 fn points(best: Vec<(&Cell, &Measured)>) -> Vec<Point> {
-    let point = |(cell, measured): (&Cell, &Measured)| {
-        let estimate = measured.mpps;
-        Point { x: cell.batch as f64, y: estimate.median, low: estimate.low, high: estimate.high }
-    };
-    best.into_iter().map(point).collect()
+    best.into_iter().map(|(cell, measured)| Point::of(cell.batch as f64, measured.mpps)).collect()
 }

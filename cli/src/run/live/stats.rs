@@ -295,21 +295,14 @@ no room to send them in time         3              6"
         );
     }
 
-    fn trapped(line: u32) -> traps::TrapCount {
-        let place = traps::Place {
-            function: "parse".into(),
-            instruction: format!("instruction {line} of `parse`: exit"),
-            file: Some("p.c".into()),
-            line: Some(line),
-            reason: "the packet is not so long".into(),
-        };
-        traps::TrapCount { count: line.into(), place }
+    fn seven_places() -> Vec<traps::TrapCount> {
+        (1..=7).map(|line| traps::tests::trapped(line, line.into())).collect()
     }
 
     #[test]
     fn aborted_packets_are_listed_below_the_verdicts() {
         let out_of_fuel = Some(traps::OutOfFuel { at_least: 0, at_most: 12 });
-        let aborted = AbortCounts { traps: (1..=7).map(trapped).collect(), out_of_fuel };
+        let aborted = AbortCounts { traps: seven_places(), out_of_fuel };
         let text = table(&lanes(64), &total(64), &aborted, (40, 200));
         assert!(text.lines().count() < 40, "{text}");
         let last: Vec<&str> = text.lines().rev().take(SHOWN_TRAPS + 1).collect();
@@ -343,7 +336,7 @@ no room to send them in time         3              6"
             lane.sum.batch_mean = 16_384.0;
             lane.sum.latency_us = Latency { p50: 99_999.9, p99: 99_999.9, p99_9: 999_999.9, ..Latency::default() };
         }
-        let aborted = AbortCounts { traps: (1..=7).map(trapped).collect(), out_of_fuel: None };
+        let aborted = AbortCounts { traps: seven_places(), out_of_fuel: None };
         let mut run = total(3);
         run.filter = "filters/名前.wgsl".repeat(9);
         for width in (0..=140).step_by(4) {

@@ -78,6 +78,14 @@ pub fn cell(filter: usize, device: usize, batch: u64, packets: usize, transfer: 
     }
 }
 
+/// Returns the figures of a measured cell, to change them.
+pub fn measured(cell: &mut Cell) -> Option<&mut Measured> {
+    match &mut cell.outcome {
+        Outcome::Measured(measured) => Some(measured),
+        _ => None,
+    }
+}
+
 /// Returns a run without any measurement.
 pub fn empty() -> Results {
     Results {

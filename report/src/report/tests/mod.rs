@@ -80,14 +80,12 @@ fn reports_of_anything_are_sound() {
 fn values_without_a_place_are_left_out_of_plots() {
     for bad in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 0.0, -1.0, 1e300, f64::MIN_POSITIVE] {
         let mut results = fixture::full();
-        for cell in results.cells.iter_mut().step_by(3) {
-            if let Outcome::Measured(measured) = &mut cell.outcome {
-                measured.mpps = Estimate { median: bad, low: bad, high: bad };
-                measured.latency = Latency { p50: bad, p99: bad, p999: bad };
-                measured.stages = Some(Stages { gather: bad, upload: bad, kernel: bad, download: bad, verdicts: bad });
-                measured.bus_bytes = Some(bad);
-                measured.of_ceiling = Some((bad, "memory copy".into()));
-            }
+        for measured in results.cells.iter_mut().step_by(3).filter_map(fixture::measured) {
+            measured.mpps = Estimate { median: bad, low: bad, high: bad };
+            measured.latency = Latency { p50: bad, p99: bad, p999: bad };
+            measured.stages = Some(Stages { gather: bad, upload: bad, kernel: bad, download: bad, verdicts: bad });
+            measured.bus_bytes = Some(bad);
+            measured.of_ceiling = Some((bad, "memory copy".into()));
         }
         for ceiling in &mut results.ceilings {
             ceiling.bytes_per_second.median = bad;
@@ -210,10 +208,8 @@ fn missed_targets_are_shown() {
 fn latencies_under_load_are_shown_where_there_are_any() {
     let mut results = fixture::full();
     assert!(sound(&results).contains("At a steady rate"));
-    for cell in &mut results.cells {
-        if let Outcome::Measured(measured) = &mut cell.outcome {
-            measured.loads.clear();
-        }
+    for measured in results.cells.iter_mut().filter_map(fixture::measured) {
+        measured.loads.clear();
     }
     let page = sound(&results);
     assert!(!page.contains("At a steady rate") && page.contains("As batches grow"));
@@ -223,10 +219,9 @@ fn latencies_under_load_are_shown_where_there_are_any() {
 fn unconverged_cells_say_so() {
     let mut results = Results { cells: vec![fixture::cell(0, 0, 64, 0, "whole packets")], ..fixture::empty() };
     let mut with = |ended, latencies| {
-        if let Outcome::Measured(measured) = &mut results.cells[0].outcome {
-            (measured.ended, measured.latencies) = (ended, latencies);
-            measured.latency.p999 = 5e-3;
-        }
+        let measured = fixture::measured(&mut results.cells[0]).expect("the fixture measures it");
+        (measured.ended, measured.latencies) = (ended, latencies);
+        measured.latency.p999 = 5e-3;
         sound(&results).replace('\u{a0}', " ")
     };
     let whole = with(StopReason::Narrow, 1_000);
@@ -274,17 +269,12 @@ fn header(page: &str) -> &str {
 #[test]
 fn the_top_says_what_the_figures_are_worth() {
     let mut results = fixture::full();
-    let measured = results.cells.iter().filter(|cell| matches!(cell.outcome, Outcome::Measured(_))).count();
-    for (place, cell) in results.cells.iter_mut().enumerate() {
-        if let Outcome::Measured(measured) = &mut cell.outcome {
-            measured.ended = if place % 7 == 0 { StopReason::Time } else { StopReason::Narrow };
-        }
+    for (place, measured) in results.cells.iter_mut().filter_map(fixture::measured).enumerate() {
+        measured.ended = if place % 7 == 0 { StopReason::Time } else { StopReason::Narrow };
     }
-    let wide = results.cells.iter().filter(|cell| match &cell.outcome {
-        Outcome::Measured(measured) => measured.ended == StopReason::Time,
-        _ => false,
-    });
-    let unconverged = format!("{} of {measured} confidence intervals did not converge", wide.count());
+    let measured: Vec<_> = results.cells.iter().filter_map(Cell::measured).collect();
+    let wide = measured.iter().filter(|measured| measured.ended == StopReason::Time).count();
+    let unconverged = format!("{wide} of {} confidence intervals did not converge", measured.len());
     results.method.filters.push("forgotten_filter".into());
     results.run.load = Some(SystemLoad { average_at_start: 7.25, busy_elsewhere: 1.5 });
     let page = sound(&results);
@@ -305,7 +295,7 @@ fn the_top_explains_the_terms() {
 fn a_rate_beyond_memory_is_no_share_of_its_bandwidth() {
     let mut results = Results { cells: vec![fixture::cell(0, 0, 64, 0, "in place")], ..fixture::empty() };
     let mut page_of = |share, name: &str| {
-        let Outcome::Measured(measured) = &mut results.cells[0].outcome else { panic!("the fixture measures it") };
+        let measured = fixture::measured(&mut results.cells[0]).expect("the fixture measures it");
         measured.of_ceiling = Some((share, name.into()));
         sound(&results)
     };
@@ -401,8 +391,8 @@ fn labels_do_not_overlap() {
     results.ceilings.push(limit("memory copy, 1 thread", None, 0.93));
     results.ceilings.push(limit("copy in the device's memory", Some("cuda:0"), 1.1));
     for (place, cell) in results.cells.iter_mut().enumerate() {
-        if let Outcome::Measured(measured) = &mut cell.outcome
-            && cell.device == "cpu"
+        if cell.device == "cpu"
+            && let Some(measured) = fixture::measured(cell)
         {
             let name = ["memory copy", "memory copy, 1 thread", "copy in the device's memory"][place % 3];
             measured.of_ceiling = Some((0.5 + 0.02 * (place % 3) as f64, name.into()));

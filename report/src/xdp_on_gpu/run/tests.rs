@@ -1,11 +1,10 @@
 use std::collections::HashSet;
 
-use portcullis_core::device::{Completion, DeviceInfo, Instrumented, Session};
 use portcullis_core::interp::InterpDevice;
-use portcullis_core::packet::{Batch, Verdicts};
 
 use super::super::workloads::Workload;
 use super::*;
+use crate::faulty::{Fault, FaultyDevice};
 
 /// Longer than any of these tests takes.
 const GRACE: Duration = Duration::from_secs(60);
@@ -20,65 +19,6 @@ fn options(sizes: &[usize], all: bool) -> Options {
         cancel: CancelToken::new(),
     }
 }
-
-/// The interpreter with a wrong verdict for the seventh packet.
-#[derive(Debug)]
-struct FaultyInterp(InterpDevice);
-
-struct WrongSession(Box<dyn Session>);
-
-impl Device for FaultyInterp {
-    fn info(&self) -> &DeviceInfo {
-        self.0.info()
-    }
-
-    fn load(&self, program: &Arc<Program>, options: &LoadOptions) -> Result<Box<dyn Session>, DeviceError> {
-        Ok(Box::new(WrongSession(self.0.load(program, options)?)))
-    }
-}
-
-impl Session for WrongSession {
-    fn submit(&mut self, batch: Batch) -> Result<(), portcullis_core::device::SubmitError> {
-        self.0.submit(batch)
-    }
-
-    fn complete(&mut self) -> Result<Option<Completion>, DeviceError> {
-        let Some(mut done) = self.0.complete()? else { return Ok(None) };
-        let mut returns: Vec<u32> = done.verdicts.iter().map(|verdict| verdict.to_return()).collect();
-        returns[6] = if returns[6] == 1 { 2 } else { 1 };
-        done.verdicts = Verdicts::from_returns(&returns, true);
-        Ok(Some(done))
-    }
-
-    fn import(
-        &mut self,
-        span: &Arc<portcullis_core::packet::Span>,
-    ) -> Result<portcullis_core::device::Imported, DeviceError> {
-        self.0.import(span)
-    }
-
-    fn map_words(&mut self, map: usize) -> Result<Vec<u32>, DeviceError> {
-        self.0.map_words(map)
-    }
-
-    fn map_words_at(&mut self, map: usize, at: usize, words: usize) -> Result<Vec<u32>, DeviceError> {
-        self.0.map_words_at(map, at, words)
-    }
-
-    fn set_map_words(&mut self, map: usize, at: usize, words: &[u32]) -> Result<(), DeviceError> {
-        self.0.set_map_words(map, at, words)
-    }
-
-    fn in_flight(&self) -> usize {
-        self.0.in_flight()
-    }
-
-    fn depth(&self) -> usize {
-        self.0.depth()
-    }
-}
-
-impl Instrumented for WrongSession {}
 
 /// A record kernel on the processor, wrong on request.
 struct CpuRecords {
@@ -136,7 +76,8 @@ fn every_column_has_every_side() {
 
 #[test]
 fn wrong_sides_have_no_rate() {
-    let side = Side { device: Arc::new(FaultyInterp(InterpDevice::new())), records: Some(fake_records(true)) };
+    let device = FaultyDevice::new(Arc::new(InterpDevice::new()), Fault::SeventhVerdict);
+    let side = Side { device: Arc::new(device), records: Some(fake_records(true)) };
     let tables = run(&[side], &options(&[100], false), &mut |_| ());
     for row in tables.iter().flat_map(|table| &table.rows) {
         let is_wrong = matches!(row.cells[0], Cell::Wrong { .. });
