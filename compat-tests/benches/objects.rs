@@ -117,17 +117,8 @@ mod linux {
         written_batch(frames.len(), |number, packet| packet.copy_from_slice(&frames[number]))
     }
 
-    fn source(name: &str) -> std::path::PathBuf {
-        objects::folder().join(name).with_extension("c")
-    }
-
-    fn compiled(name: &str, processor: &str) -> Vec<u8> {
-        objects::compile(&source(name), processor).unwrap_or_else(|said| panic!("{name}: {said}"))
-    }
-
     fn program(name: &str, bytes: &[u8]) -> Arc<Program> {
-        let program = xdp::compile(name, bytes, Some(name), &ProgramOptions::default());
-        Arc::new(program.unwrap_or_else(|errors| panic!("{}", errors.render())))
+        objects::program(name, bytes, name, &ProgramOptions::default())
     }
 
     fn session(program: &Arc<Program>, presets: &[Preset]) -> Box<dyn Session> {
@@ -196,7 +187,7 @@ mod linux {
         let mut bars = Vec::new();
         let frames = frames(packets);
         for case in cases() {
-            let bytes = compiled(case.name, "v3");
+            let bytes = objects::object(case.name);
             let fed = match FedProgram::new(&case, &bytes, &frames) {
                 Ok(fed) => fed,
                 Err(reason) => return println!("the kernel is not measured: {reason}"),
@@ -236,7 +227,7 @@ mod linux {
     /// Compiles the same source for rbpf, with a context of 64-bit addresses.
     fn wide(name: &str) -> Vec<u8> {
         let header = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/wide_context.h");
-        let source = source(name);
+        let source = objects::folder().join(name).with_extension("c");
         let options = ["-include".into(), header.to_string_lossy().into_owned()];
         let object = objects::compile_with(&source, "v3", &options).unwrap_or_else(|said| panic!("{name}: {said}"));
         let object = Object::read(name, &object).unwrap_or_else(|error| panic!("{name}: {error}"));
@@ -251,7 +242,7 @@ mod linux {
         let count = packets.min(1 << 14);
         let frames = frames(count);
         for name in PLAIN {
-            let program = program(name, &compiled(name, "v3"));
+            let program = program(name, &objects::object(name));
             let mut session = session(&program, &[]);
             let code = wide(name);
             let mut machine = rbpf::EbpfVmFixedMbuff::new(Some(&code), 0, 8).expect("rbpf takes the program");

@@ -1,16 +1,15 @@
 //! The devices that a suite runs on, and a record of the outcome on each.
 
 use std::collections::BTreeSet;
-use std::io::Write;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
 use portcullis::device::{Device, DeviceError, Dispatch, SingleDispatch};
 use portcullis_cpu::{Cpu, Processor, Style};
 
-/// Environment variable with the devices and tools whose absence fails the tests, separated by
-/// commas: `cpu,wgpu`.
-pub const REQUIRE: &str = "PORTCULLIS_REQUIRE";
+use crate::records::is_required;
+pub use crate::records::{REQUIRE, absent, record};
 
 /// Environment variable that selects the share of the cases that run on a device with a slow
 /// compiler ([`share`]): a number, 0 by default, or `all`. Consecutive numbers together cover all
@@ -21,9 +20,29 @@ pub const SHARE: &str = "PORTCULLIS_TEST_SHARE";
 /// unset.
 pub const ONLY: &str = "PORTCULLIS_TEST_ONLY";
 
-/// Environment variable with a folder for records of what ran where; `cargo xtask test` makes a
-/// table of them.
-pub const RECORDS: &str = "PORTCULLIS_TEST_RECORDS";
+/// Environment variable with the first seed, to reproduce a failure: `PORTCULLIS_RANDOM_SEED=17
+/// PORTCULLIS_RANDOM_FILTERS=1`.
+pub const SEED: &str = "PORTCULLIS_RANDOM_SEED";
+
+/// Returns the number in an environment variable, or `otherwise` if it is not set.
+///
+/// # Panics
+/// If the variable is not a number.
+pub fn number(variable: &str, otherwise: u64) -> u64 {
+    match std::env::var(variable) {
+        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{variable}={text} is not a number")),
+        Err(_) => otherwise,
+    }
+}
+
+/// Returns the seeds to run, from [`SEED`] on: as many as the variable says, or `otherwise`.
+///
+/// # Panics
+/// As [`number`].
+pub fn seeds(variable: &str, otherwise: u64) -> Range<u64> {
+    let first = number(SEED, 0);
+    first..first + number(variable, otherwise)
+}
 
 /// Runs `suite` on every available device: the interpreter, the CPU and the devices that the GPU
 /// backends find. Prints why a device is missing, which fails the test if [`REQUIRE`] names it.
@@ -124,20 +143,6 @@ pub fn with_group_size(device: &Arc<dyn Device>, packets: u32) -> Option<Arc<dyn
     })
 }
 
-fn is_required(name: &str) -> bool {
-    std::env::var(REQUIRE).unwrap_or_default().split(',').any(|required| required.trim() == name)
-}
-
-/// Records that a suite was skipped because a tool is missing.
-///
-/// # Panics
-/// If [`REQUIRE`] names the tool.
-pub fn absent(suite: &str, tool: &str, reason: &str) {
-    let required = is_required(tool);
-    record(suite, tool, if required { "failed" } else { "skipped" }, reason);
-    assert!(!required, "{tool} is required and missing: {reason}");
-}
-
 /// Selects the cases that run on a device: all, or about `most` spread evenly if its compiler takes
 /// about a second for each case, as with PoCL and with CUDA for all dispatch methods.
 ///
@@ -197,17 +202,6 @@ fn cover(uses: &[BTreeSet<String>]) -> BTreeSet<usize> {
 fn spread(count: usize, most: usize, number: usize) -> (usize, usize) {
     let step = count.div_ceil(most) | 1;
     (number % step, step)
-}
-
-/// Records and prints the outcome of a suite on a device (`passed`, `failed` or `skipped`).
-pub fn record(suite: &str, device: &str, outcome: &str, remark: &str) {
-    println!("{suite}: {device}: {outcome} ({remark})");
-    let Some(folder) = std::env::var_os(RECORDS) else { return };
-    let line = format!("{suite}\t{device}\t{outcome}\t{}\n", remark.replace(['\t', '\n', '\r'], " "));
-    let file = std::path::Path::new(&folder).join(format!("{}.tsv", std::process::id()));
-    let opened = std::fs::OpenOptions::new().create(true).append(true).open(&file);
-    // Write the line with a single call, since tests in one process run on several threads.
-    opened.and_then(|mut f| f.write_all(line.as_bytes())).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
 }
 
 #[cfg(test)]

@@ -6,10 +6,10 @@ use std::sync::{Arc, OnceLock};
 
 use portcullis_core::device::{Device, DeviceError, LoadOptions};
 use portcullis_core::interp::{InterpError, Interpreter};
-use portcullis_core::packet::{ResizeRoom, Verdict};
+use portcullis_core::packet::{Batch, ResizeRoom, Verdict};
 use portcullis_core::program::Program;
 
-use crate::layouts;
+use crate::{devices, layouts, texts};
 
 /// A difference between a device and the reference, with everything needed to reproduce it.
 #[derive(Debug)]
@@ -172,22 +172,43 @@ pub fn compare(
     Case::new(program.clone(), packets.to_vec()).compare(device, batches)
 }
 
+/// Compares WGSL filters on every device with the reference, and the targets of their redirects
+/// with models, since the interpreter itself may be wrong. A device with a slow compiler runs about
+/// `most` of the filters.
+///
+/// # Panics
+/// At the first difference.
+pub fn compare_with_models<M: Fn(&[u8]) -> u32>(
+    suite: &str,
+    filters: impl Iterator<Item = (String, M)>,
+    packets: &[Vec<u8>],
+    most: usize,
+) {
+    let case = |(text, model): (String, M)| (Case::new(texts::in_wgsl(suite, &text), packets.to_vec()), model);
+    let cases: Vec<_> = filters.map(case).collect();
+    devices::on_each(suite, |device| {
+        for (case, model) in devices::share(device, &cases, most) {
+            case.compare(&**device, &[packets.len()]).unwrap_or_else(|m| panic!("{m}"));
+            let mut session = device.load(case.program(), &LoadOptions::default()).unwrap_or_else(|e| panic!("{e}"));
+            let batch = Batch::from_packets(packets).expect("the packets fit into one batch");
+            let done = session.run(batch).unwrap_or_else(|e| panic!("{e}"));
+            for (packet, verdict) in packets.iter().zip(done.verdicts.iter()) {
+                let text = &case.program().source().text;
+                assert_eq!(verdict.to_return() >> 8, model(packet), "{packet:?}\n{text}");
+            }
+        }
+    });
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use portcullis_core::device::noop::NoopDevice;
-    use portcullis_core::diagnostics::Source;
     use portcullis_core::interp::InterpDevice;
-    use portcullis_core::program::ProgramOptions;
-    use portcullis_wgsl as wgsl;
-
-    fn program(text: &str) -> Arc<Program> {
-        Arc::new(wgsl::compile(&Source::new("x.wgsl", text), &ProgramOptions::default()).unwrap())
-    }
 
     #[test]
     fn a_wrong_verdict_is_reported_with_filter_and_packet() {
-        let program = program("fn xdp_filter(pkt: u32) -> u32 { return load_u8(pkt, 0u); }");
+        let program = texts::in_wgsl("x.wgsl", "fn xdp_filter(pkt: u32) -> u32 { return load_u8(pkt, 0u); }");
         let packets = [vec![2], vec![2], vec![1, 0xab]];
         let mismatch = compare(&program, &NoopDevice::new(), &packets, &[2]).unwrap_err();
         let report = mismatch.to_string();
@@ -205,7 +226,8 @@ mod tests {
 
     #[test]
     fn wrong_bytes_are_detected_if_the_verdict_is_right() {
-        let program = program("fn xdp_filter(pkt: u32) -> u32 { store_u8(pkt, 1u, 7u); return XDP_PASS; }");
+        let program =
+            texts::in_wgsl("x.wgsl", "fn xdp_filter(pkt: u32) -> u32 { store_u8(pkt, 1u, 7u); return XDP_PASS; }");
         let mismatch = compare(&program, &NoopDevice::new(), &[vec![1], vec![1, 2]], &[8]).unwrap_err();
         assert!(matches!(mismatch.kind, MismatchKind::Packet { index: 1, .. }), "{mismatch}");
     }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use portcullis_core::device::{
     Device, DeviceError, DeviceInfo, DeviceKind, DeviceLimit, Dispatch, InPlaceReads, LoadOptions, Session,
 };
+use portcullis_core::packet::ResizeRoom;
 use portcullis_core::program::Program;
 use portcullis_cpu::vector::LaneProgram;
 use portcullis_cpu::vector::interp::{Outcome, Packet};
@@ -68,7 +69,12 @@ struct Interpreted {
 }
 
 impl Execute for Interpreted {
-    fn execute(&mut self, packets: &[Packet<'_>], maps: &mut [Vec<u32>]) -> Result<Vec<Outcome>, String> {
+    fn execute(
+        &mut self,
+        packets: &[Packet<'_>],
+        _: ResizeRoom,
+        maps: &mut [Vec<u32>],
+    ) -> Result<Vec<Outcome>, String> {
         let lanes = if maps.is_empty() { LANES } else { 1 };
         let mut outcomes = Vec::with_capacity(packets.len());
         for group in packets.chunks(lanes) {

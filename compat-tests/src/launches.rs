@@ -1,15 +1,10 @@
-//! Sessions for test devices that run a kernel on memory of their own: copy a batch in, launch the
-//! kernel, copy the results back and check them.
+//! Runs kernels on memory of their own, for test devices: copies packets in, launches the kernel,
+//! copies the results back and checks them.
 
-use std::collections::VecDeque;
-use std::sync::Arc;
+use portcullis_core::packet::{Action, READABLE_PAST_END, RESIZE_ROOM, ResizeRoom};
+use portcullis_cpu::vector::interp::{Outcome, Packet};
 
-use portcullis_core::device::{
-    Completion, DeviceError, Imported, Instrumented, LoadOptions, Session, StageTimes, SubmitError, check_submission,
-};
-use portcullis_core::map::layout::Layout;
-use portcullis_core::packet::{Batch, Descriptor, READABLE_PAST_END, RESIZE_ROOM, ResizeRoom, Span, Verdicts};
-use portcullis_core::program::Program;
+use crate::synchronous::Execute;
 
 /// Fill byte outside packets.
 const FILL: u8 = 0xa5;
@@ -35,56 +30,40 @@ pub struct Memory {
 }
 
 /// Function that runs the kernel over all packets, or returns a description of the failure.
-pub type Launch = Box<dyn FnMut(&mut Memory) -> Result<(), String> + Send>;
+type Launch = Box<dyn FnMut(&mut Memory) -> Result<(), String> + Send>;
 
-/// A session that runs a [`Launch`] for each batch.
-pub struct LaunchSession {
-    device: String,
-    program: Arc<Program>,
-    /// Set if each packet must start at a multiple of a word.
-    aligned: bool,
-    /// Set if packets without bytes are placed far outside the arena.
-    nowhere: bool,
+/// Executes batches by launching a kernel for each.
+pub struct Launcher {
     launch: Launch,
-    maps: Vec<Vec<u32>>,
-    queue: VecDeque<Batch>,
-    depth: usize,
+    /// Set if each packet must start at a multiple of a word.
+    pub is_aligned: bool,
+    /// Set to place packets without bytes outside the arena: a kernel may read nothing but their
+    /// length.
+    pub has_empty_packets_nowhere: bool,
 }
 
-impl LaunchSession {
-    /// Creates a session for the device with this id.
-    pub fn new(
-        device: &str,
-        program: &Arc<Program>,
-        options: &LoadOptions,
-        aligned: bool,
-        launch: Launch,
-    ) -> LaunchSession {
-        assert!(!program.has_flows(), "nothing here tells lanes of runs");
-        let (device, program, depth) = (device.to_owned(), program.clone(), options.depth.max(1));
-        let maps = program.maps().iter().map(|map| vec![0; Layout::of(map).words()]).collect();
-        LaunchSession { device, program, aligned, nowhere: false, launch, maps, queue: VecDeque::new(), depth }
+impl Launcher {
+    /// Creates an executor from a function that runs the kernel over all packets, or returns a
+    /// description of the failure.
+    pub fn new(launch: impl FnMut(&mut Memory) -> Result<(), String> + Send + 'static) -> Launcher {
+        Launcher { launch: Box::new(launch), is_aligned: false, has_empty_packets_nowhere: false }
     }
+}
 
-    /// Places packets without bytes outside the arena: a kernel may read nothing but their length.
-    #[must_use]
-    pub fn with_empty_packets_nowhere(mut self) -> LaunchSession {
-        self.nowhere = true;
-        self
-    }
-
-    fn failed(&self, reason: impl std::fmt::Display) -> DeviceError {
-        DeviceError::Failed { device: self.device.clone(), reason: reason.to_string() }
-    }
-
-    fn run_batch(&mut self, mut batch: Batch) -> Result<Completion, DeviceError> {
+impl Execute for Launcher {
+    fn execute(
+        &mut self,
+        packets: &[Packet<'_>],
+        room: ResizeRoom,
+        maps: &mut [Vec<u32>],
+    ) -> Result<Vec<Outcome>, String> {
         // Give each packet separate memory, and keep its offset within a word.
-        let margin = if batch.room() == ResizeRoom::Both { RESIZE_ROOM as usize } else { 0 };
-        let (mut arena, mut descriptors, mut owned) = (Vec::new(), Vec::new(), Vec::new());
-        for (index, packet) in batch.packets().enumerate() {
-            let shift = if self.aligned { 0 } else { batch.descriptors()[index].offset as usize % 4 };
-            if self.nowhere && packet.is_empty() && batch.room() == ResizeRoom::None {
-                descriptors.push(Descriptor { offset: (NOWHERE + shift) as u32, length: 0 });
+        let margin = if room == ResizeRoom::Both { RESIZE_ROOM as usize } else { 0 };
+        let (mut arena, mut offsets, mut owned) = (Vec::new(), Vec::new(), Vec::new());
+        for (packet, _) in packets {
+            let shift = if self.is_aligned { 0 } else { packet.as_ptr().addr() % 4 };
+            if self.has_empty_packets_nowhere && packet.is_empty() && room == ResizeRoom::None {
+                offsets.push((NOWHERE + shift) as u32);
                 continue;
             }
             let offset = (arena.len() + margin).next_multiple_of(4) + shift;
@@ -92,94 +71,45 @@ impl LaunchSession {
             arena.extend_from_slice(packet);
             owned.push(offset - margin..arena.len() + margin);
             arena.resize(arena.len() + margin, FILL);
-            descriptors.push(Descriptor { offset: offset as u32, length: packet.len() as u32 });
+            offsets.push(offset as u32);
         }
-        let end = arena.len();
-        arena.resize(end + READABLE_PAST_END, FILL);
+        arena.resize(arena.len() + READABLE_PAST_END, FILL);
 
-        let count = batch.len();
-        let metadata = (0..count).flat_map(|i| {
-            let m = batch.metadata_of(i);
-            [m.wire_length, m.port, m.time_low, m.time_high, m.time_ms]
-        });
+        let places = offsets.iter().zip(packets).flat_map(|(offset, (packet, _))| [*offset, packet.len() as u32]);
+        let metadata = packets.iter().flat_map(|(_, m)| [m.wire_length, m.port, m.time_low, m.time_high, m.time_ms]);
         let mut memory = Memory {
             arena,
-            descriptors: descriptors.iter().flat_map(|d| [d.offset, d.length]).collect(),
+            descriptors: places.collect(),
             metadata: metadata.collect(),
-            verdicts: vec![0xee; count],
-            targets: vec![0; count],
-            maps: std::mem::take(&mut self.maps),
+            verdicts: vec![0xee; packets.len()],
+            targets: vec![0; packets.len()],
+            maps: maps.iter_mut().map(std::mem::take).collect(),
         };
-        (self.launch)(&mut memory).map_err(|reason| self.failed(reason))?;
-        let Memory { arena: after, descriptors: places, verdicts, targets, maps, .. } = memory;
-        self.maps = maps;
+        (self.launch)(&mut memory)?;
+        let Memory { arena: after, descriptors: places, verdicts, targets, maps: words, .. } = memory;
+        maps.iter_mut().zip(words).for_each(|(map, words)| *map = words);
 
         let mut from = 0;
-        for range in owned.iter().cloned().chain(std::iter::once(end..end)) {
+        for range in owned.into_iter().chain(std::iter::once(after.len()..after.len())) {
             if let Some(at) = (from..range.start).find(|&at| after[at] != FILL) {
-                return Err(self.failed(format!("byte {at} of the arena belongs to no packet and was written to")));
+                return Err(format!("byte {at} of the arena belongs to no packet and was written to"));
             }
             from = range.end;
         }
-        if let Some(at) = (end..after.len()).find(|&at| after[at] != FILL) {
-            return Err(self.failed(format!("byte {at} lies past the arena's end and was written to")));
-        }
-        let mut moved = Vec::with_capacity(count);
-        for (index, (new, old)) in places.chunks_exact(2).zip(&descriptors).enumerate() {
-            let offset = batch.descriptors()[index].offset.wrapping_add(new[0]).wrapping_sub(old.offset);
-            moved.push(Descriptor { offset, length: new[1] });
-        }
-        if moved != batch.descriptors() {
-            let broken = |error| DeviceError::InvalidResult { device: self.device.clone(), error };
-            batch.resize(moved).map_err(broken)?;
-        }
-        for (index, new) in places.chunks_exact(2).enumerate().filter(|(_, new)| new[1] > 0) {
-            let bytes = after.get(new[0] as usize..new[0] as usize + new[1] as usize);
-            let bytes = bytes.ok_or_else(|| self.failed("a packet outside the arena"))?;
-            batch.packet_mut(index).copy_from_slice(bytes);
-        }
-        let targets = if self.program.facts().redirects { targets } else { Vec::new() };
-        let verdicts = Verdicts::from_columns(verdicts, targets);
-        Ok(Completion { batch, verdicts, times: StageTimes::default() })
+        let outcome = |(index, &[offset, length]): (usize, &[u32; 2])| {
+            if verdicts[index] > Action::Redirect as u8 {
+                return Err(format!("packet {index} has the verdict {:#x}", verdicts[index]));
+            }
+            let bytes = match length {
+                0 => Some(&[][..]),
+                _ => after.get(offset as usize..).and_then(|bytes| bytes.get(..length as usize)),
+            };
+            Ok(Outcome {
+                verdict: u32::from(verdicts[index]) | targets[index] << 8,
+                packet: bytes.ok_or_else(|| format!("packet {index} has left the arena"))?.to_vec(),
+                start: offset.wrapping_sub(offsets[index]).cast_signed(),
+            })
+        };
+        places.as_chunks().0.iter().enumerate().map(outcome).collect()
     }
 }
-
-impl Session for LaunchSession {
-    fn import(&mut self, _: &Arc<Span>) -> Result<Imported, DeviceError> {
-        Ok(Imported::Copied)
-    }
-
-    fn submit(&mut self, batch: Batch) -> Result<(), SubmitError> {
-        if let Err(error) = check_submission(&self.program, &batch, self.queue.len(), self.depth) {
-            return Err(SubmitError { batch: Box::new(batch), error });
-        }
-        self.queue.push_back(batch);
-        Ok(())
-    }
-
-    fn complete(&mut self) -> Result<Option<Completion>, DeviceError> {
-        let batch = self.queue.pop_front();
-        batch.map(|batch| self.run_batch(batch)).transpose()
-    }
-
-    fn map_words(&mut self, map: usize) -> Result<Vec<u32>, DeviceError> {
-        assert!(self.queue.is_empty(), "tests look at maps between batches");
-        Ok(self.maps[map].clone())
-    }
-
-    fn set_map_words(&mut self, map: usize, at: usize, words: &[u32]) -> Result<(), DeviceError> {
-        assert!(self.queue.is_empty(), "tests change maps between batches");
-        self.maps[map][at..at + words.len()].copy_from_slice(words);
-        Ok(())
-    }
-
-    fn in_flight(&self) -> usize {
-        self.queue.len()
-    }
-
-    fn depth(&self) -> usize {
-        self.depth
-    }
-}
-
-impl Instrumented for LaunchSession {}

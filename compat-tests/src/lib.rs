@@ -51,6 +51,7 @@ pub mod objects;
 pub mod oclgrind;
 pub mod operators;
 pub mod oracle;
+mod records;
 pub mod shrink;
 pub mod stateful;
 pub mod stock;

@@ -2,9 +2,13 @@
 //! (`shaders/README.md`) and not from their source. They are slow and simple: a header is a slice
 //! that is complete or absent.
 
+use std::fmt::Debug;
+use std::net::{IpAddr, Ipv4Addr};
+
+use portcullis_core::device::Completion;
 use portcullis_core::packet::Verdict;
 
-use crate::stateful::ip::{ip, own_words};
+use crate::stateful::ip::{Ip, ip, own_words, with_dscp};
 
 /// Result of a filter for one packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -13,6 +17,23 @@ pub struct Outcome {
     pub verdict: Verdict,
     /// The packet's bytes after the filter.
     pub bytes: Vec<u8>,
+}
+
+/// Returns the outcomes of a batch's packets on a device.
+pub fn outcomes(done: &Completion) -> impl Iterator<Item = Outcome> {
+    let bytes = done.batch.packets().map(<[u8]>::to_vec);
+    done.verdicts.iter().zip(bytes).map(|(verdict, bytes)| Outcome { verdict, bytes })
+}
+
+/// Compares outcomes with those of a model.
+///
+/// # Panics
+/// At the first packet whose outcome differs, with the packet and both outcomes.
+pub fn compare<P: Debug>(what: &str, packets: &[P], got: &[Outcome], want: &[Outcome]) {
+    assert_eq!(got.len(), packets.len(), "{what}: number of outcomes");
+    for (i, ((packet, got), want)) in packets.iter().zip(got).zip(want).enumerate() {
+        assert!(got == want, "{what}: packet {i}\n  packet {packet:02x?}\n  got    {got:02x?}\n  want   {want:02x?}");
+    }
 }
 
 /// Returns the result of the stock filter `name` for a packet, with the parameters' default values.
@@ -29,82 +50,37 @@ pub fn outcome(name: &str, packet: &[u8]) -> Outcome {
         "http_only" => only(http_only(packet)),
         "hash_lb" => only(hash_lb(packet)),
         "mac_swap" => mac_swap(packet),
-        "dscp_mark" => Outcome { verdict: Verdict::Pass, bytes: dscp_mark(packet, 46) },
+        "dscp_mark" => Outcome { verdict: Verdict::Pass, bytes: dscp_mark(packet) },
         "vlan_pop" => Outcome { verdict: Verdict::Pass, bytes: vlan_pop(packet) },
         "sampler" => only(sampler(packet, 100, 0)),
         other => panic!("no model of {other}"),
     }
 }
 
-/// The fields of an IPv4 packet that the rules use.
-struct Ipv4<'a> {
-    protocol: u8,
-    source: [u8; 4],
-    destination: [u8; 4],
-    /// Set for fragments other than the first.
-    later_fragment: bool,
-    /// Bytes after the header and its options; empty if the options are truncated.
-    payload: &'a [u8],
-}
-
-/// Returns the EtherType at `at` and the bytes after it.
-fn ethertype(packet: &[u8], at: usize) -> Option<(u16, &[u8])> {
-    let &[high, low] = packet.get(at..at + 2)? else { return None };
-    Some((u16::from_be_bytes([high, low]), &packet[at + 2..]))
-}
-
-fn ipv4(bytes: &[u8]) -> Option<Ipv4<'_>> {
-    let fixed: &[u8; 20] = bytes.get(..20)?.try_into().ok()?;
-    let (version, words) = (fixed[0] / 16, usize::from(fixed[0] % 16));
-    if version != 4 || words < 5 {
-        return None;
-    }
-    let fragment_offset = u16::from_be_bytes([fixed[6] & 0b0001_1111, fixed[7]]);
-    Some(Ipv4 {
-        protocol: fixed[9],
-        source: [fixed[12], fixed[13], fixed[14], fixed[15]],
-        destination: [fixed[16], fixed[17], fixed[18], fixed[19]],
-        later_fragment: fragment_offset > 0,
-        payload: bytes.get(words * 4..).unwrap_or(&[]),
-    })
-}
-
 /// Returns the IPv4 packet of an untagged Ethernet frame.
-fn plain_ipv4(packet: &[u8]) -> Option<Ipv4<'_>> {
-    match ethertype(packet, 12)? {
-        (0x0800, rest) => ipv4(rest),
-        _ => None,
-    }
+fn plain_ipv4(packet: &[u8]) -> Option<Ip<'_>> {
+    ip(packet).filter(|ip| ip.at == 14 && ip.source.is_ipv4())
 }
 
-fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
-    Some(u16::from_be_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
+fn is_tcp_or_udp(ip: &Ip<'_>) -> bool {
+    [6, 17].contains(&ip.protocol)
 }
 
-impl Ipv4<'_> {
-    fn is_tcp_or_udp(&self) -> bool {
-        [6, 17].contains(&self.protocol)
-    }
-
-    fn source_port(&self) -> Option<u16> {
-        if self.is_tcp_or_udp() && !self.later_fragment { u16_at(self.payload, 0) } else { None }
-    }
-
-    fn destination_port(&self) -> Option<u16> {
-        if self.is_tcp_or_udp() && !self.later_fragment { u16_at(self.payload, 2) } else { None }
-    }
+/// Returns the port at this offset of the transport header, if the packet has one.
+fn port_at(ip: &Ip<'_>, at: usize) -> Option<u16> {
+    ip.u16_at(at).filter(|_| is_tcp_or_udp(ip) && !ip.is_later_fragment)
 }
 
 fn simple_filter(packet: &[u8]) -> Verdict {
     match plain_ipv4(packet) {
-        Some(ip) if ip.source == [192, 168, 0, 1] => Verdict::Drop,
-        Some(ip) if ip.is_tcp_or_udp() => Verdict::Pass,
+        Some(ip) if ip.source == Ipv4Addr::new(192, 168, 0, 1) => Verdict::Drop,
+        Some(ip) if is_tcp_or_udp(&ip) => Verdict::Pass,
         _ => Verdict::Drop,
     }
 }
 
 fn port_filter(packet: &[u8]) -> Verdict {
-    match plain_ipv4(packet).and_then(|ip| ip.destination_port()) {
+    match plain_ipv4(packet).and_then(|ip| port_at(&ip, 2)) {
         Some(22 | 23) => Verdict::Drop,
         Some(80 | 443 | 1024..) => Verdict::Pass,
         _ => Verdict::Drop,
@@ -119,8 +95,9 @@ fn complex_filter(packet: &[u8]) -> Verdict {
     if ip.protocol == 1 {
         return Verdict::Drop;
     }
-    let private = matches!(ip.source, [10, 0, ..] | [172, 16, ..] | [192, 168, ..]);
-    match ip.destination_port() {
+    let IpAddr::V4(source) = ip.source else { unreachable!("the packet is IPv4") };
+    let private = matches!(source.octets(), [10, 0, ..] | [172, 16, ..] | [192, 168, ..]);
+    match port_at(&ip, 2) {
         Some(80 | 443) => Verdict::Pass,
         Some(..1024) if private => Verdict::Drop,
         _ => Verdict::Pass,
@@ -136,58 +113,36 @@ fn http_only(packet: &[u8]) -> Verdict {
 
 /// Returns TCP's destination port, over IPv4 or IPv6, with at most one VLAN tag.
 fn tcp_port_anywhere(packet: &[u8]) -> Option<u16> {
-    let (kind, rest) = match ethertype(packet, 12)? {
-        (0x8100 | 0x88a8, _) => ethertype(packet, 16)?,
-        untagged => untagged,
-    };
-    match kind {
-        0x0800 => {
-            let ip = ipv4(rest)?;
-            if ip.protocol == 6 { ip.destination_port() } else { None }
-        }
-        0x86dd => u16_at(ipv6_tcp(rest)?, 2),
-        _ => None,
-    }
+    let ip = ip(packet)?;
+    let tcp = if ip.source.is_ipv6() { ipv6_tcp(ip)? } else { ip };
+    port_at(&tcp, 2).filter(|_| tcp.protocol == 6)
 }
 
-/// Returns TCP's header and payload of an IPv6 packet with at most 8 extension headers.
-fn ipv6_tcp(bytes: &[u8]) -> Option<&[u8]> {
-    let fixed = bytes.get(..40)?;
-    if fixed[0] / 16 != 6 {
-        return None;
-    }
-    let mut next = fixed[6];
-    let mut rest = &bytes[40..];
+/// Returns an IPv6 packet without its extension headers if they are at most 8 and TCP follows.
+fn ipv6_tcp(mut ip: Ip<'_>) -> Option<Ip<'_>> {
     let mut extension_headers = 0;
     loop {
-        let size = match next {
-            6 => return Some(rest),
-            0 | 43 | 60 | 135 => 8 + 8 * usize::from(*rest.get(1)?),
-            51 => 8 + 4 * usize::from(*rest.get(1)?),
-            44 => {
-                if u16_at(rest, 2)? >> 3 != 0 {
-                    return None;
-                }
-                8
-            }
+        let size = match ip.protocol {
+            6 => return Some(ip),
+            0 | 43 | 60 | 135 => 8 + 8 * usize::from(*ip.payload.get(1)?),
+            51 => 8 + 4 * usize::from(*ip.payload.get(1)?),
+            44 if ip.u16_at(2)? >> 3 == 0 => 8,
             _ => return None,
         };
         extension_headers += 1;
         if extension_headers > 8 {
             return None;
         }
-        next = rest[0];
-        rest = rest.get(size..)?;
+        ip.protocol = ip.payload[0];
+        ip.payload = ip.payload.get(size..)?;
     }
 }
 
 fn hash_lb(packet: &[u8]) -> Verdict {
-    let Some(ip) = plain_ipv4(packet).filter(Ipv4::is_tcp_or_udp) else { return Verdict::Pass };
-    let mut bytes = Vec::new();
-    bytes.extend(u32::from_be_bytes(ip.source).to_le_bytes());
-    bytes.extend(u32::from_be_bytes(ip.destination).to_le_bytes());
-    bytes.extend(ip.source_port().unwrap_or(0).to_le_bytes());
-    bytes.extend(ip.destination_port().unwrap_or(0).to_le_bytes());
+    let Some(ip) = plain_ipv4(packet).filter(is_tcp_or_udp) else { return Verdict::Pass };
+    let addresses = [ip.source, ip.destination].map(|address| own_words(address)[0].to_le_bytes());
+    let ports = [0, 2].map(|at| port_at(&ip, at).unwrap_or(0).to_le_bytes());
+    let bytes = [addresses.concat(), ports.concat()].concat();
     Verdict::Redirect(fnv1a(&bytes) % 8)
 }
 
@@ -206,44 +161,16 @@ fn mac_swap(packet: &[u8]) -> Outcome {
     Outcome { verdict: Verdict::Tx, bytes }
 }
 
-fn dscp_mark(packet: &[u8], dscp: u8) -> Vec<u8> {
-    let mut bytes = packet.to_vec();
-    match ethertype(packet, 12) {
-        Some((0x0800, rest)) if ipv4(rest).is_some() => {
-            let tos = dscp << 2 | packet[15] & 0b11;
-            if tos != packet[15] {
-                bytes[15] = tos;
-                // RFC 1624, equation 3: HC' = ~(~HC + ~m + m'), in one's complement arithmetic.
-                let word = |at| u64::from(u16_at(packet, at).expect("inside the header"));
-                let changed = u64::from(u16::from_be_bytes([packet[14], tos]));
-                let sum = (0xffff - word(24)) + (0xffff - word(14)) + changed;
-                let check = 0xffff - ones_complement(sum);
-                bytes[24..26].copy_from_slice(&check.to_be_bytes());
-            }
-        }
-        Some((0x86dd, rest)) if rest.len() >= 40 && rest[0] / 16 == 6 => {
-            // Traffic class: the lower half of byte 0 and the upper half of byte 1.
-            let class = rest[0] << 4 | rest[1] >> 4;
-            let class = dscp << 2 | class & 0b11;
-            bytes[14] = 6 << 4 | class >> 4;
-            bytes[15] = class << 4 | rest[1] & 0xf;
-        }
-        _ => {}
+fn dscp_mark(packet: &[u8]) -> Vec<u8> {
+    match ip(packet).filter(|ip| ip.at == 14) {
+        Some(ip) => with_dscp(packet, &ip, 46),
+        None => packet.to_vec(),
     }
-    bytes
-}
-
-/// Folds the carries of a sum of 16-bit words (RFC 1071).
-fn ones_complement(mut sum: u64) -> u16 {
-    while sum > 0xffff {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    sum as u16
 }
 
 fn vlan_pop(packet: &[u8]) -> Vec<u8> {
-    match ethertype(packet, 12) {
-        Some((0x8100 | 0x88a8, rest)) if rest.len() >= 4 => [&packet[..12], &packet[16..]].concat(),
+    match packet.get(12..18) {
+        Some([0x81, 0x00, ..] | [0x88, 0xa8, ..]) => [&packet[..12], &packet[16..]].concat(),
         _ => packet.to_vec(),
     }
 }
@@ -266,15 +193,25 @@ fn murmur3(bytes: &[u8], seed: u32) -> u32 {
         hash = (hash ^ scrambled).rotate_left(13).wrapping_mul(5).wrapping_add(0xe654_6b64);
     }
     hash ^= bytes.len() as u32;
-    for (shift, factor) in [(16, 0x85eb_ca6b), (13, 0xc2b2_ae35)] {
-        hash = (hash ^ hash >> shift).wrapping_mul(factor);
-    }
-    hash ^ hash >> 16
+    finalise(hash)
+}
+
+/// The finaliser of MurmurHash3.
+pub(crate) fn finalise(word: u32) -> u32 {
+    let word = (word ^ word >> 16).wrapping_mul(0x85eb_ca6b);
+    let word = (word ^ word >> 13).wrapping_mul(0xc2b2_ae35);
+    word ^ word >> 16
+}
+
+/// Hashes words by MurmurHash3's finaliser.
+pub(crate) fn hash(words: &[u32]) -> u32 {
+    words.iter().fold(0, |hash, word| finalise(hash ^ word))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::traffic::frame::ones_complement;
 
     /// Returns a packet: Ethernet, IPv4 with `options` words of options, TCP to a port.
     fn tcp4(options: usize, source: [u8; 4], port: u16) -> Vec<u8> {
@@ -344,23 +281,16 @@ mod tests {
         assert_eq!(complex_filter(&later), Verdict::Pass);
     }
 
-    /// The checksum of the example in RFC 1624, section 4: 0xdd2f becomes 0 when 0x5555 becomes
-    /// 0x3285.
-    #[test]
-    fn the_checksum_is_updated_as_rfc_1624_specifies() {
-        assert_eq!(0xffff - ones_complement((0xffff - 0xdd2f) + (0xffff - 0x5555) + 0x3285), 0);
-    }
-
     /// A header with a correct checksum has a correct one after marking.
     #[test]
     fn a_marked_header_has_a_valid_checksum() {
         let mut packet = tcp4(0, [192, 168, 0, 199], 80);
-        let sum = |p: &[u8]| ones_complement(p[14..34].chunks(2).map(|w| u64::from(w[0]) << 8 | u64::from(w[1])).sum());
+        let sum = |p: &[u8]| ones_complement(&p[14..34]);
         packet[15] = 0b11;
         let check = 0xffff - sum(&packet);
         packet[24..26].copy_from_slice(&check.to_be_bytes());
         assert_eq!(sum(&packet), 0xffff);
-        let marked = dscp_mark(&packet, 46);
+        let marked = dscp_mark(&packet);
         assert_eq!(marked[15], 0xbb);
         assert_eq!(sum(&marked), 0xffff);
     }

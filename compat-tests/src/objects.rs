@@ -2,13 +2,15 @@
 //! maps.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use portcullis_core::map::{Declaration, MapKind, Table};
 use portcullis_core::packet::Verdict;
+use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_xdp::MapDefinition;
 
-use crate::clang;
 use crate::kernel::Entries;
+use crate::{clang, devices};
 
 /// Instruction sets and optimisation levels to compile with. v1 and v2 have no 32-bit jumps or
 /// arithmetic; v3 has both, and fetching atomics. The last is the usual choice.
@@ -30,13 +32,10 @@ pub fn folder_of_routes() -> PathBuf {
 /// # Panics
 /// If there are none.
 pub fn sources() -> Vec<PathBuf> {
-    let files = std::fs::read_dir(folder()).expect("the folder of the sources");
-    let mut files: Vec<PathBuf> = files.map(|file| file.expect("a file").path()).collect();
-    files.retain(|file| file.extension().is_some_and(|ending| ending == "c"));
+    let mut files = c_files([folder()]);
     if let Ok(wanted) = std::env::var("PORTCULLIS_XDP_SOURCES") {
         files.retain(|file| file.file_stem().is_some_and(|stem| wanted.split(',').any(|name| *stem == *name)));
     }
-    files.sort();
     assert!(!files.is_empty());
     files
 }
@@ -46,8 +45,12 @@ pub fn sources() -> Vec<PathBuf> {
 /// # Panics
 /// If a folder is missing.
 pub fn all_sources() -> Vec<PathBuf> {
+    c_files([folder(), folder_of_routes()])
+}
+
+fn c_files(folders: impl IntoIterator<Item = PathBuf>) -> Vec<PathBuf> {
     let of = |folder: PathBuf| std::fs::read_dir(folder).expect("the folder of the sources");
-    let files = [folder(), folder_of_routes()].into_iter().flat_map(of).map(|file| file.expect("a file").path());
+    let files = folders.into_iter().flat_map(of).map(|file| file.expect("a file").path());
     let mut files: Vec<PathBuf> = files.filter(|file| file.extension().is_some_and(|ending| ending == "c")).collect();
     files.sort();
     files
@@ -77,6 +80,31 @@ pub fn missing() -> Option<String> {
     std::fs::write(&source, text).ok()?;
     let said = compile(&source, "v3").err()?;
     Some(format!("clang and libbpf's headers make no programs for BPF: {}", said.lines().next().unwrap_or_default()))
+}
+
+/// Returns whether sources cannot be compiled, and records that the suite is skipped then.
+///
+/// # Panics
+/// If the compiler is required.
+pub fn is_missing(suite: &str) -> bool {
+    missing().inspect(|reason| devices::absent(suite, clang::NAME, reason)).is_some()
+}
+
+/// Compiles one of the sources, given its name without `.c`, for the usual instruction set.
+///
+/// # Panics
+/// If clang refuses it.
+pub fn object(stem: &str) -> Vec<u8> {
+    compile(&folder().join(stem).with_extension("c"), "v3").unwrap_or_else(|error| panic!("{stem}: {error}"))
+}
+
+/// Translates a program of an object.
+///
+/// # Panics
+/// With the diagnostics, if it is refused.
+pub fn program(stem: &str, object: &[u8], name: &str, options: &ProgramOptions) -> Arc<Program> {
+    let program = portcullis_xdp::compile(stem, object, Some(name), options);
+    Arc::new(program.unwrap_or_else(|errors| panic!("{stem}:{name}: {}", errors.render())))
 }
 
 /// Compiles a source with clang.

@@ -11,7 +11,8 @@ use portcullis_c_writer::{Argument, Kernel, Language, Options, write};
 use portcullis_core::device::{Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, LoadOptions, Session};
 use portcullis_core::program::Program;
 
-use crate::launches::{LaunchSession, Memory};
+use crate::launches::{Launcher, Memory};
+use crate::synchronous::SynchronousSession;
 
 const COMMAND: &str = "oclgrind-kernel";
 
@@ -68,6 +69,7 @@ impl Device for Oclgrind {
         let unsupported = |reason: String| DeviceError::Unsupported { device: self.info.id.clone(), reason };
         let mut kernel = write(program, &Options::new(Language::OpenCl)).map_err(|e| unsupported(e.to_string()))?;
         kernel.source = (self.edit)(&kernel.source);
+        assert!(!program.has_flows(), "the simulation does not group packets by flow");
         let races = self.races;
         let launch = move |memory: &mut Memory| {
             // Use two launches, so that the second does not begin with packet 0.
@@ -76,7 +78,7 @@ impl Device for Oclgrind {
             run(&kernel, races, memory, 0, first)?;
             run(&kernel, races, memory, first, count - first)
         };
-        Ok(Box::new(LaunchSession::new(&self.info.id, program, options, false, Box::new(launch))))
+        Ok(Box::new(SynchronousSession::new(&self.info.id, program, options, Launcher::new(launch))))
     }
 }
 

@@ -1,5 +1,11 @@
 //! The stock filters, compiled in from `shaders/`.
 
+use std::sync::Arc;
+
+use portcullis_core::program::Program;
+
+use crate::texts;
+
 /// Names and sources of the stock filters with maps, in WGSL and in OpenCL C.
 pub use portcullis::stock::{STATEFUL_OPENCL_C, STATEFUL_WGSL};
 
@@ -9,30 +15,22 @@ pub use portcullis::stock::STATELESS_WGSL as FILTERS;
 /// Names and OpenCL C sources of the stock filters without maps.
 pub use portcullis::stock::STATELESS_OPENCL_C as FILTERS_IN_C;
 
-/// Returns the WGSL source of a stock filter without maps.
-///
-/// # Panics
-/// If there is no such filter.
-pub fn text(name: &str) -> &'static str {
-    FILTERS.iter().find(|(n, _)| *n == name).unwrap_or_else(|| panic!("no stock filter {name}")).1
+/// Names and sources of filters.
+type Texts = &'static [(&'static str, &'static str)];
+
+/// Compiles WGSL filters; returns their names and programs.
+pub fn in_wgsl(filters: Texts) -> impl Iterator<Item = (&'static str, Arc<Program>)> {
+    filters.iter().map(|&(name, text)| (name, texts::in_wgsl(&format!("{name}.wgsl"), text)))
+}
+
+/// Compiles OpenCL C filters; returns their names and programs.
+pub fn in_opencl_c(filters: Texts) -> impl Iterator<Item = (&'static str, Arc<Program>)> {
+    filters.iter().map(|&(name, text)| (name, texts::in_opencl_c(&format!("{name}.cl"), text)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use portcullis_core::diagnostics::Source;
-    use portcullis_core::program::ProgramOptions;
-    use portcullis_wgsl as wgsl;
-
-    #[test]
-    fn every_stock_filter_compiles() {
-        for (name, text) in FILTERS.iter().chain(STATEFUL_WGSL) {
-            let source = Source::new(format!("{name}.wgsl"), *text);
-            if let Err(errors) = wgsl::compile(&source, &ProgramOptions::default()) {
-                panic!("{}", errors.render());
-            }
-        }
-    }
 
     #[test]
     fn every_filter_file_is_embedded_and_documented() {

@@ -9,23 +9,29 @@ use portcullis_core::device::{
     check_submission,
 };
 use portcullis_core::map::compactor::MapCompactor;
-use portcullis_core::packet::{Batch, Descriptor, Metadata, Span, Verdicts};
+use portcullis_core::packet::{Batch, Descriptor, Metadata, ResizeRoom, Span, Verdicts};
 use portcullis_core::program::Program;
 use portcullis_cpu::vector::interp::{Outcome, Packet};
 
 /// Filters the packets of a batch.
 pub trait Execute: Send {
-    /// Filters packets in order; `maps` holds the words of each of the filter's maps.
+    /// Filters packets in order, which have `room` to grow; `maps` holds the words of each of the
+    /// filter's maps.
     ///
     /// # Errors
     /// A description of the failure.
-    fn execute(&mut self, packets: &[Packet<'_>], maps: &mut [Vec<u32>]) -> Result<Vec<Outcome>, String>;
+    fn execute(
+        &mut self,
+        packets: &[Packet<'_>],
+        room: ResizeRoom,
+        maps: &mut [Vec<u32>],
+    ) -> Result<Vec<Outcome>, String>;
 }
 
 /// A session that executes batches synchronously, in the order of submission.
 #[derive(Debug)]
 pub struct SynchronousSession<E> {
-    device: &'static str,
+    device: String,
     program: Arc<Program>,
     executor: E,
     maps: HostMaps,
@@ -36,14 +42,9 @@ pub struct SynchronousSession<E> {
 
 impl<E: Execute> SynchronousSession<E> {
     /// Creates a session with empty maps.
-    pub fn new(
-        device: &'static str,
-        program: &Arc<Program>,
-        options: &LoadOptions,
-        executor: E,
-    ) -> SynchronousSession<E> {
+    pub fn new(device: &str, program: &Arc<Program>, options: &LoadOptions, executor: E) -> SynchronousSession<E> {
         SynchronousSession {
-            device,
+            device: device.to_owned(),
             executor,
             maps: HostMaps::new(program),
             compactor: MapCompactor::new(program),
@@ -53,18 +54,20 @@ impl<E: Execute> SynchronousSession<E> {
         }
     }
 
+    fn failed(&self, batch: Batch, reason: String) -> SubmitError {
+        let error = DeviceError::Failed { device: self.device.clone(), reason };
+        SubmitError { batch: Box::new(batch), error }
+    }
+
     fn run_batch(&mut self, mut batch: Batch) -> Result<Completion, SubmitError> {
         if let Some(compactor) = &mut self.compactor {
             let Ok(()) = compactor.compact_if_needed(batch.len(), &mut self.maps.words);
         }
         let metadata: Vec<Metadata> = (0..batch.len()).map(|index| batch.metadata_of(index)).collect();
         let packets: Vec<_> = batch.packets().zip(&metadata).collect();
-        let outcomes = match self.executor.execute(&packets, &mut self.maps.words) {
+        let outcomes = match self.executor.execute(&packets, batch.room(), &mut self.maps.words) {
             Ok(outcomes) => outcomes,
-            Err(reason) => {
-                let error = DeviceError::Failed { device: self.device.into(), reason };
-                return Err(SubmitError { batch: Box::new(batch), error });
-            }
+            Err(reason) => return Err(self.failed(batch, reason)),
         };
         let moved = |(old, new): (&Descriptor, &Outcome)| Descriptor {
             offset: old.offset.wrapping_add_signed(new.start),
@@ -72,13 +75,15 @@ impl<E: Execute> SynchronousSession<E> {
         };
         let descriptors = batch.descriptors().iter().zip(&outcomes).map(moved).collect();
         if let Err(error) = batch.resize(descriptors) {
-            let error = DeviceError::InvalidResult { device: self.device.into(), error };
+            let error = DeviceError::InvalidResult { device: self.device.clone(), error };
             return Err(SubmitError { batch: Box::new(batch), error });
         }
         for (index, outcome) in outcomes.iter().enumerate() {
             // A batch's packets may be modified only if the filter rewrites them.
             if self.program.facts().rewrites() {
                 batch.packet_mut(index).copy_from_slice(&outcome.packet);
+            } else if outcome.packet != batch.packet(index) {
+                return Err(self.failed(batch, format!("packet {index} was written to")));
             }
         }
         let values: Vec<u32> = outcomes.iter().map(|outcome| outcome.verdict).collect();

@@ -4,14 +4,14 @@
 use std::sync::Arc;
 
 use portcullis_compat_tests::aarch64::Aarch64;
-use portcullis_compat_tests::generator::{self, Config, Maps};
+use portcullis_compat_tests::generator::{self, Maps};
 use portcullis_compat_tests::harness::Case;
 use portcullis_compat_tests::traffic::{Spec, traffic};
-use portcullis_compat_tests::{corpora, devices, operators, stock, texts, with_maps};
+use portcullis_compat_tests::{corpora, devices, operators, stock, with_maps};
 use portcullis_core::device::{Device, DeviceError, LoadOptions};
 use portcullis_core::map::layout::Layout;
 use portcullis_core::packet::Batch;
-use portcullis_core::program::{Program, ProgramOptions};
+use portcullis_core::program::Program;
 use portcullis_cpu::{Cpu, Style};
 
 const STYLES: [Style; 4] = [Style::BranchFree, Style::Branching, Style::SpeculativeVector, Style::Vector];
@@ -33,7 +33,7 @@ fn on_each_style(suite: &str, mut run: impl FnMut(Style, &Arc<dyn Device>)) {
 
 /// Returns the name and program of every stock filter.
 fn stock_filters() -> impl Iterator<Item = (&'static str, Arc<Program>)> {
-    stock::FILTERS.iter().chain(stock::STATEFUL_WGSL).map(|&(name, text)| (name, texts::in_wgsl(name, text)))
+    stock::in_wgsl(stock::FILTERS).chain(stock::in_wgsl(stock::STATEFUL_WGSL))
 }
 
 fn packets(most: usize) -> Vec<Vec<u8>> {
@@ -103,9 +103,6 @@ fn operators_agree_with_the_interpreter() {
     on_each_style("operators", |_, device| operators::check(device, &cases));
 }
 
-/// Fuel limit, low enough for some filters to exhaust it.
-const FUEL: u32 = 300;
-
 const FILTERS: u64 = 40;
 
 #[test]
@@ -113,9 +110,7 @@ fn random_filters_agree_with_the_interpreter() {
     on_each_style("random filters", |style, device| {
         let mut refused = 0;
         for seed in 0..FILTERS {
-            let filter = generator::filter(seed, &Config::varied(seed));
-            let options = ProgramOptions::default().with_parameters(filter.parameters).with_fuel(FUEL);
-            let program = texts::in_wgsl_with(&format!("random filter {seed}"), &filter.text, &options);
+            let program = generator::program(seed, None);
             let packets = generator::packets(seed, 43);
             if program.facts().uses_float {
                 let error = device.load(&program, &LoadOptions::default()).err();

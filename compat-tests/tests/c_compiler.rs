@@ -24,9 +24,6 @@ use rand_pcg::Pcg64;
 /// Environment variable with the number of programs, [`PROGRAMS`] by default.
 const COUNT: &str = "PORTCULLIS_RANDOM_PROGRAMS";
 
-/// Environment variable with the first seed, to reproduce a failure.
-const SEED: &str = "PORTCULLIS_RANDOM_SEED";
-
 /// Programs per run.
 const PROGRAMS: u64 = 200;
 
@@ -49,12 +46,7 @@ const SHARE_WITH_MAPS: usize = 4;
 const PACKETS: usize = 40;
 
 fn seeds(count: u64) -> std::ops::Range<u64> {
-    let number = |name, otherwise| match std::env::var(name) {
-        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name}={text} is not a number")),
-        Err(_) => otherwise,
-    };
-    let first = number(SEED, 0);
-    first..first + number(COUNT, count)
+    devices::seeds(COUNT, count)
 }
 
 fn packets(seed: u64) -> Vec<Vec<u8>> {

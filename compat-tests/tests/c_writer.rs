@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use portcullis_c_writer::{Language, Options, PacketAccess, write};
-use portcullis_compat_tests::generator::{self, Config};
+use portcullis_compat_tests::generator;
 use portcullis_compat_tests::host::{self, Host, Unavailable};
 use portcullis_compat_tests::{c_programs, cl_programs, devices, floating_point, harness, operators, texts};
 use portcullis_conformance::{self, corpora::Depth, filters};
@@ -14,15 +14,6 @@ use portcullis_core::device::Device;
 use portcullis_core::program::{Program, ProgramOptions};
 use rand::SeedableRng;
 use rand_pcg::Pcg64;
-
-/// Fuel limit, low enough for some filters to exhaust it.
-const FUEL: u32 = 300;
-
-fn random(seed: u64) -> Arc<Program> {
-    let filter = generator::filter(seed, &Config::varied(seed));
-    let options = ProgramOptions::default().with_parameters(filter.parameters).with_fuel(FUEL);
-    texts::in_wgsl_with(&format!("random filter {seed}"), &filter.text, &options)
-}
 
 /// Returns the device, or `None` if there is no compiler for its language.
 fn device(suite: &str, options: &Options, programs: &[Arc<Program>]) -> Option<Arc<dyn Device>> {
@@ -92,7 +83,7 @@ fn hard_cases(options: &Options) {
     let texts = bodies.iter().map(|body| format!("fn xdp_filter(pkt: u32) -> u32 {{ {body} }}"));
     let texts = std::iter::once(include_str!("../src/host/hard.wgsl").to_owned()).chain(texts);
     let compile = |(i, text): (usize, String)| {
-        texts::in_wgsl_with(&format!("hard case {i}"), &text, &ProgramOptions::default().with_fuel(FUEL))
+        texts::in_wgsl_with(&format!("hard case {i}"), &text, &ProgramOptions::default().with_fuel(generator::FUEL))
     };
     let programs: Vec<_> = texts.enumerate().map(compile).collect();
     let Some(device) = device(suite, options, &programs) else { return };
@@ -138,8 +129,9 @@ uint xdp_filter(__global uchar *pkt, uint len) {
 /// Runs random OpenCL C filters through the C writer.
 fn opencl_c(options: &Options, seeds: std::ops::Range<u64>) {
     let suite = "OpenCL C in C";
-    let compile =
-        |text: String| texts::in_opencl_c_with("program.cl", &text, &ProgramOptions::default().with_fuel(FUEL));
+    let compile = |text: String| {
+        texts::in_opencl_c_with("program.cl", &text, &ProgramOptions::default().with_fuel(generator::FUEL))
+    };
     let random = seeds.flat_map(|seed| [c_programs::program(seed).text, cl_programs::program(seed, true).text]);
     let programs: Vec<_> = random.chain([HARD_C.to_owned()]).map(compile).collect();
     let Some(device) = device(suite, options, &programs) else { return };
@@ -179,7 +171,7 @@ fn single_stores(options: &Options) {
 
 fn random_filters(options: &Options, seeds: std::ops::Range<u64>) {
     let suite = "random filters in C";
-    let programs: Vec<_> = seeds.clone().map(random).collect();
+    let programs: Vec<_> = seeds.clone().map(|seed| generator::program(seed, None)).collect();
     let Some(device) = device(suite, options, &programs) else { return };
     for (seed, program) in seeds.zip(&programs) {
         let packets = generator::packets(seed, 40);

@@ -3,15 +3,14 @@
 //! anywhere. The rules here are independent of the pass that clamps indices.
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 
 use naga::{
     AddressSpace, ArraySize, Expression, Function, Handle, Literal, MathFunction, ScalarKind, Statement, TypeInner,
 };
-use portcullis_compat_tests::generator::{self, Config};
+use portcullis_compat_tests::{generator, texts};
 use portcullis_conformance::filters;
-use portcullis_core::diagnostics::Source;
-use portcullis_core::program::{Lowered, Lowering, Program, ProgramOptions, lower};
-use portcullis_wgsl as wgsl;
+use portcullis_core::program::{Lowered, Lowering, Program, lower};
 
 const ALONE: Lowering = Lowering { clamp_indices: true, ..Lowering::NONE };
 
@@ -201,30 +200,21 @@ fn number(literal: Literal) -> Option<u64> {
     }
 }
 
-fn compile(name: &str, text: &str, options: &ProgramOptions) -> Program {
-    wgsl::compile(&Source::new(name, text), options).unwrap_or_else(|e| panic!("{}\n{text}", e.render()))
-}
-
 /// Returns stock filters, probes, inputs of the golden tests and random filters.
-fn programs() -> Vec<Program> {
-    let mut programs: Vec<Program> = filters::cases()
-        .iter()
-        .map(|case| (*case.compile().expect("stock filters and probes compile")).clone())
-        .collect();
-    programs.push(compile("matrices", MATRICES, &ProgramOptions::default()));
+fn programs() -> Vec<Arc<Program>> {
+    let cases = filters::cases();
+    let compile = |case: &filters::Case| case.compile().expect("stock filters and probes compile");
+    let mut programs: Vec<_> = cases.iter().map(compile).collect();
+    programs.push(texts::in_wgsl("matrices", MATRICES));
     let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/golden");
     for entry in std::fs::read_dir(golden).expect("the golden lowerings") {
         let path = entry.expect("the golden lowerings").path();
         if path.is_file() && !path.to_string_lossy().ends_with(".lowered.wgsl") {
             let text = std::fs::read_to_string(&path).expect("a golden input");
-            programs.push(compile(&path.to_string_lossy(), &text, &ProgramOptions::default()));
+            programs.push(texts::in_wgsl(&path.to_string_lossy(), &text));
         }
     }
-    for seed in 0..RANDOM_FILTERS {
-        let filter = generator::filter(seed, &Config::varied(seed));
-        let options = ProgramOptions::default().with_parameters(filter.parameters);
-        programs.push(compile(&format!("random filter {seed}"), &filter.text, &options));
-    }
+    programs.extend((0..RANDOM_FILTERS).map(|seed| generator::program(seed, None)));
     programs
 }
 
@@ -269,7 +259,7 @@ fn an_unclamped_index_is_found() {
                 {body}
             }}"
         );
-        let program = compile("x.wgsl", &text, &ProgramOptions::default());
+        let program = texts::in_wgsl("x.wgsl", &text);
         let lowered =
             lower(&program, Lowering { clamp_indices: false, ..ALL }).expect("lowering succeeds without clamping");
         Checker::new(&lowered).run().unproven.len()

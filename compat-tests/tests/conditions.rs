@@ -2,8 +2,7 @@
 //! takes a condition. A code generator may branch on each operand, evaluate all of them, or mix
 //! both. One packet for each assignment of the operands covers all cases.
 
-use portcullis_compat_tests::{devices, harness, texts};
-use portcullis_core::device::LoadOptions;
+use portcullis_compat_tests::harness;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
@@ -100,22 +99,5 @@ fn packets() -> Vec<Vec<u8>> {
 
 #[test]
 fn conditions_agree_with_the_model() {
-    let packets = packets();
-    let case = |(text, model): (String, _)| {
-        let case = harness::Case::new(texts::in_wgsl("conditions.wgsl", &text), packets.clone());
-        (text, model, case)
-    };
-    let filters: Vec<_> = (0..FILTERS).map(filter).map(case).collect();
-    devices::on_each("conditions", |device| {
-        for (text, model, case) in devices::share(device, &filters, SHARE) {
-            case.compare(&**device, &[packets.len()]).unwrap_or_else(|m| panic!("{m}"));
-            // Compare with the model too, since the interpreter itself may be wrong.
-            let mut session = device.load(case.program(), &LoadOptions::default()).unwrap_or_else(|e| panic!("{e}"));
-            let batch = portcullis_core::packet::Batch::from_packets(&packets).expect("the packets fit into one batch");
-            let done = session.run(batch).unwrap_or_else(|e| panic!("{e}"));
-            for (packet, verdict) in packets.iter().zip(done.verdicts.iter()) {
-                assert_eq!(verdict.to_return() >> 8, model(packet), "{packet:?}\n{text}");
-            }
-        }
-    });
+    harness::compare_with_models("conditions", (0..FILTERS).map(filter), &packets(), SHARE);
 }

@@ -4,27 +4,20 @@
 use std::sync::Arc;
 
 use portcullis_compat_tests::corpora::{self, Corpus};
-use portcullis_compat_tests::generator::{self, Config, Maps};
+use portcullis_compat_tests::generator::{self, Maps};
 use portcullis_compat_tests::harness::{Case, MismatchKind};
 use portcullis_compat_tests::lanes::Lanes;
 use portcullis_compat_tests::traffic::{Spec, traffic};
-use portcullis_compat_tests::{operators, stock, texts, with_maps};
+use portcullis_compat_tests::{devices, operators, stock, texts, with_maps};
 use portcullis_core::device::{Device, DeviceError};
-use portcullis_core::program::{Program, ProgramOptions};
+use portcullis_core::program::Program;
 use portcullis_cpu::vector::LaneProgram;
 
-/// Returns the file name and program of every stock filter.
-fn stock_filters() -> Vec<(String, Arc<Program>)> {
-    let mut all = Vec::new();
-    for &(name, text) in stock::FILTERS.iter().chain(stock::STATEFUL_WGSL) {
-        let name = format!("{name}.wgsl");
-        all.push((name.clone(), texts::in_wgsl(&name, text)));
-    }
-    for &(name, text) in stock::FILTERS_IN_C.iter().chain(stock::STATEFUL_OPENCL_C) {
-        let name = format!("{name}.cl");
-        all.push((name.clone(), texts::in_opencl_c(&name, text)));
-    }
-    all
+/// Returns every stock filter.
+fn stock_filters() -> impl Iterator<Item = Arc<Program>> {
+    let in_wgsl = stock::in_wgsl(stock::FILTERS).chain(stock::in_wgsl(stock::STATEFUL_WGSL));
+    let in_c = stock::in_opencl_c(stock::FILTERS_IN_C).chain(stock::in_opencl_c(stock::STATEFUL_OPENCL_C));
+    in_wgsl.chain(in_c).map(|(_, program)| program)
 }
 
 /// Filters without a vector form, because packets of a flow must run in order.
@@ -33,7 +26,8 @@ const SCALAR_ONLY: [&str; 4] = ["conntrack_fw", "policer", "syn_flood", "token_b
 #[test]
 fn stock_filters_without_flows_have_a_vector_form() {
     let mut scalar_only = Vec::new();
-    for (name, program) in stock_filters() {
+    for program in stock_filters() {
+        let name = program.source().name.clone();
         match LaneProgram::trace(&program) {
             Ok(traced) => println!("{name:22} {:5} operations", traced.operations()),
             Err(reason) => {
@@ -50,7 +44,8 @@ fn stock_filters_without_flows_have_a_vector_form() {
 }
 
 /// Compares a filter without maps, in full and partial groups of packets.
-fn compare(name: &str, program: &Arc<Program>, corpus: &Corpus) {
+fn compare(program: &Arc<Program>, corpus: &Corpus) {
+    let name = &program.source().name;
     let case = Case::new(program.clone(), corpus.packets.clone());
     case.compare(&Lanes::new(), &[1003]).unwrap_or_else(|m| panic!("{name} over {}: {m}", corpus.name));
 }
@@ -67,12 +62,9 @@ fn stock_filters_agree_with_the_interpreter() {
     let corpora = corpora();
     let packets: Vec<Vec<u8>> = traffic(&Spec::default()).into_iter().map(|packet| packet.bytes).take(1200).collect();
     let device: Arc<dyn Device> = Arc::new(Lanes::new());
-    for (name, program) in stock_filters() {
-        if program.has_flows() {
-            continue;
-        }
+    for program in stock_filters().filter(|program| !program.has_flows()) {
         if program.maps().is_empty() {
-            corpora.iter().for_each(|corpus| compare(&name, &program, corpus));
+            corpora.iter().for_each(|corpus| compare(&program, corpus));
         } else {
             with_maps::check(&device, &program, Maps::OneByOne, &packets);
             with_maps::check(&device, &program, Maps::OneByOne, &corpora[0].packets);
@@ -97,7 +89,7 @@ fn hand_written_filters_agree_with_the_interpreter() {
             println!("{name} has no vector form: floating point");
             continue;
         }
-        corpora.iter().for_each(|corpus| compare(&name, &program, corpus));
+        corpora.iter().for_each(|corpus| compare(&program, corpus));
         count += 1;
     }
     assert!(count >= 5, "{count} filters");
@@ -109,9 +101,6 @@ fn operators_agree_with_the_interpreter() {
     operators::check(&device, &operators::cases(&operators::TYPES));
 }
 
-/// Fuel limit, low enough for some filters to exhaust it.
-const FUEL: u32 = 300;
-
 /// Environment variable with the number of filters, [`FILTERS`] by default.
 const COUNT: &str = "PORTCULLIS_RANDOM_FILTERS";
 
@@ -120,14 +109,9 @@ const FILTERS: u64 = 150;
 #[test]
 fn random_filters_agree_with_the_interpreter() {
     let mut scalar_only = Vec::new();
-    let count = match std::env::var(COUNT) {
-        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{COUNT}={text} is not a number")),
-        Err(_) => FILTERS,
-    };
+    let count = devices::number(COUNT, FILTERS);
     for seed in 0..count {
-        let filter = generator::filter(seed, &Config::varied(seed));
-        let options = ProgramOptions::default().with_parameters(filter.parameters).with_fuel(FUEL);
-        let program = texts::in_wgsl_with(&format!("random filter {seed}"), &filter.text, &options);
+        let program = generator::program(seed, None);
         let packets = generator::packets(seed, 43);
         match Case::new(program, packets).compare(&Lanes::new(), &[43, 7]) {
             Ok(()) => {}
@@ -148,9 +132,7 @@ fn random_filters_with_maps_agree_with_the_interpreter() {
     let device: Arc<dyn Device> = Arc::new(Lanes::new());
     let (mut fit, mut scalar_only) = (0, Vec::new());
     for seed in 0..40 {
-        let filter = generator::filter(seed, &Config { maps: Some(Maps::OneByOne), ..Config::varied(seed) });
-        let options = ProgramOptions::default().with_parameters(filter.parameters).with_fuel(FUEL);
-        let program = texts::in_wgsl_with(&format!("random filter {seed} with maps"), &filter.text, &options);
+        let program = generator::program(seed, Some(Maps::OneByOne));
         match LaneProgram::trace(&program) {
             Ok(_) => {
                 with_maps::check(&device, &program, Maps::OneByOne, &generator::packets(seed, 60));

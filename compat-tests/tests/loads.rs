@@ -2,9 +2,7 @@
 //! patterns (a byte instead of a word, comparison without byte swap), also if a load may be outside
 //! the packet. The model reads the packet byte by byte.
 
-use portcullis_compat_tests::{devices, harness, texts};
-use portcullis_core::device::LoadOptions;
-use portcullis_core::packet::Batch;
+use portcullis_compat_tests::harness;
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
@@ -161,23 +159,9 @@ fn packets() -> Vec<Vec<u8>> {
 
 #[test]
 fn loads_agree_with_the_model() {
-    let packets = packets();
-    let case = |(text, terms): (String, _)| {
-        let case = harness::Case::new(texts::in_wgsl("loads.wgsl", &text), packets.clone());
-        (text, terms, case)
-    };
-    let filters: Vec<_> = (0..FILTERS).map(filter).map(case).collect();
-    devices::on_each("loads", |device| {
-        for (text, terms, case) in devices::share(device, &filters, SHARE) {
-            case.compare(&**device, &[packets.len()]).unwrap_or_else(|m| panic!("{m}"));
-            // Compare with the model too, since the interpreter itself may be wrong.
-            let mut session = device.load(case.program(), &LoadOptions::default()).unwrap_or_else(|e| panic!("{e}"));
-            let done = session
-                .run(Batch::from_packets(&packets).expect("the packets fit into one batch"))
-                .unwrap_or_else(|e| panic!("{e}"));
-            for (packet, verdict) in packets.iter().zip(done.verdicts.iter()) {
-                assert_eq!(verdict.to_return() >> 8, model(terms, packet), "{packet:?}\n{text}");
-            }
-        }
+    let filters = (0..FILTERS).map(|seed| {
+        let (text, terms) = filter(seed);
+        (text, move |packet: &[u8]| model(&terms, packet))
     });
+    harness::compare_with_models("loads", filters, &packets(), SHARE);
 }

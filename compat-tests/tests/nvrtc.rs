@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 
 use portcullis::backend::cuda::{CubinSource, cubins};
 use portcullis::device::Dispatch;
-use portcullis_compat_tests::generator::{self, Config};
+use portcullis_compat_tests::generator;
 use portcullis_compat_tests::nvidia::{ARCHITECTURES, PTXAS, Usage, assemble};
 use portcullis_compat_tests::{devices, stateful, texts};
 use portcullis_conformance::filters::{self, Case, Language};
-use portcullis_core::program::{Program, ProgramOptions};
+use portcullis_core::program::Program;
 
 const SUITE: &str = "NVRTC and ptxas";
 
@@ -185,9 +185,7 @@ fn probes_compile() {
 fn random_filters_compile() {
     let Some(ptxas) = compilers() else { return };
     for seed in 0..RANDOM_FILTERS {
-        let filter = generator::filter(seed, &Config::varied(seed));
-        let options = ProgramOptions::default().with_parameters(filter.parameters);
-        let program = texts::in_wgsl_with(&format!("random filter {seed}"), &filter.text, &options);
+        let program = generator::program(seed, None);
         pipelined(&ptxas, &program, &[ARCHITECTURES[seed as usize % ARCHITECTURES.len()]]);
     }
     passed("random filters");

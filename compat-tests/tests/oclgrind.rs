@@ -4,13 +4,13 @@
 use std::sync::Arc;
 
 use portcullis_c_writer::{Language, Options, write};
-use portcullis_compat_tests::generator::{self, Config, Maps};
+use portcullis_compat_tests::generator::{self, Maps};
 use portcullis_compat_tests::oclgrind::{Edit, Oclgrind};
 use portcullis_compat_tests::{devices, harness, texts, with_maps};
 use portcullis_conformance::corpora::{self, Depth};
 use portcullis_conformance::filters::{self, Case};
 use portcullis_core::device::Device;
-use portcullis_core::program::{Program, ProgramOptions};
+use portcullis_core::program::Program;
 
 const SUITE: &str = "races and bounds";
 
@@ -65,9 +65,7 @@ fn map_accesses_stay_in_bounds() {
     let Some(oclgrind) = oclgrind() else { return };
     let oclgrind: Arc<dyn Device> = Arc::new(oclgrind.without_races());
     for seed in 0..3 {
-        let filter = generator::filter(seed, &Config { maps: Some(Maps::OneByOne), ..Config::varied(seed) });
-        let options = ProgramOptions::default().with_parameters(filter.parameters).with_fuel(300);
-        let program = texts::in_wgsl_with(&format!("random filter {seed} with maps"), &filter.text, &options);
+        let program = generator::program(seed, Some(Maps::OneByOne));
         with_maps::check(&oclgrind, &program, Maps::OneByOne, &generator::packets(seed, 8));
     }
     devices::record(SUITE, "oclgrind", "passed", "maps");

@@ -9,23 +9,18 @@
 //! changes the interpreter's answer.
 
 use std::process::{Command, Stdio};
-use std::sync::Arc;
 
 use portcullis::backend::opencl::OpenClDevice;
 use portcullis::device::Device;
 use portcullis_compat_tests::corpora::{self, Corpus};
 use portcullis_compat_tests::witness::opencl::{self, Compiled, Packet};
 use portcullis_compat_tests::witness::{Answer, Unit};
-use portcullis_compat_tests::{devices, host, stock};
-use portcullis_core::diagnostics::Source;
+use portcullis_compat_tests::{devices, host, stock, texts};
 use portcullis_core::interp::Interpreter;
 use portcullis_core::map;
 use portcullis_core::map::parser::{CommentSyntax, declarations};
 use portcullis_core::packet::Metadata;
-use portcullis_core::program::ProgramOptions;
 use portcullis_core::program::prelude;
-use portcullis_opencl_c as opencl_c;
-use portcullis_opencl_c::files::NoIncludes;
 
 /// Patterns of the bytes around a packet.
 const FILLS: [u8; 3] = [0, 0xff, 0x06];
@@ -71,8 +66,7 @@ fn reach(name: &str) -> usize {
 }
 
 fn interpreter(name: &str, text: &str) -> Interpreter {
-    let program = opencl_c::compile(&Source::new(name, text), &ProgramOptions::default(), &mut NoIncludes);
-    Interpreter::new(&Arc::new(program.unwrap_or_else(|errors| panic!("{}", errors.render())))).unwrap()
+    Interpreter::new(&texts::in_opencl_c(name, text)).unwrap()
 }
 
 fn filters() -> Vec<Filter> {

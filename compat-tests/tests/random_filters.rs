@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use portcullis_compat_tests::generator::{self, Config, Maps};
 use portcullis_compat_tests::harness::{Mismatch, MismatchKind};
-use portcullis_compat_tests::{devices, harness, shrink, texts, with_maps};
+use portcullis_compat_tests::{devices, harness, shrink, with_maps};
 use portcullis_core::device::{Device, DeviceError};
 use portcullis_core::diagnostics::Source;
 use portcullis_core::packet::Verdict;
@@ -14,46 +14,19 @@ use portcullis_wgsl as wgsl;
 /// Environment variable with the number of filters, [`FILTERS`] by default.
 const COUNT: &str = "PORTCULLIS_RANDOM_FILTERS";
 
-/// Environment variable with the first seed. To reproduce a failure: `PORTCULLIS_RANDOM_SEED=17
-/// PORTCULLIS_RANDOM_FILTERS=1`.
-const SEED: &str = "PORTCULLIS_RANDOM_SEED";
-
 const FILTERS: u64 = 150;
 
 /// Number of filters that a device with a slow compiler runs.
 const SHARE: usize = 30;
 
-/// Fuel limit, low enough for some filters to exhaust it.
-const FUEL: u32 = 300;
-
 fn seeds() -> std::ops::Range<u64> {
-    let number = |name, otherwise| match std::env::var(name) {
-        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name}={text} is not a number")),
-        Err(_) => otherwise,
-    };
-    let first = number(SEED, 0);
-    first..first + number(COUNT, FILTERS)
-}
-
-fn options(seed: u64) -> ProgramOptions {
-    ProgramOptions::default().with_parameters(generator::filter(seed, &Config::varied(seed)).parameters).with_fuel(FUEL)
-}
-
-fn program(seed: u64) -> Arc<Program> {
-    let filter = generator::filter(seed, &Config::varied(seed));
-    texts::in_wgsl_with(&format!("random filter {seed}"), &filter.text, &options(seed))
+    devices::seeds(COUNT, FILTERS)
 }
 
 /// Returns how a filter uses maps, or `None` for the filters without. One in five of every share
 /// has maps.
 fn maps(seed: u64) -> Option<Maps> {
     (seed / 5 % 5 == 4).then_some(if (seed / 25).is_multiple_of(2) { Maps::Flows } else { Maps::OneByOne })
-}
-
-fn filter_with_maps(seed: u64, maps: Maps) -> Arc<Program> {
-    let filter = generator::filter(seed, &Config { maps: Some(maps), ..Config::varied(seed) });
-    let options = ProgramOptions::default().with_parameters(filter.parameters).with_fuel(FUEL);
-    texts::in_wgsl_with(&format!("random filter {seed} with maps"), &filter.text, &options)
 }
 
 /// A filter and its packets. With maps, the order of the packets matters, so they run in a session
@@ -65,8 +38,8 @@ enum Case {
 
 fn case(seed: u64) -> (u64, Case) {
     let case = match maps(seed) {
-        Some(maps) => Case::WithMaps(maps, filter_with_maps(seed, maps), generator::packets(seed, 60)),
-        None => Case::Plain(harness::Case::new(program(seed), generator::packets(seed, 40))),
+        Some(maps) => Case::WithMaps(maps, generator::program(seed, Some(maps)), generator::packets(seed, 60)),
+        None => Case::Plain(harness::Case::new(generator::program(seed, None), generator::packets(seed, 40))),
     };
     (seed, case)
 }
@@ -103,7 +76,8 @@ fn reduce(device: &Arc<dyn Device>, seed: u64, program: &Program, mismatch: Mism
     // A reduced source may lack the declarations of parameters that are set.
     let retry = |text: &str| {
         let source = Source::new(program.source().name.clone(), text);
-        let mut options = options(seed);
+        let parameters = generator::filter(seed, &Config::varied(seed)).parameters;
+        let mut options = ProgramOptions::default().with_parameters(parameters).with_fuel(generator::FUEL);
         options.parameters.retain(|(name, _)| text.contains(&format!("override {name}:")));
         let program = wgsl::compile(&source, &options).ok()?;
         let mismatch = harness::compare(&Arc::new(program), &**device, packets, &[1]).err()?;
@@ -153,7 +127,10 @@ fn every_share_has_every_kind_of_filter() {
 /// moved.
 #[test]
 fn some_filters_prove_a_load_in_a_loop() {
-    let holding: Vec<_> = (0..FILTERS).map(program).filter(|p| p.source().text.contains("let far")).collect();
+    let holding: Vec<_> = (0..FILTERS)
+        .map(|seed| generator::program(seed, None))
+        .filter(|p| p.source().text.contains("let far"))
+        .collect();
     let readers = holding.iter().filter(|program| !program.facts().rewrites()).count();
     println!("{} of {FILTERS} filters, {readers} of which write nothing", holding.len());
     assert!(holding.len() >= 40 && readers >= 10, "{} filters, {readers} of which write nothing", holding.len());
@@ -174,7 +151,7 @@ fn facts_hold_for_every_run() {
     // Numbers of filters with a bounded read window, and with a bounded number of iterations.
     let (mut bounded, mut counted) = (0, 0);
     for seed in seeds() {
-        let program = program(seed);
+        let program = generator::program(seed, None);
         let facts = program.facts().clone();
         bounded += u64::from(matches!(facts.reads, Window::Bytes(_)));
         counted += u64::from(facts.max_iterations.is_some_and(|most| most > 0));
@@ -209,7 +186,7 @@ fn facts_hold_for_every_run() {
 fn mismatches_are_reduced() {
     let device: Arc<dyn Device> = Arc::new(portcullis::device::noop::NoopDevice::new());
     let seed = 4;
-    let program = program(seed);
+    let program = generator::program(seed, None);
     let packets = generator::packets(seed, 40);
     let mismatch = *harness::compare(&program, &*device, &packets, &[40]).expect_err("noop passes every packet");
     let small = reduce(&device, seed, &program, mismatch);
@@ -227,6 +204,6 @@ fn every_share_has_filters_with_maps() {
     }
     let seeds = (0..FILTERS).filter_map(|seed| Some((seed, maps(seed)?)));
     let filters: Vec<_> =
-        seeds.map(|(seed, maps)| (filter_with_maps(seed, maps), generator::packets(seed, 60))).collect();
+        seeds.map(|(seed, maps)| (generator::program(seed, Some(maps)), generator::packets(seed, 60))).collect();
     with_maps::all_are_used(filters.iter().map(|(program, packets)| (program, &packets[..])));
 }

@@ -10,7 +10,7 @@
 use std::time::Instant;
 
 use portcullis_compat_tests::traffic::frame::{ACK, FIN, Frame, PSH, RST, SYN};
-use portcullis_compat_tests::{stock, texts};
+use portcullis_compat_tests::{devices, stock, texts};
 use portcullis_core::device::{Device, LoadOptions};
 use portcullis_core::map::rows;
 use portcullis_core::packet::Batch;
@@ -57,7 +57,7 @@ fn peak_memory() -> u64 {
 
 #[test]
 fn memory_use_stays_constant() {
-    let packets: u64 = std::env::var(COUNT).map_or(10_000_000, |text| text.parse().expect("a number of packets"));
+    let packets = devices::number(COUNT, 10_000_000);
     let (_, text) = stock::STATEFUL_WGSL.iter().find(|(name, _)| *name == "conntrack_fw").expect("a stock filter");
     let program = texts::in_wgsl("conntrack_fw.wgsl", text);
     let mut session = Cpu::new().load(&program, &LoadOptions::default()).unwrap();

@@ -4,30 +4,18 @@
 use std::sync::Arc;
 
 use portcullis_compat_tests::corpora::{self, Corpus};
-use portcullis_compat_tests::models::{self, Outcome};
+use portcullis_compat_tests::models::{self, Outcome, compare};
 use portcullis_compat_tests::{devices, layouts, stock};
 use portcullis_core::device::{Device, DeviceKind, LoadOptions, Session};
-use portcullis_core::diagnostics::Source;
 use portcullis_core::packet::ResizeRoom;
-use portcullis_core::program::{Program, ProgramOptions};
-use portcullis_opencl_c as opencl_c;
-use portcullis_opencl_c::files::NoIncludes;
-use portcullis_wgsl as wgsl;
+use portcullis_core::program::Program;
 
 /// Packets per batch: not a power of two, so that batches end within a group of packets.
 const BATCH: usize = 3001;
 
-/// Returns every stock filter: name, file extension, program.
-fn programs() -> Vec<(&'static str, &'static str, Arc<Program>)> {
-    let options = ProgramOptions::default();
-    let source = |name: &str, ending: &str, text: &str| Source::new(format!("{name}.{ending}"), text);
-    let in_wgsl =
-        stock::FILTERS.iter().map(|&(name, text)| (name, "wgsl", wgsl::compile(&source(name, "wgsl", text), &options)));
-    let in_c = stock::FILTERS_IN_C
-        .iter()
-        .map(|&(name, text)| (name, "cl", opencl_c::compile(&source(name, "cl", text), &options, &mut NoIncludes)));
-    let compiled = in_wgsl.chain(in_c);
-    compiled.map(|(name, ending, p)| (name, ending, Arc::new(p.unwrap_or_else(|e| panic!("{}", e.render()))))).collect()
+/// Returns the name and program of every stock filter without maps.
+fn programs() -> impl Iterator<Item = (&'static str, Arc<Program>)> {
+    stock::in_wgsl(stock::FILTERS).chain(stock::in_opencl_c(stock::FILTERS_IN_C))
 }
 
 fn run(session: &mut dyn Session, packets: &[Vec<u8>], room: ResizeRoom) -> Vec<Outcome> {
@@ -35,29 +23,16 @@ fn run(session: &mut dyn Session, packets: &[Vec<u8>], room: ResizeRoom) -> Vec<
     let (batches, guarded) = layouts::batches(packets, BATCH, room);
     for batch in batches {
         let done = session.run(batch).unwrap_or_else(|e| panic!("{e}"));
-        let packets = done.batch.packets().map(<[u8]>::to_vec);
-        outcomes.extend(done.verdicts.iter().zip(packets).map(|(verdict, bytes)| Outcome { verdict, bytes }));
+        outcomes.extend(models::outcomes(&done));
     }
     assert_eq!(guarded.stray_write(), None, "a byte that belongs to no packet was written to");
     outcomes
 }
 
-/// Panics at the first packet whose outcome differs, with the packet and both outcomes.
-fn compare(what: &str, packets: &[Vec<u8>], got: &[Outcome], want: &[Outcome]) {
-    assert_eq!(got.len(), packets.len(), "{what}: number of outcomes");
-    for (i, ((packet, got), want)) in packets.iter().zip(got).zip(want).enumerate() {
-        assert!(
-            got == want,
-            "{what}: packet {i} of {} bytes\n  packet {packet:02x?}\n  got    {got:02x?}\n  want   {want:02x?}",
-            packet.len()
-        );
-    }
-}
-
 /// Runs every filter over the corpus on `device`.
 fn check(device: &Arc<dyn Device>, corpus: &Corpus) {
-    for (name, ending, program) in programs() {
-        let what = format!("{name}.{ending} on {} over {}", device.info().id, corpus.name);
+    for (name, program) in programs() {
+        let what = format!("{} on {} over {}", program.source().name, device.info().id, corpus.name);
         let want: Vec<Outcome> = corpus.packets.iter().map(|packet| models::outcome(name, packet)).collect();
         let mut session = device.load(&program, &LoadOptions::default()).unwrap_or_else(|e| panic!("{what}: {e}"));
         compare(&what, &corpus.packets, &run(&mut *session, &corpus.packets, ResizeRoom::Both), &want);

@@ -51,10 +51,7 @@ fn load(device: &Arc<dyn Device>, program: &Arc<Program>, transfer: Transfer) ->
 /// method needs them.
 fn run(session: &mut dyn Session, batch: Batch, transfer: Transfer) -> Option<Vec<Outcome>> {
     match session.run(batch) {
-        Ok(done) => {
-            let packets = done.batch.packets().map(<[u8]>::to_vec);
-            Some(done.verdicts.iter().zip(packets).map(|(verdict, bytes)| Outcome { verdict, bytes }).collect())
-        }
+        Ok(done) => Some(models::outcomes(&done).collect()),
         Err(DeviceError::Refused(reason)) if transfer == Transfer::Imported => {
             assert!(reason.starts_with("the transfer `imported` was requested, but "), "{reason}");
             None
@@ -77,8 +74,7 @@ fn used_transfer(taken: TransferCounts, transfer: Transfer, batches: u64) -> boo
 
 fn check(device: &Arc<dyn Device>, corpus: &Corpus) {
     let mut had = [0; 4];
-    for &(name, text) in stock::FILTERS {
-        let program = in_wgsl(name, text);
+    for (name, program) in stock::in_wgsl(stock::FILTERS) {
         let want: Vec<Outcome> = corpus.packets.iter().map(|packet| models::outcome(name, packet)).collect();
         for (transfer, had) in Transfer::ALL.into_iter().zip(&mut had) {
             let Some(mut session) = load(device, &program, transfer) else { continue };
@@ -225,8 +221,7 @@ fn resident_packets_are_filtered_on_the_device() {
     let corpus = corpora::hostile();
     on_each_with_discrete_variants("packets that stay at the device", |device| {
         let mut had = 0;
-        for &(name, text) in stock::FILTERS.iter().filter(|_| needs_transfers(device)) {
-            let program = in_wgsl(name, text);
+        for (name, program) in stock::in_wgsl(stock::FILTERS).filter(|_| needs_transfers(device)) {
             let Some(mut session) = load_resident(device, name, &program) else { continue };
             had += 1;
             let want: Vec<Outcome> = corpus.packets.iter().map(|packet| models::outcome(name, packet)).collect();

@@ -15,15 +15,11 @@ use portcullis_xdp::events::{EventCounts, EventPayload, EventReader};
 
 /// Compiles a source and returns one of its programs, or `None` if there is no compiler.
 fn program(source: &str, name: &str, random_seed: u32) -> Option<Arc<Program>> {
-    if let Some(reason) = objects::missing() {
-        devices::absent("events of objects", "clang-bpf", &reason);
+    if objects::is_missing("events of objects") {
         return None;
     }
-    let path = objects::folder().join(format!("{source}.c"));
-    let bytes = objects::compile(&path, "v3").unwrap_or_else(|error| panic!("{source}: {error}"));
     let options = ProgramOptions::default().with_random_seed(random_seed);
-    let program = xdp::compile(source, &bytes, Some(name), &options);
-    Some(Arc::new(program.unwrap_or_else(|error| panic!("{source}:{name}: {}", error.render()))))
+    Some(objects::program(source, &objects::object(source), name, &options))
 }
 
 /// Runs packets in batches of `batch` packets and reads the events after each batch. Returns them

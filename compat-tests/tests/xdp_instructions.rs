@@ -25,11 +25,8 @@ fn tables() -> Vec<Case> {
 
 /// Whether a kernel that runs XDP programs is available; records that the suite is skipped if not.
 fn has_kernel(suite: &str) -> bool {
-    match kernel::missing() {
-        Some(reason) => devices::absent(suite, "kernel-bpf", &reason),
-        None => kernel::on_first_processor(),
-    }
-    kernel::missing().is_none()
+    kernel::on_first_processor();
+    !kernel::is_missing(suite)
 }
 
 /// Interface index of packets in the kernel's test run.
@@ -157,10 +154,6 @@ fn devices_agree_on_every_instruction() {
     });
 }
 
-fn number_from_environment(name: &str, otherwise: u64) -> u64 {
-    std::env::var(name).ok().map_or(otherwise, |value| value.parse().unwrap_or_else(|_| panic!("{name}={value}")))
-}
-
 /// Result of running a program on both sides.
 #[derive(Debug)]
 enum Comparison {
@@ -240,10 +233,7 @@ fn random_programs_agree_with_the_kernel() {
     if !has_kernel(suite) {
         return;
     }
-    let (first, count) = (
-        number_from_environment("PORTCULLIS_RANDOM_SEED", 1),
-        number_from_environment("PORTCULLIS_RANDOM_OBJECTS", 250),
-    );
+    let (first, count) = (devices::number(devices::SEED, 1), devices::number("PORTCULLIS_RANDOM_OBJECTS", 250));
     let mut apart: BTreeMap<(&str, String), u32> = BTreeMap::new();
     let (mut same, mut whole) = (0, 0);
     for seed in first..first + count {

@@ -13,14 +13,7 @@ use portcullis_xdp::{self as xdp, Object};
 
 /// Compiles one of the sources and returns one of its programs.
 fn program(stem: &str, name: &str) -> Arc<Program> {
-    let source = objects::folder().join(stem).with_extension("c");
-    let bytes = objects::compile(&source, "v3").unwrap_or_else(|error| panic!("{stem}: {error}"));
-    compiled(stem, &bytes, name)
-}
-
-fn compiled(stem: &str, bytes: &[u8], name: &str) -> Arc<Program> {
-    let program = xdp::compile(stem, bytes, Some(name), &ProgramOptions::default());
-    Arc::new(program.unwrap_or_else(|errors| panic!("{}", errors.render())))
+    objects::program(stem, &objects::object(stem), name, &ProgramOptions::default())
 }
 
 /// Compiles a program from text.
@@ -34,11 +27,7 @@ fn compile_text(text: &str) -> Result<Arc<Program>, String> {
 }
 
 fn is_absent() -> bool {
-    let missing = objects::missing();
-    if let Some(reason) = &missing {
-        devices::absent("maps of objects", "clang-bpf", reason);
-    }
-    missing.is_some()
+    objects::is_missing("maps of objects")
 }
 
 fn load(device: &dyn Device, program: &Arc<Program>) -> Box<dyn Session> {
@@ -131,7 +120,7 @@ fn additions_to_counters_are_atomic() {
             objects::compile_with(&source, processor, &[level.into()]).unwrap_or_else(|error| panic!("{error}"));
         let object = Object::read("counters_anywhere", &bytes).unwrap();
         for function in object.programs() {
-            let program = compiled("counters_anywhere", &bytes, &function.name);
+            let program = objects::program("counters_anywhere", &bytes, &function.name, &ProgramOptions::default());
             let lost_updates = &portcullis_xdp::ObjectInfo::of(&program).unwrap().lost_updates;
             assert!(lost_updates.is_empty(), "{} ({processor} {level}): {lost_updates:?}", function.name);
             assert!(oracle::only_adds(&program), "{} ({processor} {level})", function.name);

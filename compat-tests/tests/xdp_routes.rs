@@ -20,7 +20,7 @@ use portcullis_core::packet::{Metadata, ResizeRoom};
 use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_core::routes::RoutingTables;
 use portcullis_live_tests::Namespace;
-use portcullis_xdp::{self as xdp, Object};
+use portcullis_xdp::Object;
 
 /// Arguments of `ip`, in order. All addresses are for documentation or private.
 const NETWORK: &str = "
@@ -100,77 +100,22 @@ const NETWORK: &str = "
 ";
 
 /// Destinations that exercise every route.
-const ADDRESSES_V4: [&str; 34] = [
-    "10.0.0.1",
-    "10.0.0.9",
-    "10.0.0.66",
-    "10.0.0.77",
-    "10.0.0.254",
-    "10.0.0.255",
-    "10.0.9.7",
-    "10.1.0.1",
-    "10.1.0.254",
-    "10.2.0.254",
-    "10.3.0.254",
-    "10.3.0.1",
-    "8.8.0.1",
-    "192.0.2.1",
-    "192.0.2.129",
-    "198.51.100.1",
-    "203.0.113.7",
-    "203.0.113.9",
-    "203.0.113.10",
-    "100.64.0.1",
-    "100.65.0.1",
-    "100.66.0.1",
-    "100.67.0.1",
-    "100.68.0.1",
-    "100.69.0.1",
-    "100.70.0.1",
-    "100.71.0.1",
-    "100.72.0.1",
-    "100.73.0.1",
-    "100.74.0.1",
-    "100.75.0.1",
-    "100.80.0.1",
-    "127.0.0.1",
-    "224.0.0.1",
-];
+const ADDRESSES_V4: &str = "
+    10.0.0.1 10.0.0.9 10.0.0.66 10.0.0.77 10.0.0.254 10.0.0.255 10.0.9.7 10.1.0.1 10.1.0.254
+    10.2.0.254 10.3.0.254 10.3.0.1 8.8.0.1 192.0.2.1 192.0.2.129 198.51.100.1 203.0.113.7
+    203.0.113.9 203.0.113.10 100.64.0.1 100.65.0.1 100.66.0.1 100.67.0.1 100.68.0.1 100.69.0.1
+    100.70.0.1 100.71.0.1 100.72.0.1 100.73.0.1 100.74.0.1 100.75.0.1 100.80.0.1 127.0.0.1 224.0.0.1
+";
 /// IPv6 counterpart of [`ADDRESSES_V4`].
-const ADDRESSES_V6: [&str; 32] = [
-    "2001:db8::1",
-    "2001:db8::",
-    "2001:db8::fe",
-    "2001:db8::77",
-    "2001:db8:1::fe",
-    "2001:db8:3::1",
-    "2001:db8:10::1",
-    "2001:db8:10:8000::1",
-    "2001:db8:11::1",
-    "2001:db8:12::1",
-    "2001:db8:12::7",
-    "2001:db8:20::1",
-    "2001:db8:21::1",
-    "2001:db8:22::1",
-    "2001:db8:23::1",
-    "2001:db8:24::1",
-    "2001:db8:25::1",
-    "2001:db8:26::1",
-    "2001:db8:27::1",
-    "2001:db8:28::1",
-    "2001:db8:28:1::1",
-    "2001:db8:28:2::1",
-    "2001:db8:29::1",
-    "2001:4860::1",
-    "fe80::99",
-    "fe80::1",
-    "febf::1",
-    "fec0::1",
-    "ff02::1",
-    "::1",
-    "::2",
-    "::ffff:10.0.0.254",
-];
+const ADDRESSES_V6: &str = "
+    2001:db8::1 2001:db8:: 2001:db8::fe 2001:db8::77 2001:db8:1::fe 2001:db8:3::1 2001:db8:10::1
+    2001:db8:10:8000::1 2001:db8:11::1 2001:db8:12::1 2001:db8:12::7 2001:db8:20::1 2001:db8:21::1
+    2001:db8:22::1 2001:db8:23::1 2001:db8:24::1 2001:db8:25::1 2001:db8:26::1 2001:db8:27::1
+    2001:db8:28::1 2001:db8:28:1::1 2001:db8:28:2::1 2001:db8:29::1 2001:4860::1 fe80::99 fe80::1
+    febf::1 fec0::1 ff02::1 ::1 ::2 ::ffff:10.0.0.254
+";
+
+const SUITE: &str = "objects and routes";
 
 /// A packet and the index of its receiving interface.
 type ReceivedPacket = (Vec<u8>, u32);
@@ -205,8 +150,9 @@ fn pick<T: Copy>(random: &mut Random, of: &[T]) -> T {
 }
 
 fn address(random: &mut Random, is_v4: bool) -> IpAddr {
-    let text = if is_v4 { pick(random, &ADDRESSES_V4) } else { pick(random, &ADDRESSES_V6) };
-    text.parse().expect("a valid address")
+    let texts = if is_v4 { ADDRESSES_V4 } else { ADDRESSES_V6 };
+    let texts: Vec<&str> = texts.split_whitespace().collect();
+    pick(random, &texts).parse().expect("a valid address")
 }
 
 /// Returns packets for `lookup.c`: `struct question`.
@@ -308,8 +254,7 @@ fn cases(tables: &RoutingTables) -> Vec<Case> {
             for function in object.programs() {
                 let name = format!("{stem}:{} ({processor} {level})", function.name);
                 let there = KernelProgram::load(&object, &function.name).unwrap_or_else(|e| panic!("{name}: {e}"));
-                let here = xdp::compile(stem, &bytes, Some(&function.name), &ProgramOptions::default());
-                let here = here.unwrap_or_else(|errors| panic!("{name}: {}", errors.render()));
+                let here = objects::program(stem, &bytes, &function.name, &ProgramOptions::default());
                 let run = |(packet, interface): &ReceivedPacket| {
                     there.run_at(packet, *interface).unwrap_or_else(|error| panic!("{name}: {error}"))
                 };
@@ -320,7 +265,7 @@ fn cases(tables: &RoutingTables) -> Vec<Case> {
                     there.entries(number).unwrap_or_else(|error| panic!("{name}: {error}"))
                 });
                 let maps = maps.collect();
-                cases.push(Case { name, asked: asked.clone(), ran, maps, program: Arc::new(here) });
+                cases.push(Case { name, asked: asked.clone(), ran, maps, program: here });
             }
         }
     }
@@ -374,10 +319,7 @@ fn first_difference(device: &dyn Device, case: &Case, tables: &RoutingTables) ->
 
 #[test]
 fn routes_agree_with_the_kernel() {
-    let missing = kernel::missing().map(|why| ("kernel-bpf", why));
-    let missing = missing.or_else(|| objects::missing().map(|why| ("clang-bpf", why)));
-    if let Some((tool, reason)) = missing {
-        devices::absent("objects and routes", tool, &reason);
+    if kernel::is_missing(SUITE) || objects::is_missing(SUITE) {
         return;
     }
     let namespace = network();
@@ -394,7 +336,7 @@ fn routes_agree_with_the_kernel() {
     let answers: std::collections::BTreeSet<i32> = any.ran.iter().map(result).collect();
     println!("{} routes; answers {answers:?}", tables.routes.len());
     assert!([-97, -22, -19, 0, 1, 2, 3, 4, 5, 7, 8].iter().all(|answer| answers.contains(answer)), "{answers:?}");
-    devices::on_each("objects and routes", |device| {
+    devices::on_each(SUITE, |device| {
         let some = devices::share_of_all(device, &cases, 8, |case| oracle::parts(&case.program));
         let differences = some.into_iter().filter_map(|case| {
             first_difference(&**device, case, &tables).map(|difference| format!("{}: {difference}", case.name))
@@ -407,6 +349,6 @@ fn routes_agree_with_the_kernel() {
 /// Address constants parse as addresses of their family.
 #[test]
 fn addresses_parse() {
-    assert!(ADDRESSES_V4.iter().all(|it| it.parse::<Ipv4Addr>().is_ok()));
-    assert!(ADDRESSES_V6.iter().all(|it| it.parse::<Ipv6Addr>().is_ok()));
+    assert!(ADDRESSES_V4.split_whitespace().all(|it| it.parse::<Ipv4Addr>().is_ok()));
+    assert!(ADDRESSES_V6.split_whitespace().all(|it| it.parse::<Ipv6Addr>().is_ok()));
 }

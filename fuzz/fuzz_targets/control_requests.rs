@@ -1,5 +1,4 @@
-//! libFuzzer entry point for `portcullis_fuzz::control_requests`: arbitrary bytes as requests to
-//! the control socket, one per line.
+//! libFuzzer entry point for `portcullis_fuzz::control_requests`.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| portcullis_fuzz::control_requests::run(data));

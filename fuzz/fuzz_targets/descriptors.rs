@@ -1,5 +1,4 @@
-//! libFuzzer entry point for `portcullis_fuzz::descriptors`: arbitrary descriptors over a small
-//! arena.
+//! libFuzzer entry point for `portcullis_fuzz::descriptors`.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| portcullis_fuzz::descriptors::run(data));

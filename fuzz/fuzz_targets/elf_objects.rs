@@ -1,5 +1,4 @@
-//! libFuzzer entry point for `portcullis_fuzz::elf_objects`: arbitrary bytes as an ELF object of
-//! XDP programs.
+//! libFuzzer entry point for `portcullis_fuzz::elf_objects`.
 #![no_main]
 
 use libfuzzer_sys::{fuzz_mutator, fuzz_target};

@@ -1,5 +1,4 @@
-//! libFuzzer entry point for `portcullis_fuzz::metrics_requests`: arbitrary bytes as a request to
-//! the metrics server.
+//! libFuzzer entry point for `portcullis_fuzz::metrics_requests`.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| portcullis_fuzz::metrics_requests::run(data));

@@ -1,5 +1,4 @@
-//! libFuzzer entry point for `portcullis_fuzz::opencl_c_text`: arbitrary bytes as an OpenCL C
-//! filter.
+//! libFuzzer entry point for `portcullis_fuzz::opencl_c_text`.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| portcullis_fuzz::opencl_c_text::run(data));

@@ -191,6 +191,9 @@ mod tests {
             &[0, 0, 0, 6, 0, 0, 0, 32],
             &[7, 0, 0, 0, 12, 0, 0, 0, 12, 0, 0, 0],
         ];
-        println!("{} captures", run_for(A_SECOND, "capture_bytes", Corpus { seeds: &seeds, pieces }, 0, run));
+        println!(
+            "{} captures",
+            run_for(A_SECOND, "capture_bytes", Corpus { seeds: &seeds, tokens: "", pieces }, 0, run)
+        );
     }
 }

@@ -5,19 +5,10 @@ use std::path::Path;
 
 use portcullis::control::{self, Answer, Refusal, Reload, ReloadReport, Request, Service};
 use portcullis::map::layout::Layout;
-use portcullis::map::parser::{CommentSyntax, declarations};
 use portcullis::map::{Declaration, Table};
 use serde_json::value::RawValue;
 
-/// Maps of every kind, small enough to fill up.
-const MAPS: &str = "//! map flows: hash key=2 value=3 entries=5
-//! map named: hash key=5 value=3 entries=5 fields=from:ip,via:ipv4,bytes:u64,port
-//! map recent: lru_hash key=1 value=0 entries=5
-//! map routes: lpm key=1 value=1 entries=5
-//! map hosts: lpm key=4 value=2 entries=5
-//! map settings: array value=2 entries=5
-//! map sums: counter entries=5
-";
+use crate::map_files::maps;
 
 /// A running instance with maps but no traffic.
 struct Run {
@@ -27,7 +18,8 @@ struct Run {
 
 impl Run {
     fn new() -> Run {
-        let maps = declarations(MAPS, CommentSyntax::Wgsl).expect("the declarations are valid");
+        // Small enough to fill up.
+        let maps = maps(5);
         let words = maps.iter().map(|map| vec![0; Layout::of(map).words()]).collect();
         Run { maps, words }
     }
@@ -146,24 +138,8 @@ mod tests {
 
     #[test]
     fn mutated_seeds_never_panic() {
-        let pieces: [&[u8]; 16] = [
-            b"\n",
-            b"\"",
-            b"[",
-            b"]",
-            b"{",
-            b"}",
-            b",",
-            b"null",
-            b"[]",
-            b"[\"1\"]",
-            b"\"value\":[\"1\",\"2\"]",
-            b"\\u0000",
-            b"map-del",
-            b"map-get",
-            b"1e9",
-            b"\xff",
-        ];
-        println!("{} inputs", run_for(A_SECOND, "control_requests", Corpus { seeds: &SEEDS, pieces: &pieces }, 0, run));
+        let tokens = r#"␤ " [ ] { } , null [] ["1"] "value":["1","2"] \u0000 map-del map-get 1e9"#;
+        let corpus = Corpus { seeds: &SEEDS, tokens, pieces: &[b"\xff"] };
+        println!("{} inputs", run_for(A_SECOND, "control_requests", corpus, 0, run));
     }
 }

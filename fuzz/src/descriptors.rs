@@ -120,6 +120,6 @@ mod tests {
         let good = good();
         let seeds: Vec<&[u8]> = good.iter().map(Vec::as_slice).collect();
         let pieces: &[&[u8]] = &[&[0; 4], &[0xff; 4], &[0, 4, 0, 0], &[0xff, 3, 0, 0], &[128, 0, 0, 0], &[4, 0, 0, 0]];
-        println!("{} batches", run_for(A_SECOND, "descriptors", Corpus { seeds: &seeds, pieces }, 0, run));
+        println!("{} batches", run_for(A_SECOND, "descriptors", Corpus { seeds: &seeds, tokens: "", pieces }, 0, run));
     }
 }

@@ -6,18 +6,22 @@ use portcullis::map::parser::{CommentSyntax, declarations};
 use portcullis::map::{Declaration, Format, Table, dump};
 use portcullis::map_file::{Entries, insert_entries, state, text};
 
-/// Maps of every kind.
-const MAPS: &str = "//! map flows: hash key=2 value=3 entries=20
-//! map named: hash key=5 value=3 entries=20 fields=from:ip,via:ipv4,bytes:u64,port
-//! map recent: lru_hash key=1 value=0 entries=20
-//! map routes: lpm key=1 value=1 entries=20
-//! map hosts: lpm key=4 value=2 entries=20
-//! map settings: array value=2 entries=9
-//! map sums: counter entries=9
-";
+/// Entries of each map.
+const ENTRIES: u32 = 20;
 
-fn maps() -> Vec<Declaration> {
-    declarations(MAPS, CommentSyntax::Wgsl).expect("the declarations are valid")
+/// Declares maps of every kind, with room for this many entries each.
+pub(crate) fn maps(entries: u32) -> Vec<Declaration> {
+    let lines = [
+        "flows: hash key=2 value=3",
+        "named: hash key=5 value=3 fields=from:ip,via:ipv4,bytes:u64,port",
+        "recent: lru_hash key=1 value=0",
+        "routes: lpm key=1 value=1",
+        "hosts: lpm key=4 value=2",
+        "settings: array value=2",
+        "sums: counter",
+    ];
+    let text = lines.map(|line| format!("//! map {line} entries={entries}\n")).concat();
+    declarations(&text, CommentSyntax::Wgsl).expect("the declarations are valid")
 }
 
 /// Reads the bytes as rows of a map or as saved state, and writes and reads what was accepted. The
@@ -28,7 +32,7 @@ fn maps() -> Vec<Declaration> {
 /// If errors cannot be printed, or a second reading differs from the first.
 pub fn run(data: &[u8]) {
     let Some((&how, bytes)) = data.split_first() else { return };
-    let maps = maps();
+    let maps = maps(ENTRIES);
     match maps.get(usize::from(how & 7)) {
         Some(map) => check_rows(map, if how & 8 == 0 { Format::Csv } else { Format::Json }, bytes),
         None if how & 8 == 0 => check_state(&maps, bytes),
@@ -120,7 +124,7 @@ mod tests {
     fn some_state() -> Vec<u8> {
         let mut bytes = Vec::new();
         let mut writer = state::Writer::new(&mut bytes, 7).unwrap();
-        for map in maps() {
+        for map in maps(ENTRIES) {
             let mut table = Table::new(&map, Vec::new());
             let mut key = vec![0; map.key_words() as usize];
             key[0] = 1;
@@ -131,7 +135,7 @@ mod tests {
             writer.write_map(&map, &memory(&map, &table)).unwrap();
         }
         writer.finish().unwrap();
-        assert!(state::read(&maps(), &bytes).is_ok());
+        assert!(state::read(&maps(ENTRIES), &bytes).is_ok());
         bytes
     }
 
@@ -153,25 +157,11 @@ mod tests {
             &state,
             &intact,
         ];
-        let pieces: [&[u8]; 14] = [
-            b",",
-            b"\n",
-            b"\r\n",
-            b"\"",
-            b"[",
-            b"]",
-            b"{\"key\":",
-            b"::",
-            b"/",
-            b"10.0.0.0/8",
-            b"\xff\xff\xff\xff",
-            b"0x",
-            b"#",
-            b"\\u001b",
-        ];
+        let tokens = r#", ␤ " [ ] {"key": :: / 10.0.0.0/8 0x # \u001b"#;
+        let corpus = Corpus { seeds: &seeds, tokens, pieces: &[b"\r\n", b"\xff\xff\xff\xff"] };
         for seed in seeds {
             run(seed);
         }
-        run_for(A_SECOND, "map_files", Corpus { seeds: &seeds, pieces: &pieces }, 0, run);
+        run_for(A_SECOND, "map_files", corpus, 0, run);
     }
 }

@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::{Duration, Instant};
 
-use rand::seq::IndexedRandom;
+use rand::seq::{IndexedRandom, IteratorRandom};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
 
@@ -11,12 +11,27 @@ use rand_pcg::Pcg64;
 pub const A_SECOND: Duration = Duration::from_secs(1);
 
 /// Material from which a target's inputs are built.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub struct Corpus<'a> {
     /// Valid inputs.
     pub seeds: &'a [&'a [u8]],
-    /// Tokens of the input language, inserted at random.
+    /// Tokens of the input language, inserted at random; separated by white space, with `␣` and `␤`
+    /// for a space and a line end within a token.
+    pub tokens: &'a str,
+    /// Other bytes to insert.
     pub pieces: &'a [&'a [u8]],
+}
+
+impl Corpus<'_> {
+    /// Picks a token or a piece; `None` if there are none.
+    fn insertion(&self, rng: &mut Pcg64) -> Option<Vec<u8>> {
+        let tokens: Vec<&str> = self.tokens.split_whitespace().collect();
+        let at = (0..tokens.len() + self.pieces.len()).choose(rng)?;
+        Some(match tokens.get(at) {
+            Some(token) => token.replace('␣', " ").replace('␤', "\n").into_bytes(),
+            None => self.pieces[at - tokens.len()].to_vec(),
+        })
+    }
 }
 
 /// Mutates one of the seeds; equal numbers give equal results.
@@ -60,8 +75,8 @@ pub fn mutation(corpus: Corpus, number: u64) -> Vec<u8> {
             }
             6 => input.truncate(at),
             _ => {
-                if let Some(piece) = corpus.pieces.choose(&mut rng) {
-                    input.splice(at..end, piece.iter().copied());
+                if let Some(inserted) = corpus.insertion(&mut rng) {
+                    input.splice(at..end, inserted);
                 }
             }
         }
@@ -69,9 +84,9 @@ pub fn mutation(corpus: Corpus, number: u64) -> Vec<u8> {
     input
 }
 
-/// Calls `target` with mutations numbered from `first` until `time` is over, at least once, and
-/// returns the number of calls. An input that makes the target panic is written to a temporary
-/// file, whose path is printed, before the panic resumes.
+/// Calls `target` with malformed inputs, and then with mutations numbered from `first` until `time`
+/// is over, at least once, and returns the number of mutations. A mutation that makes the target
+/// panic is written to a temporary file, whose path is printed, before the panic resumes.
 ///
 /// # Panics
 /// If the target panics.
@@ -84,6 +99,7 @@ pub fn run_for(time: Duration, name: &str, corpus: Corpus, first: u64, target: f
 /// # Panics
 /// If the target panics.
 pub fn run_over(time: Duration, name: &str, first: u64, input: impl Fn(u64) -> Vec<u8>, target: fn(&[u8])) -> u64 {
+    run_malformed(target);
     let start = Instant::now();
     let mut count = 0;
     while count == 0 || start.elapsed() < time {
@@ -119,8 +135,7 @@ pub fn check_seeds(
 }
 
 /// Runs inputs that no format begins with, invalid UTF-8 among them, and long runs of one byte.
-#[cfg(test)]
-pub fn run_malformed(target: fn(&[u8])) {
+fn run_malformed(target: fn(&[u8])) {
     let runs = [0, 6, b' ', b'1', 0x80, 0x95, 0xff].map(|byte| [byte; 100]);
     [&b""[..], b"\0", b"\xff\xfe", b"\xef\xbb\xbf"].into_iter().for_each(target);
     for run in &runs {
@@ -136,7 +151,7 @@ mod tests {
 
     #[test]
     fn equal_numbers_give_equal_inputs() {
-        let corpus = Corpus { seeds: &[b"one seed", b"another"], pieces: &[b"piece"] };
+        let corpus = Corpus { seeds: &[b"one seed", b"another"], tokens: "token", pieces: &[b"piece"] };
         assert_eq!(mutation(corpus, 7), mutation(corpus, 7));
         let different: std::collections::HashSet<_> = (0..100).map(|n| mutation(corpus, n)).collect();
         assert!(different.len() > 50);
@@ -144,7 +159,7 @@ mod tests {
 
     #[test]
     fn a_panic_of_the_target_is_passed_on() {
-        let corpus = Corpus { seeds: &[b"x"], pieces: &[] };
+        let corpus = Corpus { seeds: &[b"x"], ..Corpus::default() };
         let result = catch_unwind(|| run_for(A_SECOND, "test", corpus, 0, |_| panic!("found")));
         assert!(result.is_err());
     }

@@ -112,6 +112,9 @@ mod tests {
         // Truncated attributes, and lengths at their limits.
         let pieces: &[&[u8]] =
             &[&[0; 4], &[0xff; 4], &[3, 0, 10, 0], &[4, 0, 10, 0], &[0xff, 0xff, 10, 0], &[17], &[6]];
-        println!("{} messages", run_for(A_SECOND, "nfqueue_messages", Corpus { seeds: &seeds, pieces }, 0, run));
+        println!(
+            "{} messages",
+            run_for(A_SECOND, "nfqueue_messages", Corpus { seeds: &seeds, tokens: "", pieces }, 0, run)
+        );
     }
 }

@@ -18,7 +18,7 @@ use portcullis::device::{CancelToken, Dispatch};
 use portcullis::packet_io::af_xdp::{self, Options};
 use portcullis::packet_io::live::link::StackDevice;
 use portcullis::pipeline::live::{BatchPolicy, LaneStats, LiveOptions};
-use portcullis_live_tests::{End, Flood, KernelXdp, Namespace, Veth};
+use portcullis_live_tests::{End, Flood, KernelXdp, Veth, linked};
 use support::bare::bare;
 use support::latency::{quantile, round_trips};
 use support::testpmd::Testpmd;
@@ -39,8 +39,7 @@ fn main() {
     if !support::prepare() {
         return;
     }
-    let (left, right) = (Namespace::new(), Namespace::new());
-    let veth = Veth::between(&left, &right).make();
+    let (_, _, veth) = linked(|link| link);
     let has_testpmd = match Testpmd::start(&veth.right, "rxonly") {
         Ok(_) => true,
         Err(reason) => {

@@ -35,7 +35,12 @@ pub fn udp(veth: &Veth, port: u16, payload: &[u8]) -> Vec<u8> {
 
 /// Returns a frame with its MAC addresses swapped, as a reflector sends it back.
 pub fn swapped(mut frame: Vec<u8>) -> Vec<u8> {
+    swap_addresses(&mut frame);
+    frame
+}
+
+/// Swaps the MAC addresses of a frame.
+pub fn swap_addresses(frame: &mut [u8]) {
     let (to, from) = frame.split_at_mut(6);
     to.swap_with_slice(&mut from[..6]);
-    frame
 }

@@ -3,7 +3,8 @@
 //!
 //! - [`Suite`]: decides whether tests can run here, and records how they ended;
 //! - [`Namespace`]: a network namespace of the test's own, which threads and programs can enter;
-//! - [`Veth`]: a link between two namespaces;
+//! - [`Veth`]: a link between two namespaces; [`linked`] creates all three;
+//! - [`Bridge`]: two networks, and packet sockets that carry frames between them;
 //! - [`PacketSocket`]: sends and receives frames, byte for byte, at an end of a link;
 //! - [`frames`]: builds frames to send;
 //! - [`ping`], [`tcp_echo`]: check that a peer answers, and that connections carry data;
@@ -15,15 +16,15 @@
 //!
 //! ```no_run
 //! use std::time::Duration;
-//! use portcullis_live_tests::{Namespace, Suite, Veth, ping};
+//! use portcullis_live_tests::{Suite, linked, ping};
 //!
 //! let Some(_suite) = Suite::begin("links", "af-xdp", &[]) else { return };
-//! let (left, right) = (Namespace::new(), Namespace::new());
-//! let veth = Veth::between(&left, &right).mtu(9000).make();
+//! let (left, _right, veth) = linked(|link| link.mtu(9000));
 //! assert!(ping(&left, veth.right.ipv4().into(), Duration::from_secs(5)));
 //! ```
 #![cfg(target_os = "linux")]
 
+mod bridge;
 mod child;
 #[cfg(feature = "bench")]
 mod flood;
@@ -35,6 +36,8 @@ mod lanes;
 mod namespace;
 mod packet_socket;
 mod ping;
+#[path = "../../compat-tests/src/records.rs"]
+mod records;
 mod suite;
 mod tcp;
 mod veth;
@@ -42,6 +45,7 @@ mod veth;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+pub use bridge::Bridge;
 pub use child::Child;
 #[cfg(feature = "bench")]
 pub use flood::{Flood, pin_to_processor};
@@ -54,7 +58,13 @@ pub use packet_socket::{Checksum, Frame, PacketSocket};
 pub use ping::ping;
 pub use suite::Suite;
 pub use tcp::tcp_echo;
-pub use veth::{End, Options, Veth};
+pub use veth::{End, Options, Veth, linked};
+
+/// Timeout for what must happen; long, as the machine may be busy.
+pub const TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Time in which nothing must happen.
+pub const QUIET_TIME: Duration = Duration::from_millis(300);
 
 /// Drops all capabilities of this thread, irrevocably: capset(2), whose structures libc does not
 /// define.

@@ -1,17 +1,10 @@
 //! Decides whether a machine can run tests with live traffic, and records how they ended.
 
-use std::io::Write;
-use std::path::Path;
 use std::sync::OnceLock;
 use std::time::Instant;
 
 use crate::namespace;
-
-/// Environment variable listing what must be tested, separated by commas: `af-xdp,nfqueue`.
-const REQUIRE: &str = "PORTCULLIS_REQUIRE";
-
-/// Environment variable naming the folder for records; `cargo xtask test` makes a table of them.
-const RECORDS: &str = "PORTCULLIS_TEST_RECORDS";
+use crate::records::{absent, record};
 
 /// A running suite. Dropping it records how it ended: failed if a panic is unwinding.
 #[derive(Debug)]
@@ -32,7 +25,7 @@ impl Suite {
         match missing_requirement(programs) {
             None => Some(Suite { name, tests, started: Instant::now() }),
             Some(reason) => {
-                record_skip(name, tests, &reason);
+                absent(name, tests, &reason);
                 None
             }
         }
@@ -53,7 +46,7 @@ impl Suite {
     /// # Panics
     /// If `PORTCULLIS_REQUIRE` names the device.
     pub fn lacks(&self, device: &'static str, reason: &str) {
-        record_skip(self.name, device, reason);
+        absent(self.name, device, reason);
     }
 
     /// Records the suite as skipped, for a reason that only its tests could find out, such as a
@@ -64,7 +57,7 @@ impl Suite {
     pub fn skip(self, reason: &str) {
         let (name, tests) = (self.name, self.tests);
         std::mem::forget(self);
-        record_skip(name, tests, reason);
+        absent(name, tests, reason);
     }
 }
 
@@ -73,17 +66,6 @@ impl Drop for Suite {
         let outcome = if std::thread::panicking() { "failed" } else { "passed" };
         record(self.name, self.tests, outcome, &format!("{:.1} s", self.started.elapsed().as_secs_f32()));
     }
-}
-
-/// Records a suite that is not run.
-///
-/// # Panics
-/// If it is required.
-fn record_skip(name: &str, tests: &str, reason: &str) {
-    let required = std::env::var(REQUIRE).unwrap_or_default();
-    let required = required.split(',').any(|required| required.trim() == tests);
-    record(name, tests, if required { "failed" } else { "skipped" }, reason);
-    assert!(!required, "{tests} is required, and {name} cannot be tested: {reason}");
 }
 
 /// Returns why tests that need these programs cannot be run here.
@@ -105,19 +87,4 @@ fn missing_requirement(programs: &[&str]) -> Option<String> {
 fn is_in_path(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
-}
-
-/// Prints and records how a suite ended (`passed`, `failed` or `skipped`), in the format of
-/// `compat-tests`.
-fn record(suite: &str, tests: &str, outcome: &str, remark: &str) {
-    println!("{suite}: {tests}: {outcome} ({remark})");
-    let Some(folder) = std::env::var_os(RECORDS) else { return };
-    let line = format!("{suite}\t{tests}\t{outcome}\t{}\n", remark.replace(['\t', '\n', '\r'], " "));
-    let file = Path::new(&folder).join(format!("{}.tsv", std::process::id()));
-    let opened = std::fs::OpenOptions::new().create(true).append(true).open(&file);
-    // One write per line, as tests of a process run on several threads. No panic here: one may be
-    // unwinding.
-    if let Err(error) = opened.and_then(|mut f| f.write_all(line.as_bytes())) {
-        println!("{}: {error}", file.display());
-    }
 }

@@ -57,6 +57,16 @@ impl Veth {
     }
 }
 
+/// Creates two namespaces and a link between them.
+///
+/// # Panics
+/// If the system refuses.
+pub fn linked(options: impl FnOnce(Options<'_>) -> Options<'_>) -> (Namespace, Namespace, Veth) {
+    let (left, right) = (Namespace::new(), Namespace::new());
+    let veth = options(Veth::between(&left, &right)).make();
+    (left, right, veth)
+}
+
 impl Options<'_> {
     /// Sets the number of receive and of transmit queues of each end.
     pub fn queues(mut self, queues: u32) -> Self {
@@ -199,14 +209,6 @@ impl End {
     pub fn wait_until_running(&self) {
         let is_running = || self.namespace.ip(&["-oneline", "link", "show", &self.name]).contains("state UP");
         wait_until(&format!("{} is running", self.name), Duration::from_secs(10), is_running);
-    }
-
-    /// Sets the interface's MTU.
-    ///
-    /// # Panics
-    /// If the system refuses.
-    pub fn set_mtu(&self, mtu: u32) {
-        self.namespace.ip(&["link", "set", &self.name, "mtu", &mtu.to_string()]);
     }
 
     /// Runs `ethtool OPTION INTERFACE ARGUMENTS`: the first argument is the option, such as `-K`,

@@ -1,91 +1,39 @@
-//! Completion of checksums that a sender left to its network card, checked by two kernels. A bridge
-//! between their networks copies frames from one packet socket to another, so that nothing but the
-//! frame's bytes is carried over.
+//! Completion of checksums that a sender left to its network card, checked by two kernels with a
+//! bridge between their networks.
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code)]
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::net::{IpAddr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use portcullis_io::live::checksum;
-use portcullis_live_tests::{Checksum, Frame, Namespace, PacketSocket, SetOnDrop, Suite, Veth, tcp_echo};
-
-const TIMEOUT: Duration = Duration::from_secs(20);
-
-/// Networks on the left and right, and a bridge between them.
-struct Bridged {
-    left: Namespace,
-    right: Namespace,
-    _between: Namespace,
-    /// The bridge's ends.
-    ends: [PacketSocket; 2],
-}
+use portcullis_live_tests::{Bridge, Checksum, Frame, Namespace, PacketSocket, Suite, TIMEOUT, tcp_echo};
 
 /// Addresses of the left and of the right host.
 type Pair = [IpAddr; 2];
 
-impl Bridged {
-    /// Senders cut segments themselves; all other offloads stay on.
-    fn new() -> Bridged {
-        let (left, between, right) = (Namespace::new(), Namespace::new(), Namespace::new());
-        let near = Veth::between(&left, &between).without_ipv4().make();
-        let far = Veth::between(&between, &right).without_ipv4().make();
-        for (end, [ipv4, ipv6]) in [(&near.left, addresses(1)), (&far.right, addresses(2))] {
-            end.ethtool(&["-K", "tso off gso off"]);
-            end.namespace().ip(&["address", "add", &format!("{ipv4}/24"), "dev", end.name()]);
-            end.namespace().ip(&["address", "replace", &format!("{ipv6}/64"), "dev", end.name(), "nodad"]);
-        }
-        let ends = [PacketSocket::at(&near.right), PacketSocket::at(&far.left)];
-        Bridged { left, right, _between: between, ends }
-    }
-
-    /// Copies frames both ways, changing each, while `while_this` runs.
-    fn carry<T>(
-        &mut self,
-        change: impl Fn(&mut Frame) + Sync,
-        while_this: impl FnOnce(&Namespace, &Namespace) -> T,
-    ) -> T {
-        let is_done = AtomicBool::new(false);
-        let [a, b] = &mut self.ends;
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                while !is_done.load(Ordering::Relaxed) {
-                    // Alternate with short timeouts, so that neither direction waits long.
-                    for turn in [true, false] {
-                        let (from, to) = if turn { (&mut *a, &mut *b) } else { (&mut *b, &mut *a) };
-                        while let Some(mut frame) = from.receive(Duration::from_millis(1)) {
-                            change(&mut frame);
-                            to.send(&frame.bytes);
-                        }
-                    }
-                }
-            });
-            let _done = SetOnDrop(&is_done);
-            while_this(&self.left, &self.right)
-        })
-    }
-
-    /// Returns how many packets both kernels counted as corrupt.
-    fn corrupt(&self) -> u64 {
-        [&self.left, &self.right].map(|namespace| namespace.run(corrupt)).iter().sum()
-    }
+/// Copies frames both ways, changing each, while `while_this` runs.
+fn carry<T>(
+    bridge: &mut Bridge,
+    change: impl Fn(&mut Frame) + Sync,
+    while_this: impl FnOnce(&Namespace, &Namespace) -> T,
+) -> T {
+    let forward = |mut frame: Frame, _, to: &PacketSocket| {
+        change(&mut frame);
+        to.send(&frame.bytes);
+    };
+    bridge.carry(forward, while_this)
 }
 
-/// Returns the IPv4 and the IPv6 address of a host.
-fn addresses(host: u8) -> [IpAddr; 2] {
-    let ipv6 = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, host.into());
-    [Ipv4Addr::new(10, 77, 0, host).into(), ipv6.into()]
-}
-
-fn pairs() -> [Pair; 2] {
-    let ([a, b], [c, d]) = (addresses(1), addresses(2));
-    [[a, c], [b, d]]
+/// Returns how many packets both kernels counted as corrupt.
+fn corrupt(bridge: &Bridge) -> u64 {
+    [bridge.left(), bridge.right()].map(|end| end.namespace().run(corrupt_here)).iter().sum()
 }
 
 /// Returns how many packets this thread's network counted as corrupt.
-fn corrupt() -> u64 {
+fn corrupt_here() -> u64 {
     let read = |name: &str| std::fs::read_to_string(format!("/proc/thread-self/net/{name}")).unwrap();
     // The table alternates lines of names and of numbers.
     let snmp = read("snmp");
@@ -139,7 +87,8 @@ fn datagrams(left: &Namespace, right: &Namespace, [from, to]: Pair, with_options
 #[test]
 fn another_kernel_accepts_frames_with_completed_checksums() {
     let Some(_suite) = Suite::begin("checksums left to a card", "af-xdp", &["ethtool"]) else { return };
-    let mut bridged = Bridged::new();
+    let mut bridge = Bridge::new();
+    let pairs = bridge.addresses();
     let counts = std::sync::Mutex::new([0u32; 3]);
     let frames = AtomicUsize::new(0);
     let complete = |frame: &mut Frame| {
@@ -158,8 +107,8 @@ fn another_kernel_accepts_frames_with_completed_checksums() {
         counts[1] += u32::from(partial && !completed);
         counts[2] += u32::from(!partial);
     };
-    bridged.carry(complete, |left, right| {
-        for pair in pairs() {
+    carry(&mut bridge, complete, |left, right| {
+        for pair in pairs {
             for with_options in [false, true] {
                 assert!(datagrams(left, right, pair, with_options, TIMEOUT), "{pair:?} {with_options}");
             }
@@ -169,23 +118,25 @@ fn another_kernel_accepts_frames_with_completed_checksums() {
     let [completed, correct_by_chance, whole] = counts.into_inner().unwrap();
     println!("{completed} completed, {correct_by_chance} correct by chance, {whole} complete before");
     assert!(completed > 1000 && correct_by_chance < 5 && whole > 0);
-    assert_eq!(bridged.corrupt(), 0);
+    assert_eq!(corrupt(&bridge), 0);
 }
 
 /// Proves that the test above can fail: without completion the peer drops the frames.
 #[test]
 fn another_kernel_drops_frames_with_incomplete_checksums() {
     let Some(_suite) = Suite::begin("checksums left to a card", "af-xdp", &["ethtool"]) else { return };
-    let mut bridged = Bridged::new();
-    bridged.carry(
+    let mut bridge = Bridge::new();
+    let pairs = bridge.addresses();
+    carry(
+        &mut bridge,
         |_| (),
         |left, right| {
-            for pair in pairs() {
+            for pair in pairs {
                 let timeout = Duration::from_millis(300);
                 assert!(!datagrams(left, right, pair, false, timeout), "{pair:?}");
                 assert!(tcp_echo(left, right, (pair[1], 0), 1, timeout).is_err(), "{pair:?}");
             }
         },
     );
-    assert!(bridged.corrupt() >= 4, "{}", bridged.corrupt());
+    assert!(corrupt(&bridge) >= 4, "{}", corrupt(&bridge));
 }

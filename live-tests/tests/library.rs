@@ -5,15 +5,10 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
-use portcullis_live_tests::{Checksum, Namespace, PacketSocket, Suite, Veth, ping, remove_leftovers, wait_until};
-
-/// Timeout for what must happen; long, as the machine may be busy.
-const TIMEOUT: Duration = Duration::from_secs(20);
-
-/// Time in which nothing must happen.
-const QUIET_TIME: Duration = Duration::from_millis(300);
+use portcullis_live_tests::{
+    Checksum, Namespace, PacketSocket, QUIET_TIME, Suite, TIMEOUT, Veth, linked, ping, remove_leftovers, wait_until,
+};
 
 fn begin() -> Option<Suite> {
     Suite::begin("network namespaces", "af-xdp", &["ethtool"])
@@ -58,8 +53,7 @@ fn linked_namespaces_reach_each_other_and_no_other() {
 #[test]
 fn frames_go_through_byte_for_byte() {
     let Some(_suite) = begin() else { return };
-    let (left, right) = (Namespace::new(), Namespace::new());
-    let veth = Veth::between(&left, &right).mtu(9000).without_ipv4().without_ipv6().make();
+    let (_, _, veth) = linked(|link| link.mtu(9000).without_ipv4().without_ipv6());
     let (near, mut far) = (PacketSocket::at(&veth.left), PacketSocket::at(&veth.right));
     let payload: Vec<u8> = (0..9000u32).map(|i| ((i * i) >> 5) as u8).collect();
     for length in [0, 1, 45, 46, 1500, 8996, 9000] {
@@ -102,8 +96,7 @@ fn a_checksum_left_to_the_card_is_reported_as_partial() {
 #[test]
 fn links_have_the_requested_number_of_queues() {
     let Some(_suite) = begin() else { return };
-    let (left, right) = (Namespace::new(), Namespace::new());
-    let veth = Veth::between(&left, &right).queues(3).make();
+    let (_, _, veth) = linked(|link| link.queues(3));
     for end in [&veth.left, &veth.right] {
         let current = end.ethtool(&["-l"]);
         let current = current.split("Current").nth(1).unwrap().split_whitespace().collect::<Vec<_>>().join(" ");

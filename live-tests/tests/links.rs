@@ -2,9 +2,8 @@
 #![cfg(all(target_os = "linux", feature = "af-xdp"))]
 
 use std::io::Write;
-use std::net::IpAddr;
 use std::process::Stdio;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use portcullis_io::af_xdp::xdp::Mode;
@@ -12,10 +11,9 @@ use portcullis_io::live::checksum;
 use portcullis_io::live::link::{
     InjectionPoint, Interface, LinkError, LinkState, LinkWatch, StackDevice, StackInjector, Tap, VethPair,
 };
-use portcullis_live_tests::{Child, Namespace, PacketSocket, SetOnDrop, Suite, Veth, ping, tcp_echo, wait_until};
-
-const TIMEOUT: Duration = Duration::from_secs(20);
-const QUIET_TIME: Duration = Duration::from_millis(300);
+use portcullis_live_tests::{
+    Bridge, Child, Frame, Namespace, PacketSocket, QUIET_TIME, Suite, TIMEOUT, linked, ping, tcp_echo, wait_until,
+};
 
 fn begin() -> Option<Suite> {
     Suite::begin("interfaces of a run's own", "af-xdp", &["ethtool", "setpriv"])
@@ -30,8 +28,7 @@ fn ip_link_show(namespace: &Namespace, name: &str) -> String {
 #[test]
 fn an_interface_is_described_as_ip_and_ethtool_describe_it() {
     let Some(_suite) = begin() else { return };
-    let (left, right) = (Namespace::new(), Namespace::new());
-    let veth = Veth::between(&left, &right).queues(3).mtu(2345).make();
+    let (left, right, veth) = linked(|link| link.queues(3).mtu(2345));
     let find = || right.run(|| Interface::find(veth.right.name()));
     let found = find().unwrap();
     let output = ip_link_show(&right, veth.right.name());
@@ -127,8 +124,7 @@ fn frames_go_through_a_tap_both_ways() {
 #[test]
 fn a_watch_follows_an_interface_up_down_and_gone() {
     let Some(_suite) = begin() else { return };
-    let (left, right) = (Namespace::new(), Namespace::new());
-    let veth = Veth::between(&left, &right).make();
+    let (left, right, veth) = linked(|link| link);
     let name = veth.right.name();
     let index = right.run(|| Interface::find(name)).unwrap().index;
     let mut watch = right.run(|| LinkWatch::new(name).unwrap());
@@ -162,8 +158,7 @@ fn a_watch_follows_an_interface_up_down_and_gone() {
 #[test]
 fn a_watch_that_overflowed_reports_the_current_state() {
     let Some(_suite) = begin() else { return };
-    let (left, right) = (Namespace::new(), Namespace::new());
-    let veth = Veth::between(&left, &right).without_ipv6().make();
+    let (_, right, veth) = linked(|link| link.without_ipv6());
     let name = veth.right.name();
     let up_and_down = format!("link set {name} down\nlink set {name} up\n").repeat(400);
     // Vary the number of events before, so that the overflow falls on a different event each time.
@@ -231,8 +226,7 @@ fn child_that_holds_interfaces() {
 #[test]
 fn the_next_run_removes_only_what_a_killed_run_left() {
     let Some(_suite) = begin() else { return };
-    let (left, right) = (Namespace::new(), Namespace::new());
-    let veth = Veth::between(&left, &right).make();
+    let (_, right, veth) = linked(|link| link);
     let (child, made) = Child::start(&veth.right, "child_that_holds_interfaces");
     let [pair, tap, "mirred", "tcx"] = made.split(' ').collect::<Vec<_>>()[..] else { panic!("{made}") };
     // Names that resemble the run's, one of them in the same format but given by someone else.
@@ -259,63 +253,21 @@ fn the_next_run_removes_only_what_a_killed_run_left() {
     assert_eq!(names, ["pc0-1x", "pcx-1a", "pc7-1a"], "{output}");
 }
 
-/// Networks on the left and right that only this test connects: from left to right, neighbour
-/// discovery goes over the link, and all else through the stack injector.
-struct Divided {
-    left: Namespace,
-    right: Namespace,
-    _between: Namespace,
-    interface: String,
-    ends: [PacketSocket; 2],
-}
-
-/// Addresses of the right host.
-fn addresses() -> [IpAddr; 2] {
-    ["10.77.0.2".parse().unwrap(), "fd77::2".parse().unwrap()]
-}
-
-impl Divided {
-    fn new() -> Divided {
-        let (left, between, right) = (Namespace::new(), Namespace::new(), Namespace::new());
-        let near = Veth::between(&left, &between).make();
-        let far = Veth::between(&between, &right).make();
-        for end in [&near.left, &far.right] {
-            end.ethtool(&["-K", "tso off gso off"]);
+/// Carries frames while `while_this` runs: from left to right, neighbour discovery goes over the
+/// bridge, and all else through the stack injector. Returns how many frames the latter are.
+fn carry(bridge: &mut Bridge, put: impl Fn(&[u8]) + Sync, while_this: impl FnOnce(&Namespace, &Namespace)) -> usize {
+    let count = AtomicUsize::new(0);
+    let forward = |mut frame: Frame, from_left: bool, to: &PacketSocket| {
+        checksum::complete(&mut frame.bytes);
+        if !from_left || is_neighbour_discovery(&frame.bytes) {
+            to.send(&frame.bytes);
+        } else {
+            count.fetch_add(1, Ordering::Relaxed);
+            put(&frame.bytes);
         }
-        between.ip(&["address", "flush", "dev", near.right.name()]);
-        between.ip(&["address", "flush", "dev", far.left.name()]);
-        let ends = [PacketSocket::at(&near.right), PacketSocket::at(&far.left)];
-        Divided { left, right, _between: between, interface: far.right.name().to_owned(), ends }
-    }
-
-    /// Carries frames while `while_this` runs. Returns how many went through the injector.
-    fn carry(&mut self, put: impl Fn(&[u8]) + Send, while_this: impl FnOnce(&Namespace, &Namespace)) -> usize {
-        let (is_done, count) = (AtomicBool::new(false), AtomicUsize::new(0));
-        let [near, far] = &mut self.ends;
-        std::thread::scope(|scope| {
-            let (is_done, count) = (&is_done, &count);
-            scope.spawn(move || {
-                while !is_done.load(Ordering::Relaxed) {
-                    while let Some(mut frame) = near.receive(Duration::from_millis(1)) {
-                        checksum::complete(&mut frame.bytes);
-                        if is_neighbour_discovery(&frame.bytes) {
-                            far.send(&frame.bytes);
-                        } else {
-                            count.fetch_add(1, Ordering::Relaxed);
-                            put(&frame.bytes);
-                        }
-                    }
-                    while let Some(mut frame) = far.receive(Duration::from_millis(1)) {
-                        checksum::complete(&mut frame.bytes);
-                        near.send(&frame.bytes);
-                    }
-                }
-            });
-            let _done = SetOnDrop(is_done);
-            while_this(&self.left, &self.right);
-        });
-        count.into_inner()
-    }
+    };
+    bridge.carry(forward, while_this);
+    count.into_inner()
 }
 
 /// Returns whether a frame is ARP or ICMPv6 neighbour discovery (types 133 to 137).
@@ -339,9 +291,9 @@ fn frames_reach_the_stack_by_each_delivery_method() {
         (StackDevice::Tap, None, "beside"),
     ] {
         let what = format!("{kind:?}, {way}");
-        let mut divided = Divided::new();
-        let (right, interface) = (divided.right.clone(), divided.interface.clone());
-        let mut stack = right.run(|| StackInjector::open(&interface, kind)).unwrap();
+        let mut bridge = Bridge::new();
+        let (right, addresses) = (bridge.right().namespace().clone(), bridge.addresses().map(|[_, right]| right));
+        let mut stack = right.run(|| StackInjector::open(bridge.right().name(), kind)).unwrap();
         assert!(stack.delivery().is_none());
         let (name, exit) = match stack.injection_point() {
             InjectionPoint::Veth(near) => (near.name.clone(), stack.exit().name.clone()),
@@ -356,10 +308,11 @@ fn frames_reach_the_stack_by_each_delivery_method() {
         };
 
         // Nothing is delivered before the injector is connected.
-        divided.carry(
+        carry(
+            &mut bridge,
             |frame| put(&stack, frame),
             |left, _| {
-                for address in addresses() {
+                for address in addresses {
                     assert!(!ping(left, address, QUIET_TIME), "{what}: {address}");
                 }
             },
@@ -369,10 +322,11 @@ fn frames_reach_the_stack_by_each_delivery_method() {
             None => stack.connect_direct().unwrap().name(),
         });
         assert_eq!(joined, way);
-        let packets = divided.carry(
+        let packets = carry(
+            &mut bridge,
             |frame| put(&stack, frame),
             |left, right| {
-                for address in addresses() {
+                for address in addresses {
                     assert!(ping(left, address, TIMEOUT), "{what}: {address}");
                     tcp_echo(left, right, (address, 0), 50_000, TIMEOUT)
                         .unwrap_or_else(|e| panic!("{what}: {address}: {e}"));
@@ -396,8 +350,7 @@ fn frames_reach_the_stack_by_each_delivery_method() {
 #[test]
 fn direct_delivery_is_refused_under_a_reverse_path_filter() {
     let Some(_suite) = begin() else { return };
-    let (left, right) = (Namespace::new(), Namespace::new());
-    let veth = Veth::between(&left, &right).make();
+    let (_, right, veth) = linked(|link| link);
     right.sysctl("net.ipv4.conf.all.rp_filter", "1");
     let mut stack = right.run(|| StackInjector::open(veth.right.name(), StackDevice::Auto)).unwrap();
     let error = right.run(|| stack.connect_direct().map(|way| way.name()).unwrap_err().to_string());

@@ -15,13 +15,12 @@ use std::sync::Arc;
 use portcullis_core::device::{
     Device, DeviceError, DeviceInfo, DeviceKind, DeviceLimit, Dispatch, InPlaceReads, LoadOptions, Session,
 };
-use portcullis_core::packet::{Descriptor, Metadata, READABLE_PAST_END, RESIZE_ROOM};
 use portcullis_core::program::Program;
 use portcullis_cpu::cross::{ContextPointers, MachineCode, compile_machine_code};
-use portcullis_cpu::vector::interp::{Outcome, Packet};
 use portcullis_cpu::{Processor, Style};
 
-use crate::synchronous::{Execute, SynchronousSession};
+use crate::launches::{Launcher, Memory};
+use crate::synchronous::SynchronousSession;
 use image::{DATA, Image, MEMORY};
 
 const ID: &str = "aarch64";
@@ -63,8 +62,9 @@ impl Device for Aarch64 {
         let code = compile_machine_code(program, self.style, Processor::Aarch64)?;
         let failed =
             |error: io::Error| DeviceError::Failed { device: ID.into(), reason: format!("{COMMAND}: {error}") };
-        let emulated = Emulated::new(code, program).map_err(failed)?;
-        Ok(Box::new(SynchronousSession::new(ID, program, options, emulated)))
+        let mut emulated = Emulated::new(code, program).map_err(failed)?;
+        let launcher = Launcher::new(move |memory| emulated.launch(memory));
+        Ok(Box::new(SynchronousSession::new(ID, program, options, launcher)))
     }
 }
 
@@ -97,6 +97,46 @@ impl Emulated {
         output.read_exact(&mut vec![0; nothing.len()])?;
         Ok(Emulated { process, input, output, image, moves: program.facts().changes_length })
     }
+
+    /// Sends a batch to the process and receives its results.
+    fn launch(&mut self, memory: &mut Memory) -> Result<(), String> {
+        let Memory { arena, descriptors, metadata, verdicts, targets, maps } = memory;
+        let mut message = Message { bytes: self.image.call(0, [0; 2], verdicts.len()) };
+        let bytes_of = |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
+        let map_places: Vec<u64> = maps.iter().map(|map| message.put(bytes_of(map))).collect();
+        let pointers = ContextPointers {
+            maps: message.put(map_places.iter().flat_map(|place| place.to_le_bytes())),
+            descriptors: message.put(bytes_of(descriptors)),
+            metadata: message.put(bytes_of(metadata)),
+            verdicts: message.put(verdicts.iter().copied()),
+            targets: message.put(bytes_of(targets)),
+            resized: message.put(bytes_of(descriptors)),
+            arena: message.put(arena.iter().copied()),
+            tables: 0,
+        };
+        let contexts = self.image.tables.map(|tables| message.put(ContextPointers { tables, ..pointers }.to_bytes()));
+        let end = message.bytes.len();
+        if end > MEMORY {
+            return Err(format!("{end} bytes are more than the process has: {MEMORY}"));
+        }
+        let call = self.image.call(end as u64, contexts, verdicts.len());
+        message.bytes[..call.len()].copy_from_slice(&call);
+
+        let sent = self.input.write_all(&message.bytes).and_then(|()| self.input.flush());
+        let answered = sent.and_then(|()| self.output.read_exact(&mut message.bytes));
+        if let Err(error) = answered {
+            let _ = self.process.kill();
+            return Err(format!("{COMMAND}: {error}; {:?}", self.process.wait()));
+        }
+        maps.iter_mut().zip(map_places).for_each(|(map, place)| message.copy_words(place, map));
+        message.copy_words(pointers.targets, targets);
+        if self.moves {
+            message.copy_words(pointers.resized, descriptors);
+        }
+        *verdicts = message.bytes_at(pointers.verdicts, verdicts.len()).to_vec();
+        *arena = message.bytes_at(pointers.arena, arena.len()).to_vec();
+        Ok(())
+    }
 }
 
 impl Drop for Emulated {
@@ -108,11 +148,11 @@ impl Drop for Emulated {
 }
 
 /// Memory contents to send to the process, laid out for the address at which it will appear there.
-struct Memory {
+struct Message {
     bytes: Vec<u8>,
 }
 
-impl Memory {
+impl Message {
     /// Aligns the end of the memory to a cache line and returns its address in the process.
     fn place(&mut self) -> u64 {
         self.bytes.resize(self.bytes.len().next_multiple_of(64), 0);
@@ -124,89 +164,13 @@ impl Memory {
         self.bytes.extend(bytes);
         place
     }
-}
 
-/// Fill byte of the arena outside packets.
-const BESIDE: u8 = 0xa5;
-
-impl Execute for Emulated {
-    fn execute(&mut self, packets: &[Packet<'_>], maps: &mut [Vec<u32>]) -> Result<Vec<Outcome>, String> {
-        let mut memory = Memory { bytes: self.image.call(0, [0; 2], packets.len()) };
-        let words = |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
-        let room = if self.moves { RESIZE_ROOM as usize } else { 0 };
-        let (mut arena, mut descriptors) = (Vec::new(), Vec::new());
-        for (packet, _) in packets {
-            arena.resize(arena.len() + room, BESIDE);
-            descriptors.push(Descriptor { offset: arena.len() as u32, length: packet.len() as u32 });
-            arena.extend_from_slice(packet);
-            arena.resize(arena.len().next_multiple_of(4) + room, BESIDE);
-        }
-        arena.resize(arena.len() + READABLE_PAST_END, BESIDE);
-        let column = |descriptors: &[Descriptor]| -> Vec<u8> {
-            descriptors.iter().flat_map(|d| [d.offset, d.length]).flat_map(u32::to_le_bytes).collect()
-        };
-
-        let map_places: Vec<u64> = maps.iter().map(|map| memory.put(words(map))).collect();
-        let pointers = ContextPointers {
-            maps: memory.put(map_places.iter().flat_map(|place| place.to_le_bytes())),
-            descriptors: memory.put(column(&descriptors)),
-            metadata: memory.put(packets.iter().flat_map(|(_, metadata): &(_, &Metadata)| metadata.to_bytes())),
-            verdicts: memory.put(vec![0xee; packets.len()]),
-            targets: memory.put(vec![0; 4 * packets.len()]),
-            resized: memory.put(column(&descriptors)),
-            arena: memory.put(arena.iter().copied()),
-            tables: 0,
-        };
-        let contexts = self.image.tables.map(|tables| memory.put(ContextPointers { tables, ..pointers }.to_bytes()));
-        let end = memory.bytes.len();
-        if end > MEMORY {
-            return Err(format!("{end} bytes are more than the process has: {MEMORY}"));
-        }
-        let call = self.image.call(end as u64, contexts, packets.len());
-        memory.bytes[..call.len()].copy_from_slice(&call);
-
-        let sent = self.input.write_all(&memory.bytes).and_then(|()| self.input.flush());
-        let answered = sent.and_then(|()| self.output.read_exact(&mut memory.bytes));
-        if let Err(error) = answered {
-            let _ = self.process.kill();
-            return Err(format!("{COMMAND}: {error}; {:?}", self.process.wait()));
-        }
-        let at = |place: u64, bytes: usize| &memory.bytes[(place - DATA) as usize..][..bytes];
-        let word = |place: u64, index: usize| {
-            let bytes = at(place + 4 * index as u64, 4);
-            u32::from_le_bytes(bytes.try_into().unwrap_or_else(|_| unreachable!("four of them")))
-        };
-        for (map, place) in maps.iter_mut().zip(map_places) {
-            map.iter_mut().enumerate().for_each(|(index, to)| *to = word(place, index));
-        }
-        let after = at(pointers.arena, arena.len());
-        if !self.moves {
-            stays_inside(&descriptors, after)?;
-        }
-        let outcome = |(index, old): (usize, &Descriptor)| {
-            let (start, length) = match self.moves {
-                true => (word(pointers.resized, 2 * index), word(pointers.resized, 2 * index + 1)),
-                false => (old.offset, old.length),
-            };
-            let packet = after.get(start as usize..).and_then(|bytes| bytes.get(..length as usize));
-            Ok(Outcome {
-                verdict: u32::from(at(pointers.verdicts, packets.len())[index]) | word(pointers.targets, index) << 8,
-                packet: packet.ok_or_else(|| format!("packet {index} has left the arena"))?.to_vec(),
-                start: start.wrapping_sub(old.offset).cast_signed(),
-            })
-        };
-        descriptors.iter().enumerate().map(outcome).collect()
+    fn bytes_at(&self, place: u64, length: usize) -> &[u8] {
+        &self.bytes[(place - DATA) as usize..][..length]
     }
-}
 
-/// Checks that the bytes between packets are unchanged.
-fn stays_inside(descriptors: &[Descriptor], arena: &[u8]) -> Result<(), String> {
-    let mut end = 0;
-    for d in descriptors.iter().copied().chain([Descriptor { offset: arena.len() as u32, length: 0 }]) {
-        if let Some(at) = arena[end..d.offset as usize].iter().position(|&byte| byte != BESIDE) {
-            return Err(format!("write outside the packets, at byte {} of the arena", end + at));
-        }
-        end = (d.offset + d.length) as usize;
+    fn copy_words(&self, place: u64, words: &mut [u32]) {
+        let bytes = self.bytes_at(place, 4 * words.len());
+        words.iter_mut().zip(bytes.as_chunks().0).for_each(|(word, bytes)| *word = u32::from_le_bytes(*bytes));
     }
-    Ok(())
 }

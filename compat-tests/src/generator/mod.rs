@@ -14,12 +14,16 @@ mod packets;
 mod statements;
 
 use std::fmt::Write;
+use std::sync::Arc;
 
+use portcullis_core::program::{Program, ProgramOptions};
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
 
 pub use packets::packets;
+
+use crate::texts;
 
 /// Features that a random filter may use.
 #[derive(Debug, Clone)]
@@ -89,6 +93,19 @@ impl Config {
             statements: random.random_range(4..24),
         }
     }
+}
+
+/// Fuel limit of random filters, low enough for some to exhaust it.
+pub const FUEL: u32 = 300;
+
+/// Compiles the filter of a seed, with varied features.
+///
+/// # Panics
+/// If it does not compile.
+pub fn program(seed: u64, maps: Option<Maps>) -> Arc<Program> {
+    let filter = filter(seed, &Config { maps, ..Config::varied(seed) });
+    let options = ProgramOptions::default().with_parameters(filter.parameters).with_fuel(FUEL);
+    texts::in_wgsl_with(&format!("random filter {seed}"), &filter.text, &options)
 }
 
 /// Order of packets that a filter with maps relies on.
@@ -425,28 +442,20 @@ impl Generator<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Arc;
 
-    use portcullis_core::diagnostics::Source;
     use portcullis_core::interp::Interpreter;
     use portcullis_core::packet::Metadata;
-    use portcullis_core::program::ProgramOptions;
-    use portcullis_wgsl as wgsl;
 
     #[test]
     fn every_filter_compiles_and_verdicts_vary() {
         let mut counts = [0; 5];
         for seed in 0..500 {
-            let filter = filter(seed, &Config::varied(seed));
-            let options = ProgramOptions::default().with_parameters(filter.parameters.clone()).with_fuel(500);
-            let program = wgsl::compile(&Source::new(format!("{seed}.wgsl"), &*filter.text), &options)
-                .unwrap_or_else(|errors| panic!("seed {seed}:\n{}\n{}", errors.render(), filter.text));
-            let interpreter =
-                Interpreter::new(&Arc::new(program)).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{}", filter.text));
+            let program = program(seed, None);
+            let interpreter = Interpreter::new(&program).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
             let mut seen = [false; 5];
             for packet in packets(seed, 12) {
                 let outcome = interpreter.run(&packet, &Metadata::default());
-                let outcome = outcome.unwrap_or_else(|e| panic!("seed {seed}: {e}\n{}", filter.text));
+                let outcome = outcome.unwrap_or_else(|e| panic!("seed {seed}: {e}\n{}", program.source().text));
                 seen[outcome.verdict.action() as usize] = true;
             }
             counts[seen.iter().filter(|&&s| s).count() - 1] += 1;

@@ -16,7 +16,8 @@ use portcullis_c_writer::{Argument, Kernel, Language, Options, PacketAccess, wri
 use portcullis_core::device::{Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, LoadOptions, Session};
 use portcullis_core::program::Program;
 
-use crate::launches::{LaunchSession, Memory};
+use crate::launches::{Launcher, Memory};
+use crate::synchronous::SynchronousSession;
 
 /// Reason why the device is unavailable.
 #[derive(Debug)]
@@ -270,13 +271,15 @@ impl Device for Host {
             && write(program, &bytes).map_err(|e| unsupported(e.to_string()))?.source != source;
         let number = self.numbers.get(&source).copied();
         let number = number.ok_or_else(|| unsupported("it is not among the filters that were compiled".into()))?;
+        assert!(!program.has_flows(), "the runner does not group packets by flow");
         let process = self.process.clone();
         let launch = move |memory: &mut Memory| {
             let mut process = process.lock().map_err(|_| "an earlier test broke the process".to_owned())?;
             process.ask(number, memory)
         };
-        let aligned = self.options.packet_access == PacketAccess::AlignedWords;
-        let session = LaunchSession::new(&self.info.id, program, options, aligned, Box::new(launch));
-        Ok(Box::new(if side_by_side { session.with_empty_packets_nowhere() } else { session }))
+        let mut launcher = Launcher::new(launch);
+        launcher.is_aligned = self.options.packet_access == PacketAccess::AlignedWords;
+        launcher.has_empty_packets_nowhere = side_by_side;
+        Ok(Box::new(SynchronousSession::new(&self.info.id, program, options, launcher)))
     }
 }

@@ -95,10 +95,6 @@ impl Model for ConntrackFw {
         Outcome { verdict: self.verdict(packet), bytes: packet.bytes.clone() }
     }
 
-    fn set(&mut self, map: &str, _: &[u32], _: &[u32]) {
-        panic!("the host sets nothing, and not {map}");
-    }
-
     fn maps(&self) -> Maps {
         let connections = self.connections.iter().map(|([lower, upper], (state, last))| {
             let key = [lower, upper].map(|(address, port)| [&address[..], &[u32::from(*port)]].concat()).concat();

@@ -43,10 +43,6 @@ impl Model for FlowStats {
         Outcome { verdict: Verdict::Pass, bytes: packet.bytes.clone() }
     }
 
-    fn set(&mut self, map: &str, _: &[u32], _: &[u32]) {
-        panic!("the host sets nothing, and not {map}");
-    }
-
     fn maps(&self) -> Maps {
         let time = |seconds: u32| seconds.max(1);
         let flows = self.flows.iter().map(|((source, destination, from, to, protocol), flow)| {

@@ -2,6 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use crate::traffic::frame::update_checksum;
+
 /// An IP packet behind an Ethernet header and at most one VLAN tag.
 #[derive(Debug, Clone, Copy)]
 pub struct Ip<'a> {
@@ -85,6 +87,32 @@ impl Ip<'_> {
     pub fn u32_at(&self, at: usize) -> Option<u32> {
         self.payload.get(at..).and_then(|bytes| bytes.first_chunk()).map(|bytes| u32::from_be_bytes(*bytes))
     }
+}
+
+/// Returns the DSCP of an IP packet in a frame (RFC 2474).
+pub fn dscp(frame: &[u8], ip: &Ip<'_>) -> u8 {
+    let header = &frame[ip.at..];
+    if ip.source.is_ipv4() { header[1] >> 2 } else { (header[0] << 4 | header[1] >> 4) >> 2 }
+}
+
+/// Returns the frame with another DSCP in its IP packet, and IPv4's checksum updated.
+pub fn with_dscp(frame: &[u8], ip: &Ip<'_>, mark: u8) -> Vec<u8> {
+    let mut bytes = frame.to_vec();
+    if dscp(frame, ip) == mark {
+        return bytes;
+    }
+    let header = &mut bytes[ip.at..];
+    if ip.source.is_ipv4() {
+        let old = [header[0], header[1]];
+        header[1] = mark << 2 | header[1] & 3;
+        let new = [header[0], header[1]];
+        update_checksum(&mut header[10..12], &old, &new);
+    } else {
+        let class = mark << 2 | header[1] >> 4 & 3;
+        header[0] = header[0] & 0xf0 | class >> 4;
+        header[1] = header[1] & 0x0f | class << 4;
+    }
+    bytes
 }
 
 /// Returns an address as words, most significant first; an IPv4 address is mapped to IPv6 (RFC

@@ -9,9 +9,9 @@ use portcullis_core::packet::Verdict;
 
 use super::ip::{Ip, ip, own_words};
 use super::{Maps, Model, Writes};
-use crate::models::Outcome;
+use crate::models::{Outcome, finalise, hash};
 use crate::traffic::Packet;
-use crate::traffic::frame::ones_complement;
+use crate::traffic::frame::{ones_complement, update_checksum};
 
 const PLACES: u32 = 65_537;
 
@@ -31,12 +31,7 @@ impl MaglevLb {
     }
 
     fn choose(&self, flow: [u32; 5]) -> u32 {
-        let finalise = |word: u32| {
-            let word = (word ^ word >> 16).wrapping_mul(0x85eb_ca6b);
-            let word = (word ^ word >> 13).wrapping_mul(0xc2b2_ae35);
-            word ^ word >> 16
-        };
-        let hash = flow.iter().fold(0, |hash, word| finalise(hash ^ word));
+        let hash = hash(&flow);
         let hashes = std::iter::successors(Some(hash), |hash| Some(finalise(hash.wrapping_add(1))));
         let backends = hashes.take(64).filter_map(|hash| self.table.get(&(hash % PLACES))).copied();
         backends.into_iter().find(|backend| self.is_healthy(*backend)).unwrap_or(0)
@@ -72,14 +67,14 @@ impl Model for MaglevLb {
         bytes[6..12].copy_from_slice(&own);
         let (old, new) = (vip.to_be_bytes(), words[1].to_be_bytes());
         bytes[ip.at + 16..ip.at + 20].copy_from_slice(&new);
-        mend(&mut bytes[ip.at + 10..ip.at + 12], old, new);
+        update_checksum(&mut bytes[ip.at + 10..ip.at + 12], &old, &new);
         let header = packet.bytes.len() - ip.payload.len();
         let check = header + if ip.protocol == 17 { 6 } else { 16 };
         let is_udp = ip.protocol == 17;
         if let Some(check) = bytes.get_mut(check..check + 2).filter(|_| !ip.payload.is_empty() && !ip.is_later_fragment)
             && !(is_udp && check == [0, 0])
         {
-            mend(check, old, new);
+            update_checksum(check, &old, &new);
             if is_udp && check == [0, 0] {
                 check.fill(0xff);
             }
@@ -103,13 +98,6 @@ impl Model for MaglevLb {
         let backends = self.backends.iter().map(|(number, words)| (vec![*number], words.clone())).collect();
         [("flows".into(), flows), ("vips".into(), vips), ("table".into(), table), ("backends".into(), backends)].into()
     }
-}
-
-/// Updates a checksum by RFC 1624, equation 3: HC' = ~(~HC + ~m + m').
-fn mend(check: &mut [u8], old: [u8; 4], new: [u8; 4]) {
-    let not = |bytes: &[u8]| bytes.iter().map(|byte| !byte).collect::<Vec<u8>>();
-    let mended = !ones_complement(&[not(check), not(&old), new.to_vec()].concat());
-    check.copy_from_slice(&mended.to_be_bytes());
 }
 
 /// Returns the host's writes for a pool of backends, with some server addresses as virtual

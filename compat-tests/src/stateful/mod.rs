@@ -23,18 +23,14 @@ use std::sync::Arc;
 
 use portcullis_conformance::layout::GuardedArena;
 use portcullis_core::device::{Device, DeviceError, DeviceKind, Dispatch, LoadOptions, Session};
-use portcullis_core::diagnostics::Source;
 use portcullis_core::map::layout::Layout;
 use portcullis_core::map::{MapKind, Row, Table, rows};
 use portcullis_core::packet::ResizeRoom;
 use portcullis_core::program::{Program, ProgramOptions};
-use portcullis_opencl_c as opencl_c;
-use portcullis_opencl_c::files::NoIncludes;
-use portcullis_wgsl as wgsl;
 
-use crate::models::Outcome;
-use crate::stock;
+use crate::models::{self, Outcome, outcomes};
 use crate::traffic::Packet;
+use crate::{stock, texts};
 
 /// Contents of a filter's maps, by map name.
 pub type Maps = BTreeMap<String, BTreeMap<Vec<u32>, Vec<u32>>>;
@@ -45,7 +41,9 @@ pub trait Model {
     fn filter(&mut self, packet: &Packet) -> Outcome;
 
     /// Sets a map entry, as the host does.
-    fn set(&mut self, map: &str, key: &[u32], value: &[u32]);
+    fn set(&mut self, map: &str, _key: &[u32], _value: &[u32]) {
+        panic!("the host sets nothing, and not {map}");
+    }
 
     /// Returns the maps' contents, without indexed entries whose words are all zero.
     fn maps(&self) -> Maps;
@@ -93,11 +91,12 @@ pub fn programs(name: &str, parameters: &[(&str, &str)]) -> Vec<Arc<Program>> {
         let parameters = parameters.iter().map(|(name, value)| (named(name), (*value).to_owned())).collect();
         ProgramOptions::default().with_parameters(parameters)
     };
-    let in_wgsl = Source::new(format!("{name}.wgsl"), with_small_tables(find(stock::STATEFUL_WGSL)));
-    let in_wgsl = wgsl::compile(&in_wgsl, &options(false));
-    let source = Source::new(format!("{name}.cl"), with_small_tables(find(stock::STATEFUL_OPENCL_C)));
-    let in_c = opencl_c::compile(&source, &options(true), &mut NoIncludes);
-    [in_wgsl, in_c].map(|program| Arc::new(program.unwrap_or_else(|errors| panic!("{}", errors.render())))).into()
+    let in_wgsl = with_small_tables(find(stock::STATEFUL_WGSL));
+    let in_c = with_small_tables(find(stock::STATEFUL_OPENCL_C));
+    vec![
+        texts::in_wgsl_with(&format!("{name}.wgsl"), &in_wgsl, &options(false)),
+        texts::in_opencl_c_with(&format!("{name}.cl"), &in_c, &options(true)),
+    ]
 }
 
 /// Shrinks the prefix tables in a filter's source: each run clears and reads all of them.
@@ -180,8 +179,7 @@ fn run(session: &mut dyn Session, program: &Program, phases: &[Phase], size: usi
                 session.submit(batch).unwrap_or_else(|refused| panic!("{refused}"));
             }
             let Some(done) = session.complete().unwrap_or_else(|error| panic!("{error}")) else { break };
-            let bytes = done.batch.packets().map(<[u8]>::to_vec);
-            packets.extend(done.verdicts.iter().zip(bytes).map(|(verdict, bytes)| Outcome { verdict, bytes }));
+            packets.extend(outcomes(&done));
         }
         assert_eq!(guarded.stray_write(), None, "a byte that belongs to no packet was written to");
     }
@@ -196,10 +194,7 @@ fn run(session: &mut dyn Session, program: &Program, phases: &[Phase], size: usi
 
 fn compare(what: &str, phases: &[Phase], got: &Outcomes, want: &Outcomes) {
     let packets: Vec<&Packet> = phases.iter().flat_map(|phase| &phase.packets).collect();
-    assert_eq!(got.packets.len(), packets.len(), "{what}: number of outcomes");
-    for (i, ((packet, got), want)) in packets.iter().zip(&got.packets).zip(&want.packets).enumerate() {
-        assert!(got == want, "{what}: packet {i}\n  packet {packet:02x?}\n  got    {got:02x?}\n  want   {want:02x?}");
-    }
+    models::compare(what, &packets, &got.packets, &want.packets);
     for (name, want) in &want.maps {
         let got = &got.maps[name];
         for (key, value) in want {

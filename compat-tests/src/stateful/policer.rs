@@ -5,11 +5,10 @@ use std::collections::HashMap;
 
 use portcullis_core::packet::Verdict;
 
-use super::ip::{Ip, ip, words};
+use super::ip::{dscp, ip, with_dscp, words};
 use super::{Maps, Model, Writes};
 use crate::models::Outcome;
 use crate::traffic::Packet;
-use crate::traffic::frame::ones_complement;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Colour {
@@ -73,39 +72,13 @@ impl Policer {
         if colour == Colour::Red && !self.red_passes {
             return unchanged(Verdict::Drop);
         }
-        Outcome { verdict: Verdict::Pass, bytes: marked(&packet.bytes, &ip, ASSURED[0][colour as usize]) }
+        Outcome { verdict: Verdict::Pass, bytes: with_dscp(&packet.bytes, &ip, ASSURED[0][colour as usize]) }
     }
-}
-
-fn dscp(frame: &[u8], ip: &Ip<'_>) -> u8 {
-    let header = &frame[ip.at..];
-    if ip.source.is_ipv4() { header[1] >> 2 } else { (header[0] << 4 | header[1] >> 4) >> 2 }
 }
 
 fn colour(dscp: u8) -> Colour {
     let place = ASSURED.iter().find_map(|class| class.iter().position(|known| *known == dscp));
     [Colour::Green, Colour::Yellow, Colour::Red][place.unwrap_or(0)]
-}
-
-fn marked(frame: &[u8], ip: &Ip<'_>, mark: u8) -> Vec<u8> {
-    let mut bytes = frame.to_vec();
-    if dscp(frame, ip) == mark {
-        return bytes;
-    }
-    let header = &mut bytes[ip.at..];
-    if ip.source.is_ipv4() {
-        let old = [header[0], header[1]];
-        header[1] = mark << 2 | header[1] & 3;
-        // RFC 1624, equation 3: HC' = ~(~HC + ~m + m').
-        let sum = [!header[10], !header[11], !old[0], !old[1], header[0], header[1]];
-        let check = !ones_complement(&sum);
-        header[10..12].copy_from_slice(&check.to_be_bytes());
-    } else {
-        let class = mark << 2 | header[1] >> 4 & 3;
-        header[0] = header[0] & 0xf0 | class >> 4;
-        header[1] = header[1] & 0x0f | class << 4;
-    }
-    bytes
 }
 
 impl Model for Policer {

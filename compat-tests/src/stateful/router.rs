@@ -11,7 +11,7 @@ use super::lpm::{Prefixes, near, prefix};
 use super::{Maps, Model, Writes};
 use crate::models::Outcome;
 use crate::traffic::Packet;
-use crate::traffic::frame::ones_complement;
+use crate::traffic::frame::{ones_complement, update_checksum};
 
 /// Model of the router for one address family.
 #[derive(Debug, Default)]
@@ -47,11 +47,9 @@ impl Router {
         let mut bytes = [&mac(&macs[..2])[..], &mac(&macs[2..]), &frame[12..]].concat();
         bytes[ttl] -= 1;
         if !self.is_v6 {
-            // RFC 1624, equation 3, over the 16-bit word that contains the TTL.
-            let word = |frame: &[u8], at: usize| [frame[at], frame[at + 1]];
-            let [check, before] = [24, 22].map(|at| word(frame, at).map(|byte| !byte));
-            let check = !ones_complement(&[check, before, word(&bytes, 22)].concat());
-            bytes[24..26].copy_from_slice(&check.to_be_bytes());
+            // The 16-bit word that contains the TTL.
+            let new = [bytes[22], bytes[23]];
+            update_checksum(&mut bytes[24..26], &frame[22..24], &new);
         }
         Some((*port, bytes))
     }

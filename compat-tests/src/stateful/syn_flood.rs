@@ -7,7 +7,7 @@ use portcullis_core::packet::Verdict;
 
 use super::ip::{ip, words};
 use super::{Maps, Model};
-use crate::models::Outcome;
+use crate::models::{Outcome, finalise, hash};
 use crate::traffic::Packet;
 use crate::traffic::frame::{ACK, SYN};
 
@@ -81,24 +81,9 @@ fn syn_from(frame: &[u8]) -> Option<IpAddr> {
     (flags & (SYN | ACK) == SYN).then_some(ip.source)
 }
 
-fn hash(words: &[u32]) -> u32 {
-    words.iter().fold(0, |hash, word| finalise(hash ^ word))
-}
-
-/// The finaliser of MurmurHash3.
-fn finalise(word: u32) -> u32 {
-    let word = (word ^ word >> 16).wrapping_mul(0x85eb_ca6b);
-    let word = (word ^ word >> 13).wrapping_mul(0xc2b2_ae35);
-    word ^ word >> 16
-}
-
 impl Model for SynFlood {
     fn filter(&mut self, packet: &Packet) -> Outcome {
         Outcome { verdict: self.verdict(packet), bytes: packet.bytes.clone() }
-    }
-
-    fn set(&mut self, map: &str, _: &[u32], _: &[u32]) {
-        panic!("the host sets nothing, and not {map}");
     }
 
     fn maps(&self) -> Maps {

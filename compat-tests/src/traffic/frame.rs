@@ -135,6 +135,13 @@ pub fn ones_complement(bytes: &[u8]) -> u16 {
     sum as u16
 }
 
+/// Updates a checksum for bytes that change (RFC 1624, equation 3: HC' = ~(~HC + ~m + m')).
+pub fn update_checksum(check: &mut [u8], old: &[u8], new: &[u8]) {
+    let not = |bytes: &[u8]| bytes.iter().map(|byte| !byte).collect::<Vec<u8>>();
+    let updated = !ones_complement(&[&not(check), &not(old), new].concat());
+    check.copy_from_slice(&updated.to_be_bytes());
+}
+
 /// Returns the checksum of a segment or datagram whose checksum field is zero (RFC 9293, section
 /// 3.1; RFC 8200, section 8.1). If the field holds the correct checksum, the result is 0.
 pub fn transport_checksum(source: IpAddr, destination: IpAddr, protocol: u8, segment: &[u8]) -> u16 {

@@ -246,7 +246,7 @@ impl TrafficGenerator<'_> {
 mod tests {
     use std::collections::HashSet;
 
-    use super::frame::{ones_complement, transport_checksum};
+    use super::frame::{ones_complement, transport_checksum, update_checksum};
     use super::*;
 
     #[test]
@@ -254,6 +254,14 @@ mod tests {
         let spec = Spec { packets: 500, ..Spec::default() };
         assert_eq!(traffic(&spec), traffic(&spec));
         assert_ne!(traffic(&spec), traffic(&Spec { seed: 2, ..spec }));
+    }
+
+    /// The example in RFC 1624, section 4: 0xdd2f becomes 0 when 0x5555 becomes 0x3285.
+    #[test]
+    fn checksums_are_updated_as_rfc_1624_specifies() {
+        let mut check = [0xdd, 0x2f];
+        update_checksum(&mut check, &[0x55, 0x55], &[0x32, 0x85]);
+        assert_eq!(check, [0, 0]);
     }
 
     #[test]

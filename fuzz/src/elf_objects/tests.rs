@@ -44,7 +44,7 @@ fn input(objects: &[Vec<u8>], number: u64) -> Vec<u8> {
     let object = objects.choose(&mut rng).expect("an object");
     if rng.random_range(0..8u32) == 0 {
         let seeds: Vec<&[u8]> = objects.iter().map(Vec::as_slice).collect();
-        return mutation(Corpus { seeds: &seeds, pieces: &[] }, number);
+        return mutation(Corpus { seeds: &seeds, ..Corpus::default() }, number);
     }
     damaged(object, number).expect("clang makes ELF")
 }

@@ -3,10 +3,10 @@
 use portcullis_core::packet::{Action, Batch};
 use portcullis_io::af_xdp::xdp::Mode;
 use portcullis_io::live::link::StackDevice;
-use portcullis_live_tests::frames::{EXPERIMENTAL_ETHERTYPE, number, numbered};
-use portcullis_live_tests::{Frame, Namespace, PacketSocket, Veth, lane_options, run_lanes};
+use portcullis_live_tests::frames::{number, numbered};
+use portcullis_live_tests::{Frame, Namespace, PacketSocket, Veth, lane_options, linked, run_lanes};
 
-use crate::{TIMEOUT, begin, redirect};
+use crate::{TIMEOUT, begin, receive, redirect};
 
 /// Packet lengths around the capacity of one frame (4,096 bytes less 256 for headroom and
 /// tailroom), with room to grow (128) and without, around that of two frames, and up to the link's
@@ -103,8 +103,7 @@ fn multi_frame_packets_take_every_verdict_with_rewritten_bytes_and_lengths() {
 #[test]
 fn packets_that_outgrow_the_mtu_are_not_sent_and_counted() {
     let Some(_suite) = begin("AF_XDP jumbo frames") else { return };
-    let (left, right) = (Namespace::new(), Namespace::new());
-    let veth = Veth::between(&left, &right).mtu(9000).without_ipv4().without_ipv6().make();
+    let (_, right, veth) = linked(|link| link.mtu(9000).without_ipv4().without_ipv6());
     let mut peer = PacketSocket::at(&veth.left);
     let grow = |batch: &mut Batch| {
         let grown = batch.descriptors().iter().map(|now| {
@@ -120,10 +119,8 @@ fn packets_that_outgrow_the_mtu_are_not_sent_and_counted() {
         // One byte more than MTU and VLAN tag, and exactly both.
         peer.send(&numbered(&veth, 2, 8919));
         peer.send(&numbered(&veth, 3, 8918));
-        let received = peer
-            .receive_where(TIMEOUT, |frame| frame.ether_type() == EXPERIMENTAL_ETHERTYPE)
-            .expect("the packet that fits");
-        assert_eq!((number(&received.bytes), received.bytes.len()), (3, 9018));
+        let received = receive(&mut peer, TIMEOUT).expect("the packet that fits");
+        assert_eq!((number(&received), received.len()), (3, 9018));
     });
     assert_eq!((ended.of(Action::Tx), ended.lost(|it| it.of(portcullis_io::live::Loss::TooLong))), (1, 2));
 }

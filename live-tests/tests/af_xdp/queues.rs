@@ -8,23 +8,19 @@ use portcullis_core::packet::{Action, Batch, Verdicts};
 use portcullis_io::af_xdp::{self, LaneLayout};
 use portcullis_io::live::{Lane, Receiver};
 use portcullis_live_tests::frames::{number, numbered, swapped, udp};
-use portcullis_live_tests::{Namespace, PacketSocket, Veth, lane_options, run_lanes, wait_until};
+use portcullis_live_tests::{PacketSocket, Veth, lane_options, linked, run_lanes, wait_until};
 
-use crate::{TIMEOUT, all, begin};
+use crate::{TIMEOUT, all, begin, swap_all_addresses};
 
 /// A veth distributes packets over its queues by flow. Each lane serves its own queue, and each
 /// packet leaves through the queue that it came from.
 #[test]
 fn traffic_is_spread_over_all_queues_and_returns_on_its_own() {
     let Some(_suite) = begin("AF_XDP queues") else { return };
-    let (left, right) = (Namespace::new(), Namespace::new());
-    let veth = Veth::between(&left, &right).queues(4).without_ipv6().make();
+    let (_, right, veth) = linked(|link| link.queues(4).without_ipv6());
     let mut peer = PacketSocket::at(&veth.left);
     let filter = |batch: &mut Batch| {
-        for index in 0..batch.len() {
-            let (to, from) = batch.packet_mut(index).split_at_mut(6);
-            to.swap_with_slice(&mut from[..6]);
-        }
+        swap_all_addresses(batch);
         vec![Action::Tx as u32; batch.len()]
     };
     let ports: Vec<u16> = (1000..1400).collect();
@@ -73,8 +69,7 @@ fn refused_by_link(veth: &Veth) -> u64 {
 #[test]
 fn every_packet_lost_to_a_full_queue_is_counted_once() {
     let Some(_suite) = begin("AF_XDP queues") else { return };
-    let (left, right) = (Namespace::new(), Namespace::new());
-    let veth = Veth::between(&left, &right).without_ipv4().without_ipv6().make();
+    let (_, right, veth) = linked(|link| link.without_ipv4().without_ipv6());
     let peer = PacketSocket::at(&veth.left);
     let seen = std::sync::Mutex::new(Vec::new());
     let slow = |batch: &mut Batch| {
@@ -105,8 +100,7 @@ fn every_packet_lost_to_a_full_queue_is_counted_once() {
 #[test]
 fn a_receiver_is_full_at_half_of_its_frames_until_its_batch_is_taken() {
     let Some(_suite) = begin("AF_XDP queues") else { return };
-    let (left, right) = (Namespace::new(), Namespace::new());
-    let veth = Veth::between(&left, &right).without_ipv4().without_ipv6().make();
+    let (_, right, veth) = linked(|link| link.without_ipv4().without_ipv6());
     let peer = PacketSocket::at(&veth.left);
     let options = lane_options(&[veth.right.name()]).with_frames(256);
     right.run(|| {

@@ -3,9 +3,9 @@
 use portcullis_core::packet::{Action, Batch};
 use portcullis_io::live::Loss;
 use portcullis_live_tests::frames::{EXPERIMENTAL_ETHERTYPE, number, numbered, swapped};
-use portcullis_live_tests::{Frame, Namespace, PacketSocket, Veth, lane_options, run_lanes};
+use portcullis_live_tests::{Frame, Namespace, PacketSocket, Veth, lane_options, linked, run_lanes};
 
-use crate::{QUIET_TIME, TIMEOUT, begin, redirect};
+use crate::{QUIET_TIME, TIMEOUT, begin, receive, redirect, swap_all_addresses};
 
 const ABORTED: u32 = Action::Aborted as u32;
 const DROP: u32 = Action::Drop as u32;
@@ -15,17 +15,13 @@ const TX: u32 = Action::Tx as u32;
 #[test]
 fn tx_sends_a_frame_back_as_the_filter_left_it() {
     let Some(_suite) = begin("AF_XDP verdicts") else { return };
-    let (left, right) = (Namespace::new(), Namespace::new());
     // Without IP the kernels send no frames of their own.
-    let veth = Veth::between(&left, &right).without_ipv4().without_ipv6().make();
+    let (_, right, veth) = linked(|link| link.without_ipv4().without_ipv6());
     let mut peer = PacketSocket::at(&veth.left);
     // Each frame goes back with its addresses swapped, and cut at the front, cut at the end, or
     // grown at both ends.
     let filter = |batch: &mut Batch| {
-        for index in 0..batch.len() {
-            let (to, from) = batch.packet_mut(index).split_at_mut(6);
-            to.swap_with_slice(&mut from[..6]);
-        }
+        swap_all_addresses(batch);
         let moved = batch.descriptors().iter().enumerate().map(|(index, now)| {
             let number = number(batch.packet(index));
             let mut now = *now;
@@ -82,22 +78,18 @@ fn each_frame_is_redirected_dropped_or_counted_as_lost_by_reason() {
             peer.send(&numbered(&veth, number, 60 + number as usize % 1000));
             match number % 6 {
                 1 => {
-                    let received = far
-                        .receive_where(TIMEOUT, |frame| frame.ether_type() == EXPERIMENTAL_ETHERTYPE)
-                        .expect("the frame is redirected");
-                    assert_eq!(received.bytes, numbered(&veth, number, 60 + number as usize % 1000));
+                    let received = receive(&mut far, TIMEOUT).expect("the frame arrives");
+                    assert_eq!(received, numbered(&veth, number, 60 + number as usize % 1000));
                 }
                 5 => {
-                    let received = peer
-                        .receive_where(TIMEOUT, |frame| frame.ether_type() == EXPERIMENTAL_ETHERTYPE)
-                        .expect("the frame comes back");
-                    assert_eq!(received.bytes, numbered(&veth, number, 60 + number as usize % 1000));
+                    let received = receive(&mut peer, TIMEOUT).expect("the frame arrives");
+                    assert_eq!(received, numbered(&veth, number, 60 + number as usize % 1000));
                 }
                 _ => {}
             }
         }
-        assert!(far.receive_where(QUIET_TIME, |frame| frame.ether_type() == EXPERIMENTAL_ETHERTYPE).is_none());
-        assert!(peer.receive_where(QUIET_TIME, |frame| frame.ether_type() == EXPERIMENTAL_ETHERTYPE).is_none());
+        assert!(receive(&mut far, QUIET_TIME).is_none());
+        assert!(receive(&mut peer, QUIET_TIME).is_none());
     });
     assert_eq!(ended.received[0].packets, 3000);
     assert_eq!(ended.executed[0].packets, [0, 500, 0, 500, 500]);
@@ -129,10 +121,8 @@ fn a_redirect_target_that_is_down_or_deleted_does_not_delay_other_packets() {
             for number in [2 * pair, 2 * pair + 1] {
                 peer.send(&numbered(&veth, number, 60));
             }
-            let received = peer
-                .receive_where(TIMEOUT, |frame| frame.ether_type() == EXPERIMENTAL_ETHERTYPE)
-                .expect("the frame comes back");
-            assert_eq!(number(&received.bytes), 2 * pair + 1);
+            let received = receive(peer, TIMEOUT).expect("the frame comes back");
+            assert_eq!(number(&received), 2 * pair + 1);
         };
         let wanted = |wanted| {
             move |frame: &Frame| frame.ether_type() == EXPERIMENTAL_ETHERTYPE && number(&frame.bytes) == wanted
@@ -161,8 +151,7 @@ fn a_redirect_target_that_is_down_or_deleted_does_not_delay_other_packets() {
 #[test]
 fn an_alternative_interface_name_names_the_same_port() {
     let Some(_suite) = begin("AF_XDP verdicts") else { return };
-    let (left, right) = (Namespace::new(), Namespace::new());
-    let veth = Veth::between(&left, &right).without_ipv4().without_ipv6().make();
+    let (_, right, veth) = linked(|link| link.without_ipv4().without_ipv6());
     right.ip(&["link", "property", "add", "dev", veth.right.name(), "altname", "uplink"]);
     let mut peer = PacketSocket::at(&veth.left);
     // The port by one name, and the redirect target by the other.

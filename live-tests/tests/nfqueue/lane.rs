@@ -15,13 +15,8 @@ use portcullis_core::device::{Completion, StageTimes};
 use portcullis_core::packet::{Action, Batch, Verdicts};
 use portcullis_io::live::{ExecutedCounts, Executor, ReceivedCounts, Receiver};
 use portcullis_io::nfqueue::{QueueExecutor, QueueOptions, QueueReceiver, open};
-use portcullis_live_tests::{Namespace, Suite, Veth};
-
-/// Timeout for what must happen; long, as the machine may be busy.
-pub const TIMEOUT: Duration = Duration::from_secs(20);
-
-/// Time in which nothing must happen.
-pub const QUIET_TIME: Duration = Duration::from_millis(300);
+use portcullis_live_tests::{Namespace, Suite, Veth, linked};
+pub use portcullis_live_tests::{QUIET_TIME, TIMEOUT};
 
 /// Begins a suite, such as `nfqueue: verdicts`.
 pub fn begin(name: &'static str) -> Option<Suite> {
@@ -37,8 +32,7 @@ pub struct Link {
 
 impl Link {
     pub fn new() -> Link {
-        let (left, right) = (Namespace::new(), Namespace::new());
-        let veth = Veth::between(&left, &right).make();
+        let (left, right, veth) = linked(|link| link);
         Link { left, right, veth }
     }
 
@@ -144,6 +138,12 @@ fn execute(
 /// Returns a batch with its verdicts, as a device completes it.
 pub fn completion(batch: Batch, actions: Vec<u8>) -> Completion {
     Completion { batch, verdicts: Verdicts::new(actions, Vec::new()), times: StageTimes::default() }
+}
+
+/// Passes every packet of a batch.
+pub fn pass_all(executor: &mut QueueExecutor, batch: Batch) {
+    let actions = vec![Action::Pass as u8; batch.len()];
+    executor.execute(completion(batch, actions)).unwrap();
 }
 
 /// Returns a filter with this verdict for every packet.

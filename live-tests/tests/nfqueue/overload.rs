@@ -9,16 +9,14 @@ use portcullis_io::live::{Executor, Loss, Receiver};
 use portcullis_io::nfqueue::{QueueOptions, open};
 use portcullis_live_tests::{Namespace, wait_until};
 
-use crate::lane::{Lane, Link, Numbered, TIMEOUT, all, begin, completion, number, rule, take};
+use crate::lane::{Lane, Link, Numbered, TIMEOUT, all, begin, completion, number, pass_all, rule, take};
 
 #[test]
 fn a_full_queue_counts_its_drops_and_resumes() {
     let Some(_suite) = begin("nfqueue: a full queue") else { return };
     for fail_open in [false, true] {
-        let link = Link::new();
         // On INPUT: on OUTPUT the sender would block.
-        rule(&link.right, "INPUT -p udp -j NFQUEUE --queue-num 0");
-        let numbered = Numbered::over(&link);
+        let (link, numbered) = Link::queued("INPUT", false);
         let options = QueueOptions::default().with_max_length(10).with_fail_open(fail_open);
         let (mut receiver, mut executor) = link.right.run(|| open(&options)).unwrap();
         for round in 0..3u32 {
@@ -35,7 +33,7 @@ fn a_full_queue_counts_its_drops_and_resumes() {
             }
             let batch = take(&mut receiver, 10);
             assert!(batch.packets().map(number).eq(first..first + 10));
-            executor.execute(completion(batch, vec![Action::Pass as u8; 10])).unwrap();
+            pass_all(&mut executor, batch);
             wanted = (first..first + 10).collect();
             assert_eq!(numbered.arrived(&wanted), wanted);
         }
@@ -47,9 +45,7 @@ fn a_full_queue_counts_its_drops_and_resumes() {
 #[test]
 fn a_full_receive_buffer_counts_its_drops_and_resumes() {
     let Some(_suite) = begin("nfqueue: a full receive buffer") else { return };
-    let link = Link::new();
-    rule(&link.right, "INPUT -p udp -j NFQUEUE --queue-num 0");
-    let numbered = Numbered::over(&link);
+    let (link, numbered) = Link::queued("INPUT", false);
     let options = QueueOptions::default().with_receive_buffer(40_000);
     let (mut receiver, mut executor) = link.right.run(|| open(&options)).unwrap();
     for round in 1..4 {
@@ -59,8 +55,7 @@ fn a_full_receive_buffer_counts_its_drops_and_resumes() {
             receiver.receive(usize::MAX).unwrap();
             if let Some(batch) = receiver.take_batch() {
                 taken.extend(batch.packets().map(number));
-                let verdicts = vec![Action::Pass as u8; batch.len()];
-                executor.execute(completion(batch, verdicts)).unwrap();
+                pass_all(&mut executor, batch);
             }
             let received = receiver.received();
             received.packets + received.dropped_by_kernel == round * 2000
@@ -74,9 +69,7 @@ fn a_full_receive_buffer_counts_its_drops_and_resumes() {
 #[test]
 fn waiting_with_a_full_batch_returns_at_once() {
     let Some(_suite) = begin("nfqueue: a full batch") else { return };
-    let link = Link::new();
-    rule(&link.right, "INPUT -p udp -j NFQUEUE --queue-num 0");
-    let numbered = Numbered::over(&link);
+    let (link, numbered) = Link::queued("INPUT", false);
     let (mut receiver, mut executor) = link.right.run(|| open(&QueueOptions::default().with_batch(8))).unwrap();
     numbered.send(0..20);
     for packets in [8, 8, 4] {
@@ -93,7 +86,7 @@ fn waiting_with_a_full_batch_returns_at_once() {
         }
         let batch = receiver.take_batch().unwrap();
         assert!(receiver.take_batch().is_none());
-        executor.execute(completion(batch, vec![Action::Pass as u8; packets])).unwrap();
+        pass_all(&mut executor, batch);
     }
     let wanted = (0..20).collect();
     assert_eq!(numbered.arrived(&wanted), wanted);
@@ -184,9 +177,7 @@ fn queue_0_field(namespace: &Namespace, field: usize) -> u32 {
 #[test]
 fn packets_of_an_interface_that_went_down_are_counted_as_refused() {
     let Some(_suite) = begin("nfqueue: an interface that goes down") else { return };
-    let link = Link::new();
-    rule(&link.right, "INPUT -p udp -j NFQUEUE --queue-num 0");
-    let numbered = Numbered::over(&link);
+    let (link, numbered) = Link::queued("INPUT", false);
     let (mut receiver, mut executor) = link.right.run(|| open(&QueueOptions::default())).unwrap();
     numbered.send(0..30);
     let batch = take(&mut receiver, 30);
@@ -208,7 +199,7 @@ fn packets_of_an_interface_that_went_down_are_counted_as_refused() {
     link.veth.left.wait_until_running();
     numbered.send(30..40);
     let batch = take(&mut receiver, 10);
-    executor.execute(completion(batch, vec![Action::Pass as u8; 10])).unwrap();
+    pass_all(&mut executor, batch);
     let wanted = (30..40).collect();
     assert_eq!(numbered.arrived(&wanted), wanted);
 }
@@ -217,15 +208,13 @@ fn packets_of_an_interface_that_went_down_are_counted_as_refused() {
 #[test]
 fn counters_do_not_decrease_when_refusals_arrive_late() {
     let Some(_suite) = begin("nfqueue: refusals that are seen late") else { return };
-    let link = Link::new();
-    rule(&link.right, "INPUT -p udp -j NFQUEUE --queue-num 0");
-    let numbered = Numbered::over(&link);
+    let (link, numbered) = Link::queued("INPUT", false);
     let (mut receiver, mut executor) = link.right.run(|| open(&QueueOptions::default())).unwrap();
     numbered.send(0..30);
     let batch = take(&mut receiver, 30);
     let length = u64::from(batch.descriptors()[0].length);
     link.veth.right.down();
-    executor.execute(completion(batch, vec![Action::Pass as u8; 30])).unwrap();
+    pass_all(&mut executor, batch);
     // The kernel's answer has not been received yet.
     executor.poll().unwrap();
     let before = *executor.executed();
@@ -239,7 +228,7 @@ fn counters_do_not_decrease_when_refusals_arrive_late() {
     link.veth.left.wait_until_running();
     numbered.send(30..80);
     let batch = take(&mut receiver, 50);
-    executor.execute(completion(batch, vec![Action::Pass as u8; 50])).unwrap();
+    pass_all(&mut executor, batch);
     executor.poll().unwrap();
     let executed = executor.executed();
     assert_eq!((executed.of(Action::Pass), executed.losses.of(Loss::Refused), executed.all()), (50, 30, 80));
@@ -252,21 +241,19 @@ fn counters_do_not_decrease_when_refusals_arrive_late() {
 fn refusals_after_the_last_packet_are_counted_by_finish() {
     let Some(_suite) = begin("nfqueue: refusals at the end") else { return };
     for seen in [false, true] {
-        let link = Link::new();
-        rule(&link.right, "INPUT -p udp -j NFQUEUE --queue-num 0");
-        let numbered = Numbered::over(&link);
+        let (link, numbered) = Link::queued("INPUT", false);
         let (mut receiver, mut executor) = link.right.run(|| open(&QueueOptions::default())).unwrap();
         numbered.send(0..10);
         let batch = take(&mut receiver, 10);
         let length = u64::from(batch.descriptors()[0].length);
-        executor.execute(completion(batch, vec![Action::Pass as u8; 10])).unwrap();
+        pass_all(&mut executor, batch);
         numbered.send(10..40);
         let batch = take(&mut receiver, 30);
         // The kernel's answer is queued behind packets that are never received.
         numbered.send(40..50);
         wait_until("packets are handed over", TIMEOUT, || handed_over(&link.right) >= 50);
         link.veth.right.down();
-        executor.execute(completion(batch, vec![Action::Pass as u8; 30])).unwrap();
+        pass_all(&mut executor, batch);
         if seen {
             executor.poll().unwrap();
             assert_eq!(executor.executed().of(Action::Pass), 40, "the refusals have not been received");

@@ -7,11 +7,11 @@ use std::time::{Duration, SystemTime};
 
 use portcullis_core::packet::Action;
 use portcullis_core::program::facts::Window;
-use portcullis_io::live::{Executor, Receiver};
+use portcullis_io::live::Receiver;
 use portcullis_io::nfqueue::{QueueOptions, QueueReceiver, open};
 use portcullis_live_tests::{ping, wait_until};
 
-use crate::lane::{Lane, Link, Numbered, QUIET_TIME, TIMEOUT, all, begin, completion, rule, rule_of};
+use crate::lane::{Lane, Link, Numbered, QUIET_TIME, TIMEOUT, all, begin, pass_all, rule, rule_of};
 
 #[test]
 fn packets_get_an_ethernet_header_from_what_the_kernel_knows() {
@@ -95,9 +95,7 @@ fn without_a_program_the_bypass_option_decides() {
 #[test]
 fn a_receiver_is_full_when_its_memory_is_used_until_its_batch_is_taken() {
     let Some(_suite) = begin("nfqueue: a batch's memory") else { return };
-    let link = Link::new();
-    rule(&link.right, "INPUT -p udp -j NFQUEUE --queue-num 0");
-    let numbered = Numbered::over(&link);
+    let (link, numbered) = Link::queued("INPUT", false);
     let options = QueueOptions::default().with_batch(16);
     let (mut receiver, mut executor) = link.right.run(|| open(&options)).unwrap();
     assert!(!receiver.is_full(), "nothing was received");
@@ -123,8 +121,7 @@ fn a_receiver_is_full_when_its_memory_is_used_until_its_batch_is_taken() {
     let second = receiver.take_batch().unwrap();
     assert_eq!((first.len(), second.len()), (16, 8));
     for batch in [first, second] {
-        let actions = vec![Action::Pass as u8; batch.len()];
-        executor.execute(completion(batch, actions)).unwrap();
+        pass_all(&mut executor, batch);
     }
     let wanted = (0..24).collect();
     assert_eq!(numbered.arrived(&wanted), wanted);

@@ -7,7 +7,7 @@ use portcullis_core::program::facts::Window;
 use portcullis_io::live::Loss;
 use portcullis_io::nfqueue::QueueOptions;
 
-use crate::lane::{Lane, Link, Numbered, QUIET_TIME, begin, number, rule, transport};
+use crate::lane::{Lane, Link, QUIET_TIME, begin, number, transport};
 
 /// Returns the checksum of RFC 1071 over the concatenation of these parts.
 fn checksum(parts: &[&[u8]]) -> [u8; 2] {
@@ -154,9 +154,7 @@ fn packets_can_grow_and_shrink() {
 #[test]
 fn packets_cut_below_an_ip_header_are_refused() {
     let Some(_suite) = begin("nfqueue: nothing left") else { return };
-    let link = Link::new();
-    rule(&link.left, "OUTPUT -p udp -j NFQUEUE --queue-num 0");
-    let numbered = Numbered::over(&link);
+    let (link, numbered) = Link::queued("OUTPUT", false);
     let options = QueueOptions::default().with_room(ResizeRoom::Both);
     let lane = Lane::start(&link.left, options, |batch| {
         for index in 0..batch.len() {
