@@ -1,4 +1,5 @@
-//! libFuzzer entry point for `portcullis_fuzz::descriptors`.
+//! libFuzzer entry point for `portcullis_fuzz::descriptors`: arbitrary descriptors over a small
+//! arena.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| portcullis_fuzz::descriptors::run(data));

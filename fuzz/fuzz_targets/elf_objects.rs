@@ -1,4 +1,5 @@
-//! libFuzzer entry point for `portcullis_fuzz::elf_objects`.
+//! libFuzzer entry point for `portcullis_fuzz::elf_objects`: arbitrary bytes as an ELF object of
+//! XDP programs.
 #![no_main]
 
 use libfuzzer_sys::{fuzz_mutator, fuzz_target};
