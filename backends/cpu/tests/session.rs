@@ -1,21 +1,15 @@
 //! Properties of a session apart from verdicts: order, threads, cancellation, refusals. Verdicts
 //! are covered by compat-tests.
 
+mod common;
+
 use std::num::NonZeroUsize;
-use std::sync::Arc;
 use std::time::Duration;
 
+use common::program;
 use portcullis_core::device::{CancelToken, Device, DeviceError, LoadOptions};
-use portcullis_core::diagnostics::Source;
 use portcullis_core::packet::{Arena, Batch, BatchCutter, Descriptor, ResizeRoom, Verdict};
-use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_cpu::Cpu;
-use portcullis_wgsl as wgsl;
-
-fn program(text: &str) -> Arc<Program> {
-    let options = ProgramOptions::default();
-    Arc::new(wgsl::compile(&Source::new("test.wgsl", text), &options).unwrap_or_else(|e| panic!("{}", e.render())))
-}
 
 fn options(threads: usize, depth: usize) -> LoadOptions {
     LoadOptions::default().with_threads(NonZeroUsize::new(threads)).with_depth(depth)
