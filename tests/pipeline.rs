@@ -5,22 +5,20 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use portcullis::Filter;
 use portcullis::device::{CancelToken, DeviceError, LoadOptions, Session};
 use portcullis::devices;
-use portcullis::diagnostics;
-use portcullis::frontend::wgsl;
 use portcullis::map::layout::HEADER_WORDS;
 use portcullis::packet::{Batch, VerdictCounts};
 use portcullis::packet_io::synth::{Spec, SynthSource};
 use portcullis::packet_io::{CaptureFormat, Progress, Sink, SinkError, Source, SourceError, SourceOptions, Written};
 use portcullis::pipeline::{self, Event, Observer, Outputs, PipelineError, RunOutcome};
-use portcullis::program::ProgramOptions;
 
 /// A session on the no-op device, which passes all packets.
 fn session() -> Box<dyn Session> {
     let text = "fn xdp_filter(pkt: u32) -> u32 { return XDP_PASS; }";
-    let program = wgsl::compile(&diagnostics::Source::new("f", text), &ProgramOptions::default()).unwrap();
-    devices::open("noop").unwrap().load(&Arc::new(program), &LoadOptions::default()).unwrap()
+    let program = Filter::wgsl(text).compile().unwrap();
+    devices::open("noop").unwrap().load(&program, &LoadOptions::default()).unwrap()
 }
 
 fn synthetic(packets: u64, a_batch: usize) -> Box<dyn Source> {
@@ -224,7 +222,7 @@ impl Observer for Numbering {
 fn map_changes_at_a_boundary_affect_only_later_batches() {
     let text = "//! map number: array value=1 entries=1
         fn xdp_filter(pkt: u32) -> u32 { store_be32(pkt, 0u, number_read(0u, 0u)); return XDP_PASS; }";
-    let program = Arc::new(wgsl::compile(&diagnostics::Source::new("f", text), &ProgramOptions::default()).unwrap());
+    let program = Filter::wgsl(text).compile().unwrap();
     for device in ["cpu", "interp"] {
         let Ok(device) = devices::open(device) else { continue };
         let mut session = device.load(&program, &LoadOptions::default()).unwrap();

@@ -152,18 +152,10 @@ impl CalibrationStore {
 mod tests {
     use portcullis_core::device::noop::NoopDevice;
     use portcullis_core::device::{Device, Dispatch};
-    use portcullis_core::diagnostics::Source;
-    use portcullis_core::program::ProgramOptions;
-    use portcullis_wgsl as wgsl;
 
     use super::super::curve::CostCurve;
     use super::*;
-
-    fn program(text: &str, parameters: &[(&str, &str)]) -> Program {
-        let parameters = parameters.iter().map(|&(name, value)| (name.into(), value.into())).collect();
-        let options = ProgramOptions::default().with_parameters(parameters);
-        wgsl::compile(&Source::new("f.wgsl", text), &options).unwrap_or_else(|e| panic!("{}", e.render()))
-    }
+    use crate::Filter;
 
     fn costs() -> Costs {
         let curve = CostCurve::new(vec![(64, 100.5), (256, 1.0 / 3.0 + 300.0)]).unwrap();
@@ -176,22 +168,23 @@ mod tests {
         let noop = NoopDevice::new();
         let info = noop.info().clone();
         let options = LoadOptions::default();
-        let key = |program: &Program, info: &[&DeviceInfo], options: &LoadOptions| {
-            CalibrationKey::new(program, info, options)
+        let filter = Filter::wgsl(text);
+        let key = |filter: &Filter, info: &[&DeviceInfo], options: &LoadOptions| {
+            CalibrationKey::new(&filter.compile().unwrap(), info, options)
         };
-        let base = key(&program(text, &[]), &[&info], &options);
-        assert_eq!(base, key(&program(text, &[]), &[&info], &options));
+        let base = key(&filter, &[&info], &options);
+        assert_eq!(base, key(&filter, &[&info], &options));
         let other = DeviceInfo { driver: "another".into(), ..info.clone() };
         let depth = LoadOptions::default().with_depth(7);
         let inline = LoadOptions::default().with_dispatch(Some(Dispatch::Inline));
         let keys = [
             base,
-            key(&program(text, &[("limit", "4")]), &[&info], &options),
-            key(&program(&text.replace("1u", "0u"), &[]), &[&info], &options),
-            key(&program(text, &[]), &[&other], &options),
-            key(&program(text, &[]), &[&info, &info], &options),
-            key(&program(text, &[]), &[&info], &depth),
-            key(&program(text, &[]), &[&info], &inline),
+            key(&filter.clone().param("limit", 4).unwrap(), &[&info], &options),
+            key(&Filter::wgsl(text.replace("1u", "0u")), &[&info], &options),
+            key(&filter, &[&other], &options),
+            key(&filter, &[&info, &info], &options),
+            key(&filter, &[&info], &depth),
+            key(&filter, &[&info], &inline),
         ];
         for (at, one) in keys.iter().enumerate() {
             assert!(keys[at + 1..].iter().all(|other| other != one), "{one:?}");

@@ -7,14 +7,12 @@ use std::time::Duration;
 
 use portcullis_cache::Cache;
 use portcullis_core::device::{Completion, Imported, Instrumented, StageTimes, SubmitError, check_submission};
-use portcullis_core::diagnostics::Source;
 use portcullis_core::interp::InterpDevice;
 use portcullis_core::packet::{Action, Batch, Span, Verdicts};
-use portcullis_core::program::ProgramOptions;
-use portcullis_wgsl as wgsl;
 
 use super::chooser::Choice;
 use super::*;
+use crate::Filter;
 
 /// A clock that advances only when told to.
 #[derive(Debug, Default)]
@@ -45,13 +43,17 @@ enum FilterBehavior {
     PassAll,
 }
 
+/// Number of batches in flight.
+const DEPTH: usize = 3;
+
 /// A device of known cost.
+#[derive(Clone)]
 struct FakeDevice {
     info: DeviceInfo,
     clock: Arc<SimulatedClock>,
-    /// Nanoseconds per batch and per packet; tests may change them.
-    fixed: Arc<AtomicU64>,
-    packet: Arc<AtomicU64>,
+    /// Nanoseconds per batch and per packet.
+    fixed: u64,
+    packet: u64,
     behavior: FilterBehavior,
     /// Batch size, and the number of batches of that size that take six times as long because of
     /// other load.
@@ -60,7 +62,7 @@ struct FakeDevice {
     max_packets: usize,
     /// Number of batches after which it fails.
     fails_after: usize,
-    loads: AtomicUsize,
+    loads: Arc<AtomicUsize>,
     /// Number of packets of each submitted batch.
     batch_sizes: Arc<Mutex<Vec<usize>>>,
     refuses: Option<&'static str>,
@@ -73,35 +75,34 @@ impl FakeDevice {
         FakeDevice {
             info,
             clock: clock.clone(),
-            fixed: Arc::new(fixed.into()),
-            packet: Arc::new(packet.into()),
+            fixed,
+            packet,
             behavior: FilterBehavior::Reference,
             slowed_batches: (0, 0),
             max_packets: usize::MAX,
             fails_after: usize::MAX,
-            loads: AtomicUsize::new(0),
+            loads: Arc::default(),
             batch_sizes: Arc::default(),
             refuses: None,
         }
     }
 
     fn cost(&self, packets: usize) -> u64 {
-        self.fixed.load(Ordering::Relaxed) + self.packet.load(Ordering::Relaxed) * packets as u64
+        self.fixed + self.packet * packets as u64
+    }
+
+    /// Loads a program for an `AutoSession`.
+    fn loaded(&self, program: &Arc<Program>, depth: usize) -> Option<LoadedDevice> {
+        let session = self.load(program, &LoadOptions::default().with_depth(depth)).unwrap();
+        Some(LoadedDevice { id: self.info.id.clone(), session })
     }
 }
 
 struct FakeSession {
-    id: String,
+    /// Its numbers of batches count down.
+    device: FakeDevice,
     program: Arc<Program>,
     reference: Box<dyn Session>,
-    behavior: FilterBehavior,
-    clock: Arc<SimulatedClock>,
-    fixed: Arc<AtomicU64>,
-    packet: Arc<AtomicU64>,
-    slowed_batches: (usize, usize),
-    max_packets: usize,
-    left: usize,
-    batch_sizes: Arc<Mutex<Vec<usize>>>,
     queue: VecDeque<(Batch, u64)>,
     busy_until: u64,
     depth: usize,
@@ -119,17 +120,9 @@ impl Device for FakeDevice {
         self.loads.fetch_add(1, Ordering::Relaxed);
         let dispatch = Dispatch::select(&self.info, options)?;
         Ok(dispatch.wrap(FakeSession {
-            id: self.info.id.clone(),
+            device: self.clone(),
             program: program.clone(),
             reference: InterpDevice::new().load(program, &LoadOptions::default())?,
-            behavior: self.behavior,
-            clock: self.clock.clone(),
-            fixed: self.fixed.clone(),
-            packet: self.packet.clone(),
-            slowed_batches: self.slowed_batches,
-            max_packets: self.max_packets,
-            left: self.fails_after,
-            batch_sizes: self.batch_sizes.clone(),
             queue: VecDeque::new(),
             busy_until: 0,
             depth: options.depth,
@@ -139,39 +132,40 @@ impl Device for FakeDevice {
 
 impl Session for FakeSession {
     fn import(&mut self, _: &Arc<Span>) -> Result<Imported, DeviceError> {
-        Ok(if self.id == "gpu" { Imported::Copied } else { Imported::InPlace })
+        Ok(if self.device.info.id == "gpu" { Imported::Copied } else { Imported::InPlace })
     }
 
     fn submit(&mut self, batch: Batch) -> Result<(), SubmitError> {
+        let device = &mut self.device;
         let fits = check_submission(&self.program, &batch, self.queue.len(), self.depth);
-        let fits = fits.and_then(|()| match batch.len() > self.max_packets {
-            true => Err(DeviceError::Refused(format!("{} takes {} packets", self.id, self.max_packets))),
+        let fits = fits.and_then(|()| match batch.len() > device.max_packets {
+            true => Err(DeviceError::Refused(format!("{} takes {} packets", device.info.id, device.max_packets))),
             false => Ok(()),
         });
         if let Err(error) = fits {
             return Err(SubmitError { batch: Box::new(batch), error });
         }
-        let mut cost = self.fixed.load(Ordering::Relaxed) + self.packet.load(Ordering::Relaxed) * batch.len() as u64;
-        if let (size, left @ 1..) = self.slowed_batches
+        let mut cost = device.cost(batch.len());
+        if let (size, left @ 1..) = device.slowed_batches
             && size == batch.len()
         {
-            self.slowed_batches.1 = left - 1;
+            device.slowed_batches.1 = left - 1;
             cost *= 6;
         }
-        self.busy_until = self.busy_until.max(self.clock.nanos()) + cost;
-        self.batch_sizes.lock().unwrap().push(batch.len());
+        self.busy_until = self.busy_until.max(device.clock.nanos()) + cost;
+        device.batch_sizes.lock().unwrap().push(batch.len());
         self.queue.push_back((batch, self.busy_until));
         Ok(())
     }
 
     fn complete(&mut self) -> Result<Option<Completion>, DeviceError> {
         let Some((batch, at)) = self.queue.pop_front() else { return Ok(None) };
-        self.clock.wait_until(at);
-        self.left = self.left.wrapping_sub(1);
-        if self.left == 0 {
-            return Err(DeviceError::Failed { device: self.id.clone(), reason: "fell off the bus".into() });
+        self.device.clock.wait_until(at);
+        self.device.fails_after = self.device.fails_after.wrapping_sub(1);
+        if self.device.fails_after == 0 {
+            return Err(DeviceError::Failed { device: self.device.info.id.clone(), reason: "fell off the bus".into() });
         }
-        match self.behavior {
+        match self.device.behavior {
             FilterBehavior::Reference => self.reference.run(batch).map(Some),
             FilterBehavior::PassAll => {
                 let verdicts = Verdicts::new(vec![Action::Pass as u8; batch.len()], Vec::new());
@@ -199,8 +193,7 @@ impl Session for FakeSession {
 impl Instrumented for FakeSession {}
 
 fn program(text: &str) -> Arc<Program> {
-    let program = wgsl::compile(&Source::new("f.wgsl", text), &ProgramOptions::default());
-    Arc::new(program.unwrap_or_else(|e| panic!("{}", e.render())))
+    Filter::wgsl(text).compile().unwrap()
 }
 
 /// A filter with all verdicts, and changes of content and length, depending on the packet's first
@@ -240,6 +233,27 @@ fn gpu_and_cpu(clock: &Arc<SimulatedClock>) -> [FakeDevice; 2] {
     ]
 }
 
+/// The same devices, which filter nothing: the interpreter is slow.
+fn idle_gpu_and_cpu(clock: &Arc<SimulatedClock>) -> [FakeDevice; 2] {
+    gpu_and_cpu(clock).map(|fake| FakeDevice { behavior: FilterBehavior::PassAll, ..fake })
+}
+
+/// Costs of devices that take `packet_ns` per packet and nothing per batch.
+fn proportional_costs(packet_ns: [f64; 2]) -> Costs {
+    let curve = |packet: f64| curve::CostCurve::new([64, 65_536].map(|n| (n, packet * f64::from(n))).to_vec()).unwrap();
+    Costs { devices: packet_ns.map(|packet| Some(std::array::from_fn(|_| curve(packet)))).to_vec(), split: None }
+}
+
+/// A store of calibrations in a folder.
+fn store_in(folder: &tempfile::TempDir) -> CalibrationStore {
+    CalibrationStore::with_cache(Cache::at(&folder.path().join("auto"), 1 << 20).unwrap())
+}
+
+/// Total number of batches submitted to the devices.
+fn batch_count(fakes: &[Arc<FakeDevice>]) -> usize {
+    fakes.iter().map(|fake| fake.batch_sizes.lock().unwrap().len()).sum()
+}
+
 fn settings(clock: &Arc<SimulatedClock>) -> Settings {
     // Enough for batches of up to 2,048 packets: larger ones have the same simulated slope.
     Settings::default().with_store(CalibrationStore::disabled()).with_clock(clock.clone()).with_max_packets(1 << 13)
@@ -270,20 +284,12 @@ fn split_batches_match_the_interpreter_for_every_share() {
     let expected = reference(&program, &all);
     let clock = Arc::new(SimulatedClock::default());
     for share in [0.2f32, 0.33, 0.5, 0.71, 0.8] {
-        let load = |fake: FakeDevice| {
-            let session = fake.load(&program, &LoadOptions::default()).unwrap();
-            Some(LoadedDevice { id: fake.info.id.clone(), session })
-        };
         // Costs with which any batch is split with this share.
-        let curve = |packet: f64| {
-            let points = [64u32, 65_536].map(|n| (n, packet * f64::from(n))).to_vec();
-            Some(std::array::from_fn(|_| curve::CostCurve::new(points.clone()).unwrap()))
-        };
-        let costs = Costs { devices: vec![curve(1.0 - f64::from(share)), curve(f64::from(share))], split: None };
+        let costs = proportional_costs([1.0 - f64::from(share), f64::from(share)]);
         let [second, first] = gpu_and_cpu(&clock);
         let batch_sizes = [first.batch_sizes.clone(), second.batch_sizes.clone()];
         let chooser = Chooser::split_all(costs, 0, 1);
-        let devices = vec![load(first), load(second)];
+        let devices = [first, second].map(|fake| fake.loaded(&program, DEPTH)).into();
         let mut session = AutoSession::new(&program, devices, chooser, clock.clone(), 3);
         for make in [Batch::from_packets::<Vec<u8>>, Batch::in_frames::<Vec<u8>>] {
             let done = session.run(make(&all).unwrap()).unwrap();
@@ -308,15 +314,9 @@ fn batches_complete_in_order_when_devices_are_full() {
         [split(0.2), one(1), one(1), one(0), split(0.7)],
     ] {
         for depths in [[1, 6], [6, 1], [1, 1], [2, 1]] {
-            let load = |fake: FakeDevice, depth| {
-                let session = fake.load(&program, &LoadOptions::default().with_depth(depth)).unwrap();
-                Some(LoadedDevice { id: fake.info.id.clone(), session })
-            };
             let [second, first] = gpu_and_cpu(&clock);
-            let devices = vec![load(first, depths[0]), load(second, depths[1])];
-            let curve = || curve::CostCurve::new([64, 65_536].map(|n| (n, f64::from(n))).to_vec()).unwrap();
-            let costs = Costs { devices: vec![Some(std::array::from_fn(|_| curve())); 2], split: None };
-            let chooser = Chooser::new(costs, vec![true; 2]);
+            let devices = vec![first.loaded(&program, depths[0]), second.loaded(&program, depths[1])];
+            let chooser = Chooser::new(proportional_costs([1.0, 1.0]), vec![true; 2]);
             let mut session = AutoSession::new(&program, devices, chooser, clock.clone(), placements.len());
             let batches: Vec<_> = (0..placements.len()).map(|i| packets(100 + 7 * i, i as u64)).collect();
             for (batch, placement) in batches.iter().zip(placements) {
@@ -339,15 +339,14 @@ fn batches_of_any_sizes_complete_in_order() {
         // With a crossover at 100 packets, the interpreter has little to do.
         let fakes = |behavior| {
             let mut fakes = gpu_and_cpu(&clock);
-            fakes[0].fixed = Arc::new(700.into());
+            fakes[0].fixed = 700;
             fakes.iter_mut().for_each(|fake| fake.behavior = behavior);
             Vec::from(fakes)
         };
         let program = program(BUSY);
         let options = LoadOptions::default().with_depth(depth);
         let folder = tempfile::tempdir().unwrap();
-        let store = CalibrationStore::with_cache(Cache::at(&folder.path().join("auto"), 1 << 20).unwrap());
-        let settings = settings(&clock).with_store(store).with_cpu_dispatch(cpu_dispatch);
+        let settings = settings(&clock).with_store(store_in(&folder)).with_cpu_dispatch(cpu_dispatch);
         auto(fakes(FilterBehavior::PassAll), settings.clone()).0.load(&program, &options).unwrap();
         let (device, fakes) = auto(fakes(FilterBehavior::Reference), settings);
         let mut session = device.load(&program, &options).unwrap();
@@ -408,10 +407,9 @@ fn throughput_is_at_least_nine_tenths_of_the_best_device() {
         [((60_000, 1), (400, 4)), ((20_000, 5), (300, 4)), ((900, 2), (4000, 8)), ((200_000, 1), (500, 30))]
     {
         let clock = Arc::new(SimulatedClock::default());
-        let mut fakes = gpu_and_cpu(&clock);
-        for (fake, (fixed, packet)) in fakes.iter_mut().zip([gpu, cpu]) {
-            (fake.fixed, fake.packet, fake.behavior) =
-                (Arc::new(fixed.into()), Arc::new(packet.into()), FilterBehavior::PassAll);
+        let mut fakes = idle_gpu_and_cpu(&clock);
+        for (fake, costs) in fakes.iter_mut().zip([gpu, cpu]) {
+            (fake.fixed, fake.packet) = costs;
         }
         let (device, fakes) = auto(fakes.into(), settings(&clock));
         let program = program(PLAIN);
@@ -431,9 +429,8 @@ fn throughput_is_at_least_nine_tenths_of_the_best_device() {
 #[test]
 fn two_devices_are_faster_than_one_with_large_batches() {
     let clock = Arc::new(SimulatedClock::default());
-    let [mut gpu, mut cpu] = gpu_and_cpu(&clock);
-    (gpu.behavior, cpu.behavior) = (FilterBehavior::PassAll, FilterBehavior::PassAll);
-    (gpu.fixed, gpu.packet, cpu.packet) = (Arc::new(1000.into()), Arc::new(3.into()), Arc::new(3.into()));
+    let [mut gpu, mut cpu] = idle_gpu_and_cpu(&clock);
+    (gpu.fixed, gpu.packet, cpu.packet) = (1000, 3, 3);
     let (device, fakes) = auto(vec![gpu, cpu], settings(&clock));
     let mut session = device.load(&program(PLAIN), &LoadOptions::default()).unwrap();
     let (costs, origin) = device.costs().unwrap();
@@ -456,9 +453,7 @@ fn two_devices_are_faster_than_one_with_large_batches() {
 #[test]
 fn crossovers_match_the_computed_ones() {
     let clock = Arc::new(SimulatedClock::default());
-    let [mut gpu, mut cpu] = gpu_and_cpu(&clock);
-    (gpu.behavior, cpu.behavior) = (FilterBehavior::PassAll, FilterBehavior::PassAll);
-    let (device, _) = auto(vec![gpu, cpu], settings(&clock));
+    let (device, _) = auto(idle_gpu_and_cpu(&clock).into(), settings(&clock));
     device.load(&program(PLAIN), &LoadOptions::default()).unwrap();
     let (costs, _) = device.costs().unwrap();
     let alone = Costs { split: None, ..costs };
@@ -474,15 +469,13 @@ fn crossovers_match_the_computed_ones() {
 fn filters_with_state_stay_on_one_device() {
     for (text, expected, where_to) in [(COUNTS, 1000, 1), (COUNTS, 100_000, 0), (FLOWS, 1000, 1), (FLOWS, 100_000, 0)] {
         let clock = Arc::new(SimulatedClock::default());
-        let mut measured = gpu_and_cpu(&clock);
-        measured.iter_mut().for_each(|fake| fake.behavior = FilterBehavior::PassAll);
-        // Calibrate with devices that do not filter, as the interpreter is slow.
         let folder = tempfile::tempdir().unwrap();
-        let store = CalibrationStore::with_cache(Cache::at(&folder.path().join("auto"), 1 << 20).unwrap());
+        let store = store_in(&folder);
         let with =
             |measure| settings(&clock).with_store(store.clone()).with_mode(measure).with_expected_packets(expected);
         let program = program(text);
-        auto(measured.into(), with(CalibrationMode::FirstLoad)).0.load(&program, &LoadOptions::default()).unwrap();
+        let (calibrated, _) = auto(idle_gpu_and_cpu(&clock).into(), with(CalibrationMode::FirstLoad));
+        calibrated.load(&program, &LoadOptions::default()).unwrap();
 
         let (device, fakes) = auto(gpu_and_cpu(&clock).into(), with(CalibrationMode::Never));
         let mut session = device.load(&program, &LoadOptions::default()).unwrap();
@@ -504,61 +497,53 @@ fn filters_with_state_stay_on_one_device() {
 #[test]
 fn costs_are_measured_once_and_cached() {
     let folder = tempfile::tempdir().unwrap();
-    let at = folder.path().join("auto");
-    let store = CalibrationStore::with_cache(Cache::at(&at, 1 << 20).unwrap());
+    let store = store_in(&folder);
     let clock = Arc::new(SimulatedClock::default());
-    let with = |measure| settings(&clock).with_store(store.clone()).with_mode(measure);
-    let fakes = || {
-        let mut fakes = gpu_and_cpu(&clock);
-        fakes.iter_mut().for_each(|fake| fake.behavior = FilterBehavior::PassAll);
-        Vec::from(fakes)
-    };
-    let batch_sizes =
-        |fakes: &[Arc<FakeDevice>]| fakes.iter().map(|fake| fake.batch_sizes.lock().unwrap().len()).sum::<usize>();
+    let fakes = || idle_gpu_and_cpu(&clock).to_vec();
     let (one, other) = (program(PLAIN), program("fn xdp_filter(pkt: u32) -> u32 { return XDP_DROP; }"));
     let options = LoadOptions::default();
+    // Devices that have loaded the first program.
+    let loaded = |fakes, mode| {
+        let (device, tested) = auto(fakes, settings(&clock).with_store(store.clone()).with_mode(mode));
+        device.load(&one, &options).unwrap();
+        (device, tested)
+    };
 
     // Without calibration, the first candidate is used.
-    let (device, tested) = auto(fakes(), with(CalibrationMode::Never));
-    device.load(&one, &options).unwrap();
-    assert_eq!((batch_sizes(&tested), device.costs()), (0, None));
+    let (device, tested) = loaded(fakes(), CalibrationMode::Never);
+    assert_eq!((batch_count(&tested), device.costs()), (0, None));
     assert_eq!([0, 1].map(|at| tested[at].loads.load(Ordering::Relaxed)), [1, 0], "the GPU");
     assert!(device.explain().unwrap().to_string().contains("calibration: none"));
 
-    let (device, tested) = auto(fakes(), with(CalibrationMode::FirstLoad));
-    device.load(&one, &options).unwrap();
-    let measured = batch_sizes(&tested);
+    let (device, tested) = loaded(fakes(), CalibrationMode::FirstLoad);
+    let measured = batch_count(&tested);
     assert!(measured > 0 && device.take_warnings().is_empty());
     device.load(&one, &options).unwrap();
     // Packets may flow by now, so nothing is measured.
     device.load(&other, &options).unwrap();
-    assert_eq!((batch_sizes(&tested), device.costs()), (measured, None));
+    assert_eq!((batch_count(&tested), device.costs()), (measured, None));
 
-    let (device, tested) = auto(fakes(), with(CalibrationMode::FirstLoad));
-    device.load(&one, &options).unwrap();
-    assert_eq!((batch_sizes(&tested), device.costs().unwrap().1), (0, CostsOrigin::Cached));
+    let (device, tested) = loaded(fakes(), CalibrationMode::FirstLoad);
+    assert_eq!((batch_count(&tested), device.costs().unwrap().1), (0, CostsOrigin::Cached));
     assert!(device.explain().unwrap().to_string().contains("cached by an earlier run"));
 
     // A new driver.
     let mut changed = fakes();
     changed[0].info.driver = "2".into();
-    let (device, tested) = auto(changed, with(CalibrationMode::FirstLoad));
-    device.load(&one, &options).unwrap();
-    assert!(batch_sizes(&tested) > 0);
+    let (_, tested) = loaded(changed, CalibrationMode::FirstLoad);
+    assert!(batch_count(&tested) > 0);
 
     // Damaged files are reported and measured again.
-    for file in std::fs::read_dir(&at).unwrap() {
+    for file in std::fs::read_dir(folder.path().join("auto")).unwrap() {
         std::fs::write(file.unwrap().path(), "nothing").unwrap();
     }
-    let (device, tested) = auto(fakes(), with(CalibrationMode::FirstLoad));
-    device.load(&one, &options).unwrap();
+    let (device, tested) = loaded(fakes(), CalibrationMode::FirstLoad);
     let notes = device.take_warnings();
-    assert!(batch_sizes(&tested) > 0 && notes.len() == 1, "{notes:?}");
+    assert!(batch_count(&tested) > 0 && notes.len() == 1, "{notes:?}");
     assert!(notes[0].starts_with("ignoring the cached calibration: ") && notes[0].contains("damaged"), "{notes:?}");
 
-    let (device, tested) = auto(fakes(), with(CalibrationMode::Always));
-    device.load(&one, &options).unwrap();
-    assert!(batch_sizes(&tested) > 0);
+    let (_, tested) = loaded(fakes(), CalibrationMode::Always);
+    assert!(batch_count(&tested) > 0);
     let (device, _) = auto(fakes(), settings(&clock));
     device.load(&one, &options).unwrap();
     assert_eq!(device.take_warnings(), ["cannot cache the calibration: caching is disabled"]);
@@ -607,14 +592,14 @@ fn outliers_from_other_load_are_measured_again() {
 fn predictions_match_the_choice_and_load_nothing() {
     let clock = Arc::new(SimulatedClock::default());
     let folder = tempfile::tempdir().unwrap();
-    let kept = CalibrationStore::with_cache(Cache::at(&folder.path().join("auto"), 1 << 20).unwrap());
-    let (device, fakes) = auto(gpu_and_cpu(&clock).into(), settings(&clock).with_store(kept));
+    let (device, fakes) = auto(gpu_and_cpu(&clock).into(), settings(&clock).with_store(store_in(&folder)));
+    let loads = || fakes.iter().map(|fake| fake.loads.load(Ordering::Relaxed)).collect::<Vec<_>>();
     for text in [PLAIN, COUNTS] {
         let (program, options) = (program(text), LoadOptions::default());
         let before = device.predict(&program, &options).unwrap().to_string();
         assert!(before.contains("without a calibration"), "{before}");
         device.load(&program, &options).unwrap();
-        let loads: Vec<_> = fakes.iter().map(|fake| fake.loads.load(Ordering::Relaxed)).collect();
+        let loaded = loads();
         let (foreseen, explained) = (device.predict(&program, &options).unwrap(), device.explain().unwrap());
         let told = |explanation: Explanation| {
             explanation.to_string().replace("made for this run and cached for later ones", "")
@@ -622,7 +607,7 @@ fn predictions_match_the_choice_and_load_nothing() {
         let kept =
             foreseen.to_string().replace("cached by an earlier run for these devices, drivers and this filter", "");
         assert_eq!(kept, told(explained));
-        assert_eq!(loads, fakes.iter().map(|fake| fake.loads.load(Ordering::Relaxed)).collect::<Vec<_>>());
+        assert_eq!(loaded, loads());
     }
 }
 
@@ -632,8 +617,7 @@ fn failing_devices_are_reported_and_others_used() {
     let program = program(PLAIN);
     // A device cannot run the filter.
     let clock = Arc::new(SimulatedClock::default());
-    let mut fakes = gpu_and_cpu(&clock);
-    fakes.iter_mut().for_each(|fake| fake.behavior = FilterBehavior::PassAll);
+    let mut fakes = idle_gpu_and_cpu(&clock);
     fakes[0].refuses = Some("it has no arithmetic");
     let (device, _) = auto(fakes.into(), settings(&clock));
     let mut session = device.load(&program, &options).unwrap();
@@ -650,8 +634,7 @@ fn failing_devices_are_reported_and_others_used() {
     assert!(error.contains("gpu cannot run this filter: not today; cpu cannot run"), "{error}");
 
     // A device is lost during the calibration.
-    let mut fakes = gpu_and_cpu(&clock);
-    fakes.iter_mut().for_each(|fake| fake.behavior = FilterBehavior::PassAll);
+    let mut fakes = idle_gpu_and_cpu(&clock);
     fakes[0].fails_after = 20;
     let (device, _) = auto(fakes.into(), settings(&clock));
     device.load(&program, &options).unwrap();
@@ -659,36 +642,28 @@ fn failing_devices_are_reported_and_others_used() {
     assert!(notes[0].contains("gpu: fell off the bus"), "{notes:?}");
 
     // A device is lost later: the error names it.
-    let points = |packet: f64| [64u32, 4096].map(|n| (n, packet * f64::from(n))).to_vec();
-    let curves = |packet| Some(std::array::from_fn(|_| curve::CostCurve::new(points(packet)).unwrap()));
-    let costs = Costs { devices: vec![curves(1.0), curves(1.2)], split: None };
     let [mut gpu, cpu] = gpu_and_cpu(&clock);
     gpu.fails_after = 1;
-    let load = |fake: FakeDevice| {
-        Some(LoadedDevice { id: fake.info.id.clone(), session: fake.load(&program, &options).unwrap() })
-    };
-    let devices = vec![load(gpu), load(cpu)];
-    let mut session = AutoSession::new(&program, devices, Chooser::new(costs, vec![true; 2]), clock.clone(), 3);
+    let mut session = session_that_prefers_the_first(&program, [gpu, cpu]);
     session.submit(Batch::from_packets(&[[0; 60]]).unwrap()).unwrap();
     assert_eq!(session.complete().unwrap_err().to_string(), "gpu: fell off the bus");
+}
+
+/// A session of two devices of which the first is slightly faster with batches of any size.
+fn session_that_prefers_the_first(program: &Arc<Program>, fakes: [FakeDevice; 2]) -> AutoSession {
+    let chooser = Chooser::new(proportional_costs([1.0, 1.2]), vec![true; 2]);
+    let clock = fakes[0].clock.clone();
+    AutoSession::new(program, fakes.map(|fake| fake.loaded(program, DEPTH)).into(), chooser, clock, 3)
 }
 
 #[test]
 fn a_batch_that_one_device_refuses_goes_to_another() {
     let clock = Arc::new(SimulatedClock::default());
     let program = program(BUSY);
-    let points = |packet: f64| [64u32, 4096].map(|n| (n, packet * f64::from(n))).to_vec();
-    let curves = |packet| Some(std::array::from_fn(|_| curve::CostCurve::new(points(packet)).unwrap()));
-    let costs = Costs { devices: vec![curves(1.0), curves(1.2)], split: None };
     let [mut gpu, cpu] = gpu_and_cpu(&clock);
     gpu.max_packets = 100;
     let batch_sizes = cpu.batch_sizes.clone();
-    let load = |fake: FakeDevice| {
-        let session = fake.load(&program, &LoadOptions::default()).unwrap();
-        Some(LoadedDevice { id: fake.info.id.clone(), session })
-    };
-    let devices = vec![load(gpu), load(cpu)];
-    let mut session = AutoSession::new(&program, devices, Chooser::new(costs, vec![true; 2]), clock.clone(), 3);
+    let mut session = session_that_prefers_the_first(&program, [gpu, cpu]);
     assert_eq!(session.import(Batch::from_packets(&[[0; 60]]).unwrap().span()).unwrap(), Imported::Copied);
     let (few, many) = (packets(50, 3), packets(150, 4));
     session.submit(Batch::from_packets(&few).unwrap()).unwrap();

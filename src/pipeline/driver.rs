@@ -226,11 +226,8 @@ mod tests {
     use std::sync::Arc;
 
     use portcullis_core::device::{Device, Imported, Instrumented, LoadOptions, StageTimes, SubmitError};
-    use portcullis_core::diagnostics::Source;
     use portcullis_core::interp::InterpDevice;
     use portcullis_core::packet::{Descriptor, DeviceView, ResizeRoom, Span, Verdicts};
-    use portcullis_core::program::ProgramOptions;
-    use portcullis_wgsl as wgsl;
 
     use super::*;
 
@@ -303,11 +300,8 @@ mod tests {
 
     #[test]
     fn packets_in_device_memory_wait_for_their_device_and_others_use_the_fallback() {
-        let program = wgsl::compile(
-            &Source::new("f.wgsl", "fn xdp_filter(pkt: u32) -> u32 { return load_u8(pkt, 0u); }"),
-            &ProgramOptions::default(),
-        );
-        let program = Arc::new(program.unwrap_or_else(|e| panic!("{}", e.render())));
+        let filter = crate::Filter::wgsl("fn xdp_filter(pkt: u32) -> u32 { return load_u8(pkt, 0u); }");
+        let program = filter.compile().unwrap();
         let fallback = InterpDevice::new().load(&program, &LoadOptions::default()).unwrap();
         // The fallback reaches host memory only.
         let mut session = FallbackSession::new(Box::new(SingleBatchSession { batch: None }), fallback);

@@ -6,8 +6,9 @@ use naga::{BinaryOperator, MathFunction, Scalar, ScalarKind, TypeInner, UnaryOpe
 
 use crate::PacketAccess;
 use crate::c_expr::CExpr;
+use crate::dialect::{MATH_FUNCTIONS, short_name};
 use crate::types::{COMPONENTS, is_signed, unsigned};
-use crate::{Result, WriteError, Writer, dialect::short_name};
+use crate::{Result, WriteError, Writer};
 
 /// pi / 180, and its inverse.
 const RADIANS: &str = "0.017453292f";
@@ -290,69 +291,38 @@ impl Writer<'_> {
     fn float_math(&mut self, fun: MathFunction, arguments: &[CExpr]) -> Result<CExpr> {
         use MathFunction as M;
         let dialect = self.dialect;
-        let f = Scalar::F32;
+        let name = format!("{fun:?}").to_lowercase();
         let direct = match fun {
             M::Abs => "fabs",
             M::Min => "fmin",
             M::Max => "fmax",
-            M::Cos => "cos",
-            M::Cosh => "cosh",
-            M::Sin => "sin",
-            M::Sinh => "sinh",
-            M::Tan => "tan",
-            M::Tanh => "tanh",
-            M::Acos => "acos",
-            M::Asin => "asin",
-            M::Atan => "atan",
-            M::Atan2 => "atan2",
-            M::Asinh => "asinh",
-            M::Acosh => "acosh",
-            M::Atanh => "atanh",
-            M::Ceil => "ceil",
-            M::Floor => "floor",
             M::Round => "rint",
-            M::Trunc => "trunc",
-            M::Exp => "exp",
-            M::Exp2 => "exp2",
-            M::Log => "log",
-            M::Log2 => "log2",
-            M::Pow => "pow",
-            M::Fma => "fma",
-            M::Sqrt => "sqrt",
-            M::Ldexp => "ldexp",
-            _ => "",
+            // Most have the same name in C.
+            _ => MATH_FUNCTIONS.iter().copied().find(|same| *same == name).unwrap_or_default(),
         };
         if !direct.is_empty() {
             return Ok(CExpr::call(&dialect.float_function(direct), arguments));
         }
         let call = |name: &str, arguments: &str| format!("{}({arguments})", dialect.float_function(name));
-        let body = match fun {
-            M::Clamp => format!("return {};", call("fmin", &format!("{}, high", call("fmax", "x, low")))),
-            M::Saturate => format!("return {};", call("fmin", &format!("{}, 1.0f", call("fmax", "x, 0.0f")))),
+        let clamp =
+            |x: &str, low: &str, high: &str| call("fmin", &format!("{}, {high}", call("fmax", &format!("{x}, {low}"))));
+        let (stem, parameters, body) = match fun {
+            M::Clamp => ("clamp", "x low high", format!("return {};", clamp("x", "low", "high"))),
+            M::Saturate => ("saturate", "x", format!("return {};", clamp("x", "0.0f", "1.0f"))),
             M::Radians => return Ok(CExpr::binary("*", arguments[0].clone(), CExpr::atom(RADIANS))),
             M::Degrees => return Ok(CExpr::binary("*", arguments[0].clone(), CExpr::atom(DEGREES))),
-            M::Fract => format!("return x - {};", call("floor", "x")),
-            M::Sign => "return x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : x;".into(),
-            M::Mix => "return x * (1.0f - a) + y * a;".into(),
-            M::Step => "return edge <= x ? 1.0f : 0.0f;".into(),
-            M::SmoothStep => format!(
-                "float t = {};\nreturn t * t * (3.0f - 2.0f * t);",
-                call("fmin", &format!("{}, 1.0f", call("fmax", "(x - low) / (high - low), 0.0f")))
-            ),
-            M::InverseSqrt => format!("return 1.0f / {};", call("sqrt", "x")),
+            M::Fract => ("fract", "x", format!("return x - {};", call("floor", "x"))),
+            M::Sign => ("sign", "x", "return x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : x;".into()),
+            M::Mix => ("mix", "x y a", "return x * (1.0f - a) + y * a;".into()),
+            M::Step => ("step", "edge x", "return edge <= x ? 1.0f : 0.0f;".into()),
+            M::SmoothStep => {
+                let t = clamp("(x - low) / (high - low)", "0.0f", "1.0f");
+                ("smoothstep", "low high x", format!("float t = {t};\nreturn t * t * (3.0f - 2.0f * t);"))
+            }
+            M::InverseSqrt => ("inverse_sqrt", "x", format!("return 1.0f / {};", call("sqrt", "x"))),
             other => return Err(unsupported_builtin(other)),
         };
-        let (stem, parameters) = match fun {
-            M::Clamp => ("clamp", "x low high"),
-            M::Saturate => ("saturate", "x"),
-            M::Fract => ("fract", "x"),
-            M::Sign => ("sign", "x"),
-            M::Mix => ("mix", "x y a"),
-            M::Step => ("step", "edge x"),
-            M::SmoothStep => ("smoothstep", "low high x"),
-            _ => ("inverse_sqrt", "x"),
-        };
-        Ok(self.polyfill_same_type(stem, f, parameters, &body, arguments))
+        Ok(self.polyfill_same_type(stem, Scalar::F32, parameters, &body, arguments))
     }
 
     /// Whether a float is NaN or infinite, by its bits, which works even if compiler options assume
@@ -424,58 +394,43 @@ impl Writer<'_> {
         };
         let sqrt = dialect.float_function("sqrt");
         let dot = |a: &str, b: &str| sum(&|c| format!("{a}.{c} * {b}.{c}"));
-        let (stem, result, parameters, body) = match fun {
-            M::Length => ("length", "float", vec![(ty.as_str(), "v")], format!("return {sqrt}({});", dot("v", "v"))),
-            M::Distance => (
-                "distance",
-                "float",
-                vec![(ty.as_str(), "a"), (ty.as_str(), "b")],
-                format!("return {sqrt}({});", sum(&|c| format!("(a.{c} - b.{c}) * (a.{c} - b.{c})"))),
-            ),
-            M::Normalize => (
-                "normalize",
-                ty.as_str(),
-                vec![(ty.as_str(), "v")],
-                format!("float size = {sqrt}({});\n{}", dot("v", "v"), each(&|c| format!("v.{c} / size"))),
-            ),
+        let (stem, result, vectors, body) = match fun {
+            M::Length => ("length", "float", "v", format!("return {sqrt}({});", dot("v", "v"))),
+            M::Distance => {
+                let squares = sum(&|c| format!("(a.{c} - b.{c}) * (a.{c} - b.{c})"));
+                ("distance", "float", "a b", format!("return {sqrt}({squares});"))
+            }
+            M::Normalize => {
+                let body = format!("float size = {sqrt}({});\n{}", dot("v", "v"), each(&|c| format!("v.{c} / size")));
+                ("normalize", ty.as_str(), "v", body)
+            }
             M::Cross if size == 3 => {
                 let parts = ["a.y * b.z - a.z * b.y", "a.z * b.x - a.x * b.z", "a.x * b.y - a.y * b.x"];
-                let body = format!("return {};", dialect.vector(&ty, &parts.map(String::from)));
-                ("cross", ty.as_str(), vec![(ty.as_str(), "a"), (ty.as_str(), "b")], body)
+                ("cross", ty.as_str(), "a b", format!("return {};", dialect.vector(&ty, &parts.map(String::from))))
             }
-            M::FaceForward => (
-                "face_forward",
-                ty.as_str(),
-                vec![(ty.as_str(), "v"), (ty.as_str(), "incident"), (ty.as_str(), "reference")],
-                format!(
-                    "float side = {} < 0.0f ? 1.0f : -1.0f;\n{}",
-                    dot("incident", "reference"),
-                    each(&|c| format!("v.{c} * side"))
-                ),
-            ),
-            M::Reflect => (
-                "reflect",
-                ty.as_str(),
-                vec![(ty.as_str(), "incident"), (ty.as_str(), "normal")],
-                format!(
-                    "float twice = 2.0f * ({});\n{}",
-                    dot("normal", "incident"),
-                    each(&|c| format!("incident.{c} - twice * normal.{c}"))
-                ),
-            ),
-            M::Refract => (
-                "refract",
-                ty.as_str(),
-                vec![(ty.as_str(), "incident"), (ty.as_str(), "normal"), ("float", "ratio")],
-                format!(
+            M::FaceForward => {
+                let side = format!("float side = {} < 0.0f ? 1.0f : -1.0f;", dot("incident", "reference"));
+                let body = format!("{side}\n{}", each(&|c| format!("v.{c} * side")));
+                ("face_forward", ty.as_str(), "v incident reference", body)
+            }
+            M::Reflect => {
+                let twice = format!("float twice = 2.0f * ({});", dot("normal", "incident"));
+                let body = format!("{twice}\n{}", each(&|c| format!("incident.{c} - twice * normal.{c}")));
+                ("reflect", ty.as_str(), "incident normal", body)
+            }
+            M::Refract => {
+                let body = format!(
                     "float cosine = {};\nfloat k = 1.0f - ratio * ratio * (1.0f - cosine * cosine);\nfloat part = k < 0.0f ? \
                      0.0f : ratio * cosine + {sqrt}(k);\nif (k < 0.0f) ratio = 0.0f;\n{}",
                     dot("normal", "incident"),
                     each(&|c| format!("ratio * incident.{c} - part * normal.{c}"))
-                ),
-            ),
+                );
+                ("refract", ty.as_str(), "incident normal", body)
+            }
             other => return Err(unsupported_builtin(other)),
         };
+        let mut parameters: Vec<(&str, &str)> = vectors.split(' ').map(|name| (ty.as_str(), name)).collect();
+        parameters.extend((fun == M::Refract).then_some(("float", "ratio")));
         Ok(self.polyfill(&format!("pc_{stem}_{size}"), result, &parameters, &body, arguments))
     }
 
@@ -527,93 +482,72 @@ impl Writer<'_> {
     pub(crate) fn pack(&mut self, fun: MathFunction, arguments: &[CExpr]) -> Result<CExpr> {
         use MathFunction as M;
         let dialect = self.dialect;
-        let vector = |w: &mut Self, scalar, size| w.vector_name(scalar, size);
-        let packed = |bits: usize, term: &dyn Fn(&str) -> String| {
-            let count = 32 / bits;
-            let part = |i: usize| {
-                let value = term(&format!("v.{}", COMPONENTS[i]));
-                let masked = format!("((uint){value} & 0x{:x}u)", u32::MAX >> (32 - bits));
-                if i == 0 { masked } else { format!("{masked} << {}", bits * i) }
-            };
-            format!("return {};", (0..count).map(part).collect::<Vec<_>>().join(" | "))
-        };
-        let unpacked = |ty: &str, bits: usize, term: &dyn Fn(String) -> String| {
-            let part = |i: usize| term(format!("(x >> {} & 0x{:x}u)", bits * i, u32::MAX >> (32 - bits)));
-            format!("return {};", dialect.vector(ty, &(0..32 / bits).map(part).collect::<Vec<_>>()))
-        };
-        let normal = |least: &str, scale: &str, value: &str| {
-            let (min, max) = (dialect.float_function("fmin"), dialect.float_function("fmax"));
-            let floor = dialect.float_function("floor");
-            format!("(int){floor}(0.5f + {scale} * {min}({max}({value}, {least}), 1.0f))")
-        };
-        let sign = |value: &str, bits: usize| format!("((int)({value} << {}) >> {})", 32 - bits, 32 - bits);
-        let (name, result, parameter, body): (&str, String, String, String) = match fun {
-            M::Pack4x8snorm => {
-                let ty = vector(self, Scalar::F32, 4);
-                ("pc_pack4x8snorm", "uint".into(), ty, packed(8, &|v| normal("-1.0f", "127.0f", v)))
-            }
-            M::Pack4x8unorm => {
-                let ty = vector(self, Scalar::F32, 4);
-                ("pc_pack4x8unorm", "uint".into(), ty, packed(8, &|v| normal("0.0f", "255.0f", v)))
-            }
-            M::Pack2x16snorm => {
-                let ty = vector(self, Scalar::F32, 2);
-                ("pc_pack2x16snorm", "uint".into(), ty, packed(16, &|v| normal("-1.0f", "32767.0f", v)))
-            }
-            M::Pack2x16unorm => {
-                let ty = vector(self, Scalar::F32, 2);
-                ("pc_pack2x16unorm", "uint".into(), ty, packed(16, &|v| normal("0.0f", "65535.0f", v)))
-            }
-            M::Pack4xI8 => ("pc_pack4xi8", "uint".into(), vector(self, Scalar::I32, 4), packed(8, &str::to_owned)),
-            M::Pack4xU8 => ("pc_pack4xu8", "uint".into(), vector(self, Scalar::U32, 4), packed(8, &str::to_owned)),
-            M::Pack4xI8Clamp => {
-                let held = |v: &str| format!("({v} < -128 ? -128 : {v} > 127 ? 127 : {v})");
-                ("pc_pack4xi8_clamp", "uint".into(), vector(self, Scalar::I32, 4), packed(8, &held))
-            }
-            M::Pack4xU8Clamp => {
-                let held = |v: &str| format!("({v} > 255u ? 255u : {v})");
-                ("pc_pack4xu8_clamp", "uint".into(), vector(self, Scalar::U32, 4), packed(8, &held))
-            }
-            M::Unpack4x8snorm | M::Unpack2x16snorm => {
-                let bits = if fun == M::Unpack4x8snorm { 8 } else { 16 };
-                let scale = if bits == 8 { "127.0f" } else { "32767.0f" };
-                let ty = vector(self, Scalar::F32, 32 / bits);
-                let max = dialect.float_function("fmax");
-                let body = unpacked(&ty, bits, &|v| format!("{max}((float){} / {scale}, -1.0f)", sign(&v, bits)));
-                (if bits == 8 { "pc_unpack4x8snorm" } else { "pc_unpack2x16snorm" }, ty, "uint".into(), body)
-            }
-            M::Unpack4x8unorm | M::Unpack2x16unorm => {
-                let bits = if fun == M::Unpack4x8unorm { 8 } else { 16 };
-                let scale = if bits == 8 { "255.0f" } else { "65535.0f" };
-                let ty = vector(self, Scalar::F32, 32 / bits);
-                let body = unpacked(&ty, bits, &|v| format!("(float){v} / {scale}"));
-                (if bits == 8 { "pc_unpack4x8unorm" } else { "pc_unpack2x16unorm" }, ty, "uint".into(), body)
-            }
-            M::Unpack4xI8 => {
-                let ty = vector(self, Scalar::I32, 4);
-                let body = unpacked(&ty, 8, &|v| sign(&v, 8));
-                ("pc_unpack4xi8", ty, "uint".into(), body)
-            }
-            M::Unpack4xU8 => {
-                let ty = vector(self, Scalar::U32, 4);
-                let body = unpacked(&ty, 8, &|v| v);
-                ("pc_unpack4xu8", ty, "uint".into(), body)
-            }
-            M::Dot4I8Packed | M::Dot4U8Packed => {
-                let signed = fun == M::Dot4I8Packed;
-                let byte = |of: &str, i: usize| {
-                    let value = format!("({of} >> {} & 0xffu)", 8 * i);
-                    if signed { sign(&value, 8) } else { value }
-                };
-                let terms: Vec<String> = (0..4).map(|i| format!("{} * {}", byte("x", i), byte("y", i))).collect();
-                let body = format!("return {};", terms.join(" + "));
-                let (name, result) = if signed { ("pc_dot4_i8", "int") } else { ("pc_dot4_u8", "uint") };
-                return Ok(self.polyfill(name, result, &[("uint", "x"), ("uint", "y")], &body, arguments));
-            }
+        // The helper, the component type of its vector, and the bits of each component.
+        let (name, scalar, bits) = match fun {
+            M::Pack4x8snorm => ("pc_pack4x8snorm", Scalar::F32, 8),
+            M::Pack4x8unorm => ("pc_pack4x8unorm", Scalar::F32, 8),
+            M::Pack2x16snorm => ("pc_pack2x16snorm", Scalar::F32, 16),
+            M::Pack2x16unorm => ("pc_pack2x16unorm", Scalar::F32, 16),
+            M::Pack4xI8 => ("pc_pack4xi8", Scalar::I32, 8),
+            M::Pack4xU8 => ("pc_pack4xu8", Scalar::U32, 8),
+            M::Pack4xI8Clamp => ("pc_pack4xi8_clamp", Scalar::I32, 8),
+            M::Pack4xU8Clamp => ("pc_pack4xu8_clamp", Scalar::U32, 8),
+            M::Unpack4x8snorm => ("pc_unpack4x8snorm", Scalar::F32, 8),
+            M::Unpack4x8unorm => ("pc_unpack4x8unorm", Scalar::F32, 8),
+            M::Unpack2x16snorm => ("pc_unpack2x16snorm", Scalar::F32, 16),
+            M::Unpack2x16unorm => ("pc_unpack2x16unorm", Scalar::F32, 16),
+            M::Unpack4xI8 => ("pc_unpack4xi8", Scalar::I32, 8),
+            M::Unpack4xU8 => ("pc_unpack4xu8", Scalar::U32, 8),
+            M::Dot4I8Packed | M::Dot4U8Packed => return Ok(self.packed_dot(fun == M::Dot4I8Packed, arguments)),
             other => return Err(unsupported_builtin(other)),
         };
-        let parameter_name = if parameter == "uint" { "x" } else { "v" };
-        Ok(self.polyfill(name, &result, &[(&parameter, parameter_name)], &body, arguments))
+        let ty = self.vector_name(scalar, 32 / bits);
+        let mask = u32::MAX >> (32 - bits);
+        // What 1.0 is packed as.
+        let (most_signed, most) = if bits == 8 { ("127.0f", "255.0f") } else { ("32767.0f", "65535.0f") };
+        let packed = |term: &dyn Fn(&str) -> String| {
+            let part = |i: usize| {
+                let masked = format!("((uint){} & 0x{mask:x}u)", term(&format!("v.{}", COMPONENTS[i])));
+                if i == 0 { masked } else { format!("{masked} << {}", bits * i) }
+            };
+            format!("return {};", (0..32 / bits).map(part).collect::<Vec<_>>().join(" | "))
+        };
+        let unpacked = |term: &dyn Fn(String) -> String| {
+            let part = |i: usize| term(format!("(x >> {} & 0x{mask:x}u)", bits * i));
+            format!("return {};", dialect.vector(&ty, &(0..32 / bits).map(part).collect::<Vec<_>>()))
+        };
+        let [min, max, floor] = ["fmin", "fmax", "floor"].map(|name| dialect.float_function(name));
+        let normal = |value: &str, least: &str, scale: &str| {
+            format!("(int){floor}(0.5f + {scale} * {min}({max}({value}, {least}), 1.0f))")
+        };
+        let body = match fun {
+            M::Pack4x8snorm | M::Pack2x16snorm => packed(&|v| normal(v, "-1.0f", most_signed)),
+            M::Pack4x8unorm | M::Pack2x16unorm => packed(&|v| normal(v, "0.0f", most)),
+            M::Pack4xI8Clamp => packed(&|v| format!("({v} < -128 ? -128 : {v} > 127 ? 127 : {v})")),
+            M::Pack4xU8Clamp => packed(&|v| format!("({v} > 255u ? 255u : {v})")),
+            M::Pack4xI8 | M::Pack4xU8 => packed(&str::to_owned),
+            M::Unpack4x8snorm | M::Unpack2x16snorm => {
+                unpacked(&|v| format!("{max}((float){} / {most_signed}, -1.0f)", sign_extended(&v, bits)))
+            }
+            M::Unpack4x8unorm | M::Unpack2x16unorm => unpacked(&|v| format!("(float){v} / {most}")),
+            M::Unpack4xI8 => unpacked(&|v| sign_extended(&v, bits)),
+            _ => unpacked(&|v| v),
+        };
+        let (result, parameter) =
+            if name.starts_with("pc_pack") { ("uint", (ty.as_str(), "v")) } else { (ty.as_str(), ("uint", "x")) };
+        Ok(self.polyfill(name, result, &[parameter], &body, arguments))
+    }
+
+    /// The dot product of four bytes each.
+    fn packed_dot(&mut self, signed: bool, arguments: &[CExpr]) -> CExpr {
+        let byte = |of: &str, i: usize| {
+            let value = format!("({of} >> {} & 0xffu)", 8 * i);
+            if signed { sign_extended(&value, 8) } else { value }
+        };
+        let terms: Vec<String> = (0..4).map(|i| format!("{} * {}", byte("x", i), byte("y", i))).collect();
+        let body = format!("return {};", terms.join(" + "));
+        let (name, result) = if signed { ("pc_dot4_i8", "int") } else { ("pc_dot4_u8", "uint") };
+        self.polyfill(name, result, &[("uint", "x"), ("uint", "y")], &body, arguments)
     }
 
     /// Operators and built-ins with a matrix as an operand. `types` are those of the operands.
@@ -695,6 +629,11 @@ pub(crate) enum MatrixOperation {
     Product,
     Transpose,
     Determinant,
+}
+
+/// The number in the low `bits` of a `uint`, as an `int`.
+fn sign_extended(value: &str, bits: usize) -> String {
+    format!("((int)({value} << {}) >> {})", 32 - bits, 32 - bits)
 }
 
 /// Laplace expansion along the columns; `rows` are those that are left.

@@ -14,8 +14,8 @@ pub(crate) struct Scope {
     taken: HashSet<String>,
 }
 
-fn set(lists: &[&[&str]]) -> HashSet<String> {
-    lists.iter().copied().flatten().map(|&word| word.into()).collect()
+fn set(lists: &[&str]) -> HashSet<String> {
+    lists.iter().flat_map(|words| words.split_whitespace()).map(str::to_owned).collect()
 }
 
 /// The reserved words of a language: keywords and types.

@@ -2,16 +2,15 @@
 // For the allocator below.
 #![allow(unsafe_code)]
 
+mod common;
+
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::num::NonZeroUsize;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use common::program;
 use portcullis_core::device::{Device, LoadOptions, Session};
-use portcullis_core::diagnostics::Source;
 use portcullis_core::packet::Batch;
-use portcullis_core::program::ProgramOptions;
-use portcullis_wgsl as wgsl;
 
 /// The system allocator with a counter of allocations.
 struct Counting;
@@ -66,8 +65,7 @@ fn filtering_allocates_per_batch_not_per_packet() {
     let resize = "fn xdp_filter(pkt: u32) -> u32 { adjust_head(pkt, 4i); adjust_tail(pkt, 4i); return XDP_TX; }";
     // Columns of a result: verdicts, and targets or descriptors if the filter writes them.
     for (text, columns) in [(pass, 1), (rewrite, 2), (resize, 2)] {
-        let program = wgsl::compile(&Source::new("f.wgsl", text), &ProgramOptions::default()).unwrap();
-        let program = Arc::new(program);
+        let program = program(text);
         for threads in [1, 2] {
             let options = LoadOptions::default().with_threads(NonZeroUsize::new(threads));
             let mut session = portcullis_cpu::Cpu::new().load(&program, &options).unwrap();

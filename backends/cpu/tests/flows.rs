@@ -1,16 +1,17 @@
 //! Order of a flow's packets in batches of several tiles: with several threads it must be the order
 //! of arrival, which a single thread has by construction.
 
+mod common;
+
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
+use common::program;
 use portcullis_core::device::{Device, LoadOptions};
-use portcullis_core::diagnostics::Source;
 use portcullis_core::map::{Row, rows};
 use portcullis_core::packet::{Batch, Verdicts};
-use portcullis_core::program::{Program, ProgramOptions};
+use portcullis_core::program::Program;
 use portcullis_cpu::Cpu;
-use portcullis_wgsl as wgsl;
 
 /// A verdict depends on the number of packets of the flow before it, the flow's sum on their order.
 const TEXT: &str = "
@@ -48,8 +49,7 @@ fn run(program: &Arc<Program>, threads: usize, sizes: [usize; 2], flows: u32) ->
 
 #[test]
 fn packets_of_a_flow_stay_in_order_with_several_threads() {
-    let program = wgsl::compile(&Source::new("flows.wgsl", TEXT), &ProgramOptions::default());
-    let program = Arc::new(program.unwrap_or_else(|errors| panic!("{}", errors.render())));
+    let program = program(TEXT);
     // A tile is 32,768 packets: batches of more than two tiles, exactly two, less than one.
     for (sizes, flows) in [([100_000, 65_536], 40_000), ([65_537, 20_000], 50), ([70_000, 32_768], 1)] {
         let expected = run(&program, 1, sizes, flows);

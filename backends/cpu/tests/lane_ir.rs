@@ -2,11 +2,12 @@
 //! interpreter, bounds checks exist exactly if they are needed, and filters that are too large are
 //! refused.
 
-use portcullis_wgsl as wgsl;
+mod common;
+
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use portcullis_core::diagnostics::Source;
+use common::program_with;
 use portcullis_core::interp::Interpreter;
 use portcullis_core::packet::Metadata;
 use portcullis_core::program::{Program, ProgramOptions};
@@ -16,9 +17,7 @@ use portcullis_cpu::vector::LaneProgram;
 const FUEL: u32 = 40;
 
 fn program(text: &str) -> Arc<Program> {
-    let options = ProgramOptions::default().with_fuel(FUEL);
-    let program = wgsl::compile(&Source::new("f.wgsl", text), &options);
-    Arc::new(program.unwrap_or_else(|errors| panic!("{}\n{text}", errors.render())))
+    program_with(text, &ProgramOptions::default().with_fuel(FUEL))
 }
 
 fn traced(text: &str) -> LaneProgram {

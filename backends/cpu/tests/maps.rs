@@ -1,25 +1,19 @@
 //! Maps in batches of many packets: with one thread every style of code agrees with the
 //! interpreter, with and without prefetch code. Several threads are covered by compat-tests.
 
-use std::num::NonZeroUsize;
-use std::sync::Arc;
+mod common;
 
+use std::num::NonZeroUsize;
+
+use common::program_with;
 use portcullis_core::device::{Device, LoadOptions};
-use portcullis_core::diagnostics::Source;
 use portcullis_core::interp::InterpDevice;
 use portcullis_core::packet::Batch;
-use portcullis_core::program::{Program, ProgramOptions};
+use portcullis_core::program::ProgramOptions;
 use portcullis_cpu::{Cpu, Style};
-use portcullis_wgsl as wgsl;
 
 /// Little fuel, so that it is used up quickly in the interpreter too.
 const FUEL: u32 = 100;
-
-fn program(text: &str) -> Arc<Program> {
-    let options = ProgramOptions::default().with_fuel(FUEL);
-    let program = wgsl::compile(&Source::new("maps.wgsl", text), &options);
-    Arc::new(program.unwrap_or_else(|errors| panic!("{}", errors.render())))
-}
 
 fn devices() -> [Cpu; 5] {
     [
@@ -74,7 +68,7 @@ const EVERYTHING: &str = "
 /// Runs batches on every variant of the device and compares verdicts, packets and maps with the
 /// interpreter's.
 fn assert_agrees_with_interpreter(text: &str, batches: &[Vec<Vec<u32>>]) {
-    let program = program(text);
+    let program = program_with(text, &ProgramOptions::default().with_fuel(FUEL));
     let options = LoadOptions::default().with_threads(NonZeroUsize::new(1));
     let run = |device: &dyn Device| {
         let mut session = device.load(&program, &options).unwrap();

@@ -3,15 +3,14 @@
 
 #![allow(unsafe_code)]
 
-use std::ptr::NonNull;
-use std::sync::Arc;
+mod common;
 
+use std::ptr::NonNull;
+
+use common::program;
 use portcullis_core::device::{Device, LoadOptions};
-use portcullis_core::diagnostics::Source;
 use portcullis_core::packet::{Arena, Batch, BatchCutter, Descriptor, READABLE_PAST_END, RESIZE_ROOM, ResizeRoom};
-use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_cpu::{Cpu, Style};
-use portcullis_wgsl as wgsl;
 
 const PAGE: usize = 4096;
 
@@ -48,11 +47,6 @@ fn guarded() -> Arena {
         assert_eq!(libc::mprotect(middle.cast(), PAGE, libc::PROT_READ | libc::PROT_WRITE), 0);
         Arena::from_raw_parts(NonNull::new(middle).unwrap(), PAGE - READABLE_PAST_END, PAGE, Box::new(owner)).unwrap()
     }
-}
-
-fn program(text: &str) -> Arc<Program> {
-    let options = ProgramOptions::default();
-    Arc::new(wgsl::compile(&Source::new("test.wgsl", text), &options).unwrap_or_else(|e| panic!("{}", e.render())))
 }
 
 /// A group of packets, one at the arena's start and the others up to its end, or as near as their

@@ -1,21 +1,15 @@
 //! Properties of a session apart from verdicts: order, threads, cancellation, refusals. Verdicts
 //! are covered by compat-tests.
 
+mod common;
+
 use std::num::NonZeroUsize;
-use std::sync::Arc;
 use std::time::Duration;
 
+use common::program;
 use portcullis_core::device::{CancelToken, Device, DeviceError, LoadOptions};
-use portcullis_core::diagnostics::Source;
 use portcullis_core::packet::{Arena, Batch, BatchCutter, Descriptor, ResizeRoom, Verdict};
-use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_cpu::Cpu;
-use portcullis_wgsl as wgsl;
-
-fn program(text: &str) -> Arc<Program> {
-    let options = ProgramOptions::default();
-    Arc::new(wgsl::compile(&Source::new("test.wgsl", text), &options).unwrap_or_else(|e| panic!("{}", e.render())))
-}
 
 fn options(threads: usize, depth: usize) -> LoadOptions {
     LoadOptions::default().with_threads(NonZeroUsize::new(threads)).with_depth(depth)
@@ -67,17 +61,6 @@ fn a_full_queue_gives_the_batch_back() {
     assert!(matches!(refused.error, DeviceError::Refused(_)));
     assert_eq!(refused.batch.packet(1), 11u32.to_le_bytes());
     assert_eq!(session.complete().unwrap().unwrap().verdicts.len(), 3);
-}
-
-#[test]
-fn a_filter_that_changes_lengths_needs_room() {
-    let text = "fn xdp_filter(pkt: u32) -> u32 { return select(XDP_DROP, XDP_PASS, adjust_head(pkt, -4)); }";
-    let mut session = Cpu::new().load(&program(text), &options(1, 1)).unwrap();
-    let mut cutter = BatchCutter::new(Arena::new(64).unwrap(), None);
-    let tight = cutter.cut_batch(vec![Descriptor { offset: 0, length: 60 }], Vec::new(), ResizeRoom::None).unwrap();
-    assert!(matches!(session.submit(tight).unwrap_err().error, DeviceError::Refused(_)));
-    let done = session.run(Batch::from_packets(&[[9u8; 60]]).unwrap()).unwrap();
-    assert_eq!(done.batch.packet(0), [[0u8; 4].as_slice(), &[9; 60]].concat());
 }
 
 /// Uses up its fuel on every packet.

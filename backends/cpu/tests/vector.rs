@@ -1,17 +1,17 @@
 //! Vector code against the reference interpreter.
 
+mod common;
 mod stock;
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
+use common::program;
 use portcullis_core::device::{Device, LoadOptions};
-use portcullis_core::diagnostics::Source;
 use portcullis_core::interp::InterpDevice;
 use portcullis_core::packet::{Arena, Batch, BatchCutter, Descriptor, Metadata, RESIZE_ROOM, ResizeRoom, Verdicts};
-use portcullis_core::program::{Program, ProgramOptions};
+use portcullis_core::program::Program;
 use portcullis_cpu::{Cpu, Style};
-use portcullis_wgsl as wgsl;
 
 /// Packets in an arena, with metadata and room around them.
 fn batch(packets: &[Vec<u8>]) -> Batch {
@@ -114,11 +114,6 @@ fn stock_filters_without_effects_have_avx2_code() {
         }
         assert!(vector_forms > 0, "{name} has no vector code");
     }
-}
-
-fn program(text: &str) -> Arc<Program> {
-    let program = wgsl::compile(&Source::new("test.wgsl", text), &ProgramOptions::default());
-    Arc::new(program.unwrap_or_else(|errors| panic!("{}", errors.render())))
 }
 
 /// Vector code executes each step for all packets of a group at once. Filters in which that can be

@@ -11,18 +11,17 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use portcullis_core::device::{CancelToken, Completion, Device, DeviceError, Dispatch, Imported, LoadOptions, Session};
-use portcullis_core::diagnostics::Source;
 use portcullis_core::interp::InterpDevice;
 use portcullis_core::packet::{
     Arena, Batch, Descriptor, DeviceView, Metadata, READABLE_PAST_END, RESIZE_ROOM, ResizeRoom, Span,
 };
-use portcullis_core::program::{Program, ProgramOptions};
+use portcullis_core::program::Program;
 use portcullis_cuda::memory::{DeviceBuffer, EVERY_DEVICE, Gpu};
-use portcullis_wgsl as wgsl;
 
 mod child;
 use child::{
-    CHILD, child_passes, child_passes_with, is_child, program, report, reported, run_child, run_child_without,
+    CHILD, child_passes, child_passes_with, child_passes_with_cache, child_succeeds, compiled, device, is_child,
+    program, reference, report, reported, run_child, run_child_without,
 };
 
 /// Distance between frames in bytes.
@@ -76,11 +75,16 @@ impl Packets {
         batch.unwrap()
     }
 
-    /// Filters the packets with the interpreter.
-    fn filtered(&self, session: &mut Box<dyn Session>) -> Completion {
+    /// Host memory with these packets in it.
+    fn in_host(&self) -> Arena {
         let mut arena = Arena::new(self.memory.len()).unwrap();
         arena.copy_from_slice(&self.memory);
-        session.run(self.batch(arena.span())).unwrap()
+        arena
+    }
+
+    /// Filters the packets with the interpreter.
+    fn filtered(&self, session: &mut Box<dyn Session>) -> Completion {
+        session.run(self.batch(self.in_host().span())).unwrap()
     }
 }
 
@@ -94,10 +98,6 @@ fn in_device(gpu: &Gpu, packets: &Packets) -> (Arc<DeviceBuffer>, Arc<Span>) {
     (memory, span)
 }
 
-fn device() -> portcullis_cuda::CudaDevice {
-    portcullis_cuda::probe().unwrap().remove(0)
-}
-
 fn options(dispatch: Dispatch) -> LoadOptions {
     LoadOptions::default().with_dispatch(dispatch)
 }
@@ -105,11 +105,6 @@ fn options(dispatch: Dispatch) -> LoadOptions {
 fn stock(name: &str) -> Arc<Program> {
     let path = format!("{}/../../shaders/{name}.wgsl", env!("CARGO_MANIFEST_DIR"));
     compiled(&std::fs::read_to_string(&path).unwrap())
-}
-
-fn compiled(text: &str) -> Arc<Program> {
-    let program = wgsl::compile(&Source::new("f.wgsl", text), &ProgramOptions::default());
-    Arc::new(program.unwrap_or_else(|e| panic!("{}", e.render())))
 }
 
 /// Uses a map and all metadata, redirects and rewrites.
@@ -150,17 +145,15 @@ fn check(done: &Completion, memory: &DeviceBuffer, packets: &Packets, want: &Com
 
 #[test]
 fn every_method_filters_packets_in_place() {
-    const TEST: &str = "every_method_filters_packets_in_place";
     if !is_child() {
-        let cache = tempfile::tempdir().unwrap();
-        return child_passes_with(TEST, "", &[("PORTCULLIS_CACHE", cache.path().to_str().unwrap())]);
+        return child_passes_with_cache("every_method_filters_packets_in_place");
     }
     let gpu = Gpu::open(0).unwrap();
     let mut stocks: Vec<_> = ["port_filter", "dscp_mark", "vlan_pop"].map(|name| (name, stock(name))).to_vec();
     stocks.extend([("all", compiled(ALL)), ("moves", compiled(MOVES))]);
     for (name, program) in stocks {
         for dispatch in Dispatch::ALL {
-            let mut reference = InterpDevice::new().load(&program, &LoadOptions::default()).unwrap();
+            let mut reference = reference(&program);
             let mut session = device().load(&program, &options(dispatch)).unwrap();
             // Sizes around those of a block and a request, and of several; all in one memory, as
             // frames are reused.
@@ -184,14 +177,12 @@ fn every_method_filters_packets_in_place() {
 
 #[test]
 fn a_session_takes_batches_in_host_and_device_memory_in_turn() {
-    const TEST: &str = "a_session_takes_batches_in_host_and_device_memory_in_turn";
     if !is_child() {
-        let cache = tempfile::tempdir().unwrap();
-        return child_passes_with(TEST, "", &[("PORTCULLIS_CACHE", cache.path().to_str().unwrap())]);
+        return child_passes_with_cache("a_session_takes_batches_in_host_and_device_memory_in_turn");
     }
     let (gpu, program) = (Gpu::open(0).unwrap(), compiled(ALL));
     for dispatch in Dispatch::ALL {
-        let mut reference = InterpDevice::new().load(&program, &LoadOptions::default()).unwrap();
+        let mut reference = reference(&program);
         let mut session = device().load(&program, &options(dispatch)).unwrap();
         for round in 0..4 {
             let packets: Vec<_> = (0..session.depth() as u32).map(|n| Packets::new(300 + 50 * n, round + n)).collect();
@@ -202,10 +193,8 @@ fn a_session_takes_batches_in_host_and_device_memory_in_turn() {
                     memories.push(Some(memory));
                     session.submit(packets.batch(&span)).unwrap();
                 } else {
-                    let mut arena = Arena::new(packets.memory.len()).unwrap();
-                    arena.copy_from_slice(&packets.memory);
                     memories.push(None);
-                    session.submit(packets.batch(arena.span())).unwrap();
+                    session.submit(packets.batch(packets.in_host().span())).unwrap();
                 }
             }
             for (packets, memory) in packets.iter().zip(memories) {
@@ -252,7 +241,7 @@ fn no_packet_is_copied_and_remote_writes_are_flushed() {
     );
     let (gpu, mut packets) = (Gpu::open(0).unwrap(), Packets::new(COUNT, 3));
     let mut session = device().load(&program, &options(dispatch.parse().unwrap())).unwrap();
-    let mut reference = InterpDevice::new().load(&program, &LoadOptions::default()).unwrap();
+    let mut reference = reference(&program);
     let (_memory, span) = in_device(&gpu, &packets);
     for _ in 0..ROUNDS {
         let done = session.run(packets.batch(&span)).unwrap();
@@ -268,12 +257,11 @@ fn no_packet_is_copied_and_remote_writes_are_flushed() {
 
 #[test]
 fn memory_with_a_host_and_a_device_view_is_filtered_in_place() {
-    const TEST: &str = "memory_with_a_host_and_a_device_view_is_filtered_in_place";
     if !is_child() {
-        return child_passes(TEST, "");
+        return child_passes("memory_with_a_host_and_a_device_view_is_filtered_in_place", "");
     }
     let (gpu, program, packets) = (Gpu::open(0).unwrap(), compiled(MOVES), Packets::new(500, 9));
-    let mut reference = InterpDevice::new().load(&program, &LoadOptions::default()).unwrap();
+    let mut reference = reference(&program);
     let want = packets.filtered(&mut reference);
     for dispatch in Dispatch::ALL {
         let mut session = device().load(&program, &options(dispatch)).unwrap();
@@ -290,8 +278,7 @@ fn memory_with_a_host_and_a_device_view_is_filtered_in_place() {
         assert!(done.batch.packets().eq(want.batch.packets()), "the processor sees the same");
 
         // Host memory registered beforehand: the session need not register it.
-        let mut arena = Arena::new(packets.memory.len()).unwrap();
-        arena.copy_from_slice(&packets.memory);
+        let arena = packets.in_host();
         let (start, all) = (NonNull::new(arena.span().as_ptr()).unwrap(), arena.span().allocated());
         // SAFETY: the arena outlives the registration.
         let registered = unsafe { gpu.register(start, all) }.unwrap();
@@ -311,9 +298,8 @@ fn memory_with_a_host_and_a_device_view_is_filtered_in_place() {
 
 #[test]
 fn inaccessible_or_misaligned_packets_are_refused() {
-    const TEST: &str = "inaccessible_or_misaligned_packets_are_refused";
     if !is_child() {
-        return child_passes(TEST, "");
+        return child_passes("inaccessible_or_misaligned_packets_are_refused", "");
     }
     let (gpu, program, mut packets) = (Gpu::open(0).unwrap(), stock("dscp_mark"), Packets::new(10, 1));
     let (memory, span) = in_device(&gpu, &packets);
@@ -335,7 +321,7 @@ fn inaccessible_or_misaligned_packets_are_refused() {
     }
     // Filters that move packets accept any alignment.
     let program = compiled(MOVES);
-    let mut reference = InterpDevice::new().load(&program, &LoadOptions::default()).unwrap();
+    let mut reference = reference(&program);
     packets.descriptors.iter_mut().zip(0..).for_each(|(d, number)| d.offset += number % 4);
     for dispatch in Dispatch::ALL {
         memory.write(0, &packets.memory).unwrap();
@@ -346,9 +332,8 @@ fn inaccessible_or_misaligned_packets_are_refused() {
 
 #[test]
 fn one_sided_batches_in_device_memory_stay_on_the_device() {
-    const TEST: &str = "one_sided_batches_in_device_memory_stay_on_the_device";
     if !is_child() {
-        return child_passes(TEST, "");
+        return child_passes("one_sided_batches_in_device_memory_stay_on_the_device", "");
     }
     // Each packet gets the number of earlier packets of its flow.
     let program = compiled(
@@ -362,7 +347,7 @@ fn one_sided_batches_in_device_memory_stay_on_the_device() {
          }",
     );
     let gpu = Gpu::open(0).unwrap();
-    let mut reference = InterpDevice::new().load(&program, &LoadOptions::default()).unwrap();
+    let mut reference = reference(&program);
     let elephant_flow_device: Arc<dyn Device> = Arc::new(InterpDevice::new());
     let options = options(Dispatch::Pipelined).with_elephant_flow_device(Some(elephant_flow_device));
     let mut session = device().load(&program, &options).unwrap();
@@ -375,9 +360,7 @@ fn one_sided_batches_in_device_memory_stay_on_the_device() {
         }
         let want = packets.filtered(&mut reference);
         if on_host {
-            let mut arena = Arena::new(packets.memory.len()).unwrap();
-            arena.copy_from_slice(&packets.memory);
-            let done = session.run(packets.batch(arena.span())).unwrap();
+            let done = session.run(packets.batch(packets.in_host().span())).unwrap();
             assert!(done.batch.packets().eq(want.batch.packets()), "round {round}");
         } else {
             let (memory, span) = in_device(&gpu, &packets);
@@ -404,7 +387,7 @@ fn a_failed_launch_ends_the_session_but_not_the_next_one() {
         let (memory, span) = in_device(&gpu, &packets);
         let mut session = device().load(&program, &options)?;
         let done = session.run(packets.batch(&span))?;
-        let mut reference = InterpDevice::new().load(&program, &LoadOptions::default())?;
+        let mut reference = reference(&program);
         check(&done, &memory, &packets, &packets.filtered(&mut reference), dispatch.as_str());
         Ok::<_, DeviceError>(())
     };
@@ -418,11 +401,7 @@ fn packets_of_a_hanging_kernel_stay_allocated() {
     const TEST: &str = "packets_of_a_hanging_kernel_stay_allocated";
     let Some(dispatch) = std::env::var(CHILD).ok() else {
         for dispatch in Dispatch::ALL {
-            let Some(child) = run_child_without(TEST, "hang=2,linger=200", &[], &[(CHILD, dispatch.name())]) else {
-                return;
-            };
-            let error = String::from_utf8_lossy(&child.stderr);
-            assert!(child.status.success(), "{dispatch}: {}\n{error}", String::from_utf8_lossy(&child.stdout));
+            child_succeeds(TEST, "hang=2,linger=200", &[(CHILD, dispatch.name())]);
         }
         return;
     };
@@ -447,7 +426,6 @@ fn packets_of_a_hanging_kernel_stay_allocated() {
 
 #[test]
 fn a_cancelled_session_releases_packets_once_its_kernels_have_left() {
-    const TEST: &str = "a_cancelled_session_releases_packets_once_its_kernels_have_left";
     if is_child() {
         let (gpu, packets, program) = (Gpu::open(0).unwrap(), Packets::new(8192, 1), stock("dscp_mark"));
         for dispatch in Dispatch::ALL {
@@ -464,6 +442,6 @@ fn a_cancelled_session_releases_packets_once_its_kernels_have_left() {
         }
         return report("done");
     }
-    let Some(child) = run_child(TEST, "") else { return };
+    let Some(child) = run_child("a_cancelled_session_releases_packets_once_its_kernels_have_left", "") else { return };
     reported(&child);
 }

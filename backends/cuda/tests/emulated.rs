@@ -12,23 +12,18 @@ use portcullis_core::device::record_kernel::{HostMemory, RecordKernel};
 use portcullis_core::device::{
     CancelToken, Clock, Device, DeviceError, Dispatch, Imported, LoadOptions, MeasureOptions, Session, Transfer,
 };
-use portcullis_core::interp::InterpDevice;
 use portcullis_core::packet::{Arena, Batch, BatchCutter, Descriptor, ResizeRoom};
 use portcullis_core::program::Program;
-use portcullis_cuda::CudaDevice;
 use portcullis_cuda::measure::CudaRecords;
 
 mod child;
 use child::{
-    CHILD, child_passes, child_passes_with, is_child, program, report, reported, run_child, run_child_without,
+    CHILD, child_passes, child_passes_with, child_passes_with_cache, child_succeeds, device, is_child, program,
+    reference, report, reported, run_child, run_child_without,
 };
 
 /// Far longer than any test takes; a test that exceeds it hangs.
 const TEST_TIMEOUT: Duration = Duration::from_secs(60);
-
-fn device() -> CudaDevice {
-    portcullis_cuda::probe().unwrap().remove(0)
-}
 
 /// Filters that together use every kind of buffer.
 const FILTERS: [&str; 5] = [
@@ -83,17 +78,15 @@ fn options(dispatch: Dispatch) -> LoadOptions {
 
 #[test]
 fn every_method_agrees_with_the_interpreter() {
-    const TEST: &str = "every_method_agrees_with_the_interpreter";
     if !is_child() {
         // `inline` and `pipelined` share a cache entry.
-        let cache = tempfile::tempdir().unwrap();
-        return child_passes_with(TEST, "", &[("PORTCULLIS_CACHE", cache.path().to_str().unwrap())]);
+        return child_passes_with_cache("every_method_agrees_with_the_interpreter");
     }
     let device = device();
     assert_eq!(device.info().dispatch.len(), 5);
     for body in FILTERS {
         let program = program(body);
-        let mut reference = InterpDevice::new().load(&program, &LoadOptions::default()).unwrap();
+        let mut reference = reference(&program);
         for dispatch in device.info().dispatch {
             let mut session = device.load(&program, &options(*dispatch)).unwrap();
             // Sizes around those of a block, a request and a slot; the last is small again, when
@@ -155,7 +148,7 @@ fn artificial_work_is_done_once_for_each_packet() {
             &options(dispatch.parse().unwrap()).with_measure(MeasureOptions::default().with_synthetic_work(work)),
         )
         .unwrap();
-    let mut reference = InterpDevice::new().load(&program, &LoadOptions::default()).unwrap();
+    let mut reference = reference(&program);
     for packets in SIZES {
         let (done, want) = (session.run(batch(packets, 0, 1)).unwrap(), reference.run(batch(packets, 0, 1)).unwrap());
         assert_eq!((done.verdicts, bytes(&done.batch)), (want.verdicts, bytes(&want.batch)));
@@ -165,9 +158,8 @@ fn artificial_work_is_done_once_for_each_packet() {
 
 #[test]
 fn batches_with_more_parts_than_slots_reuse_slots() {
-    const TEST: &str = "batches_with_more_parts_than_slots_reuse_slots";
     if !is_child() {
-        return child_passes(TEST, "");
+        return child_passes("batches_with_more_parts_than_slots_reuse_slots", "");
     }
     let program = program(FILTERS[1]);
     // 37 parts of 16 Ki packets in 32 slots.
@@ -177,7 +169,7 @@ fn batches_with_more_parts_than_slots_reuse_slots() {
         let descriptors = (0..600_000).map(|i| Descriptor { offset: i * 16, length: 14 }).collect();
         BatchCutter::new(arena, None).cut_batch(descriptors, vec![], ResizeRoom::None).unwrap()
     };
-    let want = InterpDevice::new().load(&program, &LoadOptions::default()).unwrap().run(packets()).unwrap();
+    let want = reference(&program).run(packets()).unwrap();
     for dispatch in [Dispatch::Graph, Dispatch::WaitValue] {
         let done = device().load(&program, &options(dispatch)).unwrap().run(packets()).unwrap();
         assert!(done.verdicts == want.verdicts, "{dispatch}");
@@ -186,12 +178,11 @@ fn batches_with_more_parts_than_slots_reuse_slots() {
 
 #[test]
 fn growing_slots_do_not_overlap() {
-    const TEST: &str = "growing_slots_do_not_overlap";
     if !is_child() {
-        return child_passes(TEST, "");
+        return child_passes("growing_slots_do_not_overlap", "");
     }
     let program = program("store_u8(pkt, 0u, 9u); return redirect(load_u8(pkt, pkt_len(pkt) - 1u));");
-    let mut reference = InterpDevice::new().load(&program, &LoadOptions::default()).unwrap();
+    let mut reference = reference(&program);
     for dispatch in device().info().dispatch {
         let mut session = device().load(&program, &options(*dispatch)).unwrap();
         // A few long packets grow the buffers for bytes, then many short ones those for verdicts
@@ -213,9 +204,8 @@ fn growing_slots_do_not_overlap() {
 
 #[test]
 fn two_sessions_share_pinned_memory() {
-    const TEST: &str = "two_sessions_share_pinned_memory";
     if !is_child() {
-        return child_passes(TEST, "");
+        return child_passes("two_sessions_share_pinned_memory", "");
     }
     let program = program(FILTERS[3]);
     let mut sessions = [0, 1].map(|_| device().load(&program, &LoadOptions::default()).unwrap());
@@ -230,12 +220,11 @@ fn two_sessions_share_pinned_memory() {
 
 #[test]
 fn idle_resident_kernels_leave_and_return() {
-    const TEST: &str = "idle_resident_kernels_leave_and_return";
     if !is_child() {
-        return child_passes(TEST, "");
+        return child_passes("idle_resident_kernels_leave_and_return", "");
     }
     let program = program(FILTERS[1]);
-    let want = InterpDevice::new().load(&program, &LoadOptions::default()).unwrap().run(batch(700, 0, 1)).unwrap();
+    let want = reference(&program).run(batch(700, 0, 1)).unwrap();
     let by = |dispatch| device().load(&program, &options(dispatch)).unwrap();
     let mut sessions = [by(Dispatch::Persistent), by(Dispatch::WaitValue)];
     for _ in 0..3 {
@@ -249,18 +238,12 @@ fn idle_resident_kernels_leave_and_return() {
 
 #[test]
 fn sessions_open_and_close_beside_resident_kernels() {
-    const TEST: &str = "sessions_open_and_close_beside_resident_kernels";
     if !is_child() {
-        let cache = tempfile::tempdir().unwrap();
-        return child_passes_with(TEST, "", &[("PORTCULLIS_CACHE", cache.path().to_str().unwrap())]);
+        return child_passes_with_cache("sessions_open_and_close_beside_resident_kernels");
     }
     let program = program(FILTERS[3]);
     let run = |session: &mut Box<dyn Session>, packets: u32| {
-        let want = InterpDevice::new()
-            .load(&program, &LoadOptions::default())
-            .unwrap()
-            .run(batch(packets, 128, packets))
-            .unwrap();
+        let want = reference(&program).run(batch(packets, 128, packets)).unwrap();
         let done = session.run(batch(packets, 128, packets)).unwrap();
         assert_eq!((done.verdicts, bytes(&done.batch)), (want.verdicts, bytes(&want.batch)));
     };
@@ -291,9 +274,8 @@ fn sessions_open_and_close_beside_resident_kernels() {
 
 #[test]
 fn pinning_is_retried_after_other_memory_was_unpinned() {
-    const TEST: &str = "pinning_is_retried_after_other_memory_was_unpinned";
     if !is_child() {
-        return child_passes(TEST, "registered=200000");
+        return child_passes("pinning_is_retried_after_other_memory_was_unpinned", "registered=200000");
     }
     let (program, packets) = (program(FILTERS[3]), [batch(1000, 128, 1), batch(1000, 128, 2)]);
     let spans = packets.each_ref().map(|packets| packets.span().clone());
@@ -311,9 +293,8 @@ fn pinning_is_retried_after_other_memory_was_unpinned() {
 
 #[test]
 fn too_much_local_memory_is_an_error_at_load_time() {
-    const TEST: &str = "too_much_local_memory_is_an_error_at_load_time";
     if !is_child() {
-        return child_passes(TEST, "local=300000");
+        return child_passes("too_much_local_memory_is_an_error_at_load_time", "local=300000");
     }
     for dispatch in device().info().dispatch {
         let text = device().load(&program(FILTERS[1]), &options(*dispatch)).err().unwrap().to_string();
@@ -452,8 +433,7 @@ fn prebuilt_filters_need_no_compiler() {
     assert!(reported(&child).contains(&cubins[0].file_name), "{}", reported(&child));
     // Compiled by NVRTC elsewhere; the cubins are in its cache.
     let cache = tempfile::tempdir().unwrap();
-    let elsewhere = run_child_without(TEST, "", &[], &[("PORTCULLIS_CACHE", cache.path().to_str().unwrap())]).unwrap();
-    assert!(elsewhere.status.success());
+    child_succeeds(TEST, "", &[("PORTCULLIS_CACHE", cache.path().to_str().unwrap())]).unwrap();
     for file in std::fs::read_dir(cache.path().join("cuda")).unwrap() {
         let bytes = std::fs::read(file.unwrap().path()).unwrap();
         let object = bytes.windows(4).position(|window| window == b"\x7fELF").unwrap();
@@ -473,9 +453,8 @@ fn prebuilt_filters_need_no_compiler() {
 
 #[test]
 fn out_of_memory_is_an_error_and_returns_the_batch() {
-    const TEST: &str = "out_of_memory_is_an_error_and_returns_the_batch";
     if !is_child() {
-        return child_passes(TEST, "memory=300000");
+        return child_passes("out_of_memory_is_an_error_and_returns_the_batch", "memory=300000");
     }
     let program = program(FILTERS[3]);
     for dispatch in device().info().dispatch {
@@ -499,14 +478,13 @@ fn out_of_memory_is_an_error_and_returns_the_batch() {
 
 #[test]
 fn memory_that_cannot_be_pinned_is_copied() {
-    const TEST: &str = "memory_that_cannot_be_pinned_is_copied";
     if !is_child() {
-        return child_passes(TEST, "no-registering");
+        return child_passes("memory_that_cannot_be_pinned_is_copied", "no-registering");
     }
     let (program, packets) = (program(FILTERS[3]), batch(500, 128, 1));
     let mut session = device().load(&program, &LoadOptions::default()).unwrap();
     let done = session.run(packets).unwrap();
-    let want = InterpDevice::new().load(&program, &LoadOptions::default()).unwrap().run(batch(500, 128, 1)).unwrap();
+    let want = reference(&program).run(batch(500, 128, 1)).unwrap();
     assert_eq!(bytes(&done.batch), bytes(&want.batch));
 }
 
@@ -570,11 +548,7 @@ fn a_hanging_session_blocks_no_other() {
             for dispatch in Dispatch::ALL {
                 scope.spawn(move || {
                     // After three launches at load time, the launch of the first batch.
-                    let variables = [(CHILD, dispatch.name())];
-                    let Some(child) = run_child_without(TEST, "hang=4,linger=200", &[], &variables) else { return };
-                    let error = String::from_utf8_lossy(&child.stderr);
-                    let output = String::from_utf8_lossy(&child.stdout);
-                    assert!(child.status.success(), "{dispatch}: {output}\n{error}");
+                    child_succeeds(TEST, "hang=4,linger=200", &[(CHILD, dispatch.name())]);
                 });
             }
         });
@@ -622,10 +596,7 @@ fn a_failed_quiescent_period_frees_nothing_beside_resident_kernels() {
     if !is_child() {
         // With the cache, loading the filter again takes no time.
         let cache = tempfile::tempdir().unwrap();
-        let variables = [("PORTCULLIS_CACHE", cache.path().to_str().unwrap())];
-        let Some(child) = run_child_without(TEST, "hang=5,linger=200", &[], &variables) else { return };
-        let error = String::from_utf8_lossy(&child.stderr);
-        assert!(child.status.success(), "{}\n{error}", String::from_utf8_lossy(&child.stdout));
+        child_succeeds(TEST, "hang=5,linger=200", &[("PORTCULLIS_CACHE", cache.path().to_str().unwrap())]);
         return;
     }
     with_timeout(|| {
@@ -652,11 +623,8 @@ fn a_failed_quiescent_period_frees_nothing_beside_resident_kernels() {
 
 #[test]
 fn a_filter_that_hangs_at_load_time_blocks_no_other_session() {
-    const TEST: &str = "a_filter_that_hangs_at_load_time_blocks_no_other_session";
     if !is_child() {
-        let Some(child) = run_child(TEST, "hang-plain") else { return };
-        let error = String::from_utf8_lossy(&child.stderr);
-        assert!(child.status.success(), "{}\n{error}", String::from_utf8_lossy(&child.stdout));
+        child_succeeds("a_filter_that_hangs_at_load_time_blocks_no_other_session", "hang-plain", &[]);
         return;
     }
     with_timeout(|| {
@@ -682,7 +650,6 @@ fn a_filter_that_hangs_at_load_time_blocks_no_other_session() {
 
 #[test]
 fn a_hanging_kernel_is_abandoned() {
-    const TEST: &str = "a_hanging_kernel_is_abandoned";
     let Some(dispatch) = std::env::var(CHILD).ok() else {
         // The first launch is that at load time, the later one that of the second batch;
         // `persistent` launches nothing for a batch, so there it is the first batch's, or that
@@ -690,9 +657,7 @@ fn a_hanging_kernel_is_abandoned() {
         for (dispatch, later) in Dispatch::ALL.into_iter().flat_map(|dispatch| [(dispatch, false), (dispatch, true)]) {
             let number = if dispatch == Dispatch::Persistent { 2 } else { 3 };
             let behaviour = format!("hang={},linger=200", if later { number } else { 1 });
-            let Some(child) = run_child_without(TEST, &behaviour, &[], &[(CHILD, dispatch.name())]) else { return };
-            let error = String::from_utf8_lossy(&child.stderr);
-            assert!(child.status.success(), "{dispatch}: {}\n{error}", String::from_utf8_lossy(&child.stdout));
+            child_succeeds("a_hanging_kernel_is_abandoned", &behaviour, &[(CHILD, dispatch.name())]);
         }
         return;
     };
@@ -734,9 +699,8 @@ fn cancel_while_a_kernel_hangs(dispatch: Dispatch, program: &Arc<Program>) {
 /// and back.
 #[test]
 fn records_go_to_the_device_and_back() {
-    const TEST: &str = "records_go_to_the_device_and_back";
     if !is_child() {
-        return child_passes(TEST, "pageable");
+        return child_passes("records_go_to_the_device_and_back", "pageable");
     }
     // Sets each record's second byte to its first plus 3; the other bytes stay.
     const TEXT: &str = "KERNEL void mark(GLOBAL unsigned char *records, unsigned int count) {

@@ -16,9 +16,8 @@ use child::{child_passes, is_child, program, report, reported, run_child, run_ch
 
 #[test]
 fn a_gpu_describes_itself() {
-    const TEST: &str = "a_gpu_describes_itself";
     if !is_child() {
-        return child_passes(TEST, "memory=123456789");
+        return child_passes("a_gpu_describes_itself", "memory=123456789");
     }
     let gpu = Gpu::open(0).unwrap();
     let device = portcullis_cuda::probe().unwrap().remove(0);
@@ -32,9 +31,8 @@ fn a_gpu_describes_itself() {
 
 #[test]
 fn allocations_are_zeroed_aligned_and_bounds_checked() {
-    const TEST: &str = "allocations_are_zeroed_aligned_and_bounds_checked";
     if !is_child() {
-        return child_passes(TEST, "");
+        return child_passes("allocations_are_zeroed_aligned_and_bounds_checked", "");
     }
     let gpu = Gpu::open(0).unwrap();
     for (bytes, alignment) in [(1, 1), (65_536 - READABLE_PAST_END, 4096), (65_536, 65_536), (3_000_000, 1 << 20)] {
@@ -68,9 +66,8 @@ fn allocations_are_zeroed_aligned_and_bounds_checked() {
 
 #[test]
 fn mappings_and_device_copies_see_each_other_s_writes() {
-    const TEST: &str = "mappings_and_device_copies_see_each_other_s_writes";
     if !is_child() {
-        return child_passes(TEST, "");
+        return child_passes("mappings_and_device_copies_see_each_other_s_writes", "");
     }
     let gpu = Gpu::open(0).unwrap();
     let memories: Vec<_> = [100, 70_000, 500_000].iter().map(|&bytes| gpu.allocate(bytes, 1 << 18).unwrap()).collect();
@@ -98,9 +95,8 @@ fn mappings_and_device_copies_see_each_other_s_writes() {
 
 #[test]
 fn memory_is_allocated_and_freed_beside_resident_kernels() {
-    const TEST: &str = "memory_is_allocated_and_freed_beside_resident_kernels";
     if !is_child() {
-        return child_passes(TEST, "");
+        return child_passes("memory_is_allocated_and_freed_beside_resident_kernels", "");
     }
     let program = program("return XDP_TX;");
     let load = |dispatch| {
@@ -135,9 +131,8 @@ fn memory_is_allocated_and_freed_beside_resident_kernels() {
 
 #[test]
 fn host_memory_is_registered_once_for_every_device() {
-    const TEST: &str = "host_memory_is_registered_once_for_every_device";
     if !is_child() {
-        return child_passes(TEST, "registered=300000");
+        return child_passes("host_memory_is_registered_once_for_every_device", "registered=300000");
     }
     let gpu = Gpu::open(0).unwrap();
     let arena = Arena::new(200_000).unwrap();
@@ -161,7 +156,6 @@ fn host_memory_is_registered_once_for_every_device() {
 
 #[test]
 fn missing_features_are_explained() {
-    const TEST: &str = "missing_features_are_explained";
     if is_child() {
         let gpu = Gpu::open(0).unwrap();
         let mapped = gpu.allocate(100_000, 1).unwrap().map();
@@ -175,7 +169,7 @@ fn missing_features_are_explained() {
         ("", &["libgdrapi.so.2", "libgdrapi.so"], ["no GDRCopy on this machine (libgdrapi.so.2): install it", ""]),
         ("", &["gdr_map"], ["libgdrapi lacks gdr_map", "update it"]),
     ] {
-        let Some(child) = run_child_without(TEST, behaviour, without, &[]) else { return };
+        let Some(child) = run_child_without("missing_features_are_explained", behaviour, without, &[]) else { return };
         let text = reported(&child);
         assert!(hints.iter().all(|hint| text.contains(hint)), "{behaviour} {without:?}: {text}");
     }
@@ -187,14 +181,13 @@ fn describe<T: std::fmt::Debug>(result: Result<T, DeviceError>) -> String {
 
 #[test]
 fn unordered_remote_writes_are_flushed() {
-    const TEST: &str = "unordered_remote_writes_are_flushed";
     if is_child() {
         let gpu = Gpu::open(0).unwrap();
         (0..3).for_each(|_| gpu.barrier().unwrap());
         return report("done");
     }
     for (behaviour, times) in [("report", 0), ("report,unordered", 3)] {
-        let Some(child) = run_child(TEST, behaviour) else { return };
+        let Some(child) = run_child("unordered_remote_writes_are_flushed", behaviour) else { return };
         reported(&child);
         let error = String::from_utf8_lossy(&child.stderr);
         assert!(error.contains(&format!("flushed remote writes {times} times")), "{error}");

@@ -20,6 +20,10 @@ impl Order {
         if self == Order::Big { value.to_be_bytes() } else { value.to_le_bytes() }
     }
 
+    pub fn words<const N: usize>(self, values: [u32; N]) -> Vec<u8> {
+        values.map(|value| self.u32(value)).concat()
+    }
+
     fn get(self, bytes: &[u8], at: usize) -> u32 {
         let field = bytes[at..at + 4].try_into().unwrap();
         if self == Order::Big { u32::from_be_bytes(field) } else { u32::from_le_bytes(field) }
@@ -28,34 +32,20 @@ impl Order {
 
 /// A classic pcap header: magic number, version 2.4, time zone, accuracy, snap length, link type.
 pub fn pcap_header(order: Order, magic: u32, link_type: u32) -> Vec<u8> {
-    let mut out = Vec::new();
-    out.extend(order.u32(magic));
-    out.extend(order.u16(2));
-    out.extend(order.u16(4));
-    out.extend([0; 8]);
-    out.extend(order.u32(65_535));
-    out.extend(order.u32(link_type));
-    out
+    let version = [order.u16(2), order.u16(4)].concat();
+    [&order.u32(magic)[..], &version, &[0; 8], &order.u32(65_535), &order.u32(link_type)].concat()
 }
 
 /// A classic pcap record: seconds, fraction, captured length, wire length, bytes.
 pub fn pcap_record(order: Order, seconds: u32, fraction: u32, bytes: &[u8], wire: u32) -> Vec<u8> {
-    let mut out = Vec::new();
-    for field in [seconds, fraction, bytes.len() as u32, wire] {
-        out.extend(order.u32(field));
-    }
-    out.extend(bytes);
-    out
+    [&order.words([seconds, fraction, bytes.len() as u32, wire])[..], bytes].concat()
 }
 
 /// A pcapng block: type, length, body, padding, length.
 pub fn block(order: Order, kind: u32, body: &[u8]) -> Vec<u8> {
     let padded = body.len().next_multiple_of(4);
     let total = 12 + padded as u32;
-    let mut out = Vec::new();
-    out.extend(order.u32(kind));
-    out.extend(order.u32(total));
-    out.extend(body);
+    let mut out = [&order.words([kind, total])[..], body].concat();
     out.resize(8 + padded, 0);
     out.extend(order.u32(total));
     out
@@ -63,20 +53,13 @@ pub fn block(order: Order, kind: u32, body: &[u8]) -> Vec<u8> {
 
 /// A section header block without options.
 pub fn section(order: Order) -> Vec<u8> {
-    let mut body = Vec::new();
-    body.extend(order.u32(0x1a2b_3c4d));
-    body.extend(order.u16(1));
-    body.extend(order.u16(0));
-    body.extend([0xff; 8]);
-    block(order, 0x0a0d_0d0a, &body)
+    let version = [order.u16(1), order.u16(0)].concat();
+    block(order, 0x0a0d_0d0a, &[&order.u32(0x1a2b_3c4d)[..], &version, &[0xff; 8]].concat())
 }
 
 /// An interface description block with options (code and value).
 pub fn interface(order: Order, link_type: u16, snap_length: u32, options: &[(u16, &[u8])]) -> Vec<u8> {
-    let mut body = Vec::new();
-    body.extend(order.u16(link_type));
-    body.extend(order.u16(0));
-    body.extend(order.u32(snap_length));
+    let mut body = [&order.u16(link_type)[..], &order.u16(0), &order.u32(snap_length)].concat();
     for (code, value) in options {
         body.extend(order.u16(*code));
         body.extend(order.u16(value.len() as u16));
@@ -91,11 +74,8 @@ pub fn interface(order: Order, link_type: u16, snap_length: u32, options: &[(u16
 
 /// An enhanced packet block; `options` are the bytes of its options, a multiple of 4.
 pub fn enhanced(order: Order, interface: u32, time: u64, bytes: &[u8], wire: u32, options: &[u8]) -> Vec<u8> {
-    let mut body = Vec::new();
-    for field in [interface, (time >> 32) as u32, time as u32, bytes.len() as u32, wire] {
-        body.extend(order.u32(field));
-    }
-    body.extend(bytes);
+    let fields = order.words([interface, (time >> 32) as u32, time as u32, bytes.len() as u32, wire]);
+    let mut body = [&fields[..], bytes].concat();
     body.resize(body.len().next_multiple_of(4), 0);
     body.extend(options);
     block(order, 6, &body)
@@ -103,10 +83,7 @@ pub fn enhanced(order: Order, interface: u32, time: u64, bytes: &[u8], wire: u32
 
 /// A simple packet block.
 pub fn simple(order: Order, bytes: &[u8], wire: u32) -> Vec<u8> {
-    let mut body = Vec::new();
-    body.extend(order.u32(wire));
-    body.extend(bytes);
-    block(order, 3, &body)
+    block(order, 3, &[&order.u32(wire)[..], bytes].concat())
 }
 
 /// Parses a classic pcap: magic number, snapshot length, the whole link type field, packets.

@@ -159,53 +159,42 @@ fn damaged_records_are_errors_with_their_position() {
         let mut pcap = pcap_header(order, 0xa1b2_c3d4, 1);
         pcap.extend(pcap_record(order, 1, 1, &[0; 60], 60));
         for length in [262_145u32, u32::MAX, 0x8000_0000] {
-            let record = [order.u32(1), order.u32(1), order.u32(length), order.u32(1)].concat();
-            broken("length", pcap.clone(), record, &format!("claims {length} captured bytes"));
+            broken("length", pcap.clone(), order.words([1, 1, length, 1]), &format!("claims {length} captured bytes"));
         }
 
         let mut pcapng = section(order);
         pcapng.extend(interface(order, 1, 0, &[]));
         pcapng.extend(enhanced(order, 0, 1, &[0; 60], 60, &[]));
         let start = || pcapng.clone();
-        let raw = |kind: u32, total: u32, body: &[u8]| {
-            let mut out = [order.u32(kind), order.u32(total)].concat();
-            out.extend(body);
-            out
-        };
+        let raw = |kind: u32, total: u32, body: &[u8]| [&order.words([kind, total])[..], body].concat();
         for total in [0, 4, 8, 11, 13, 0xffff_ffff] {
             broken("block length", start(), raw(7, total, &[0; 40]), &format!("a block of {total} bytes"));
         }
         broken("long block", start(), raw(6, (16 << 20) + 4, &[0; 40]), "at most 16777216 are supported");
         broken("short block", start(), raw(6, 28, &[0; 40]), "too short for its header");
         broken("short simple block", start(), raw(3, 12, &[0; 40]), "too short for its header");
-        let header = [0u32, 0, 0, 61, 61].map(|field| order.u32(field)).concat();
-        broken("captured length", start(), raw(6, 92, &[&header[..], &[0; 60]].concat()), "does not fit");
-        let header = [0u32, 0, 0, u32::MAX, 61].map(|field| order.u32(field)).concat();
-        broken("captured length", start(), raw(6, 92, &[&header[..], &[0; 60]].concat()), "claims 4294967295");
+        for (length, wanted) in [(61, "does not fit"), (u32::MAX, "claims 4294967295")] {
+            let body = [&order.words([0, 0, 0, length, 61])[..], &[0; 60]].concat();
+            broken("captured length", start(), raw(6, 92, &body), wanted);
+        }
         broken("simple", start(), raw(3, 76, &[order.u32(61).to_vec(), vec![0; 60]].concat()), "does not fit");
         let mut block = enhanced(order, 0, 1, &[0; 60], 60, &[]);
         *block.last_mut().unwrap() ^= 1;
         *block.last_mut().unwrap() |= 2;
         broken("trailer", start(), block, "a block's length is 92 at its start and");
-        broken("interface", start(), enhanced(order, 1, 1, &[0; 60], 60, &[]), "a packet of interface 1");
-        broken(
-            "interface",
-            start(),
-            enhanced(order, u32::MAX, 1, &[0; 60], 60, &[]),
-            "a packet of interface 4294967295",
-        );
+        for number in [1, u32::MAX] {
+            let block = enhanced(order, number, 1, &[0; 60], 60, &[]);
+            broken("interface", start(), block, &format!("a packet of interface {number}"));
+        }
         // A new section starts without interfaces.
         let mut two = start();
         two.extend(section(order));
         broken("no interface", two, enhanced(order, 0, 1, &[0; 60], 60, &[]), "has described 0 so far");
         broken("byte order", start(), raw(0x0a0d_0d0a, 28, &[0; 20]), "without byte-order magic");
-        broken("description", start(), block_of_4(order), "the interface description block cannot be read");
+        // An interface description too short for its fields.
+        let short = self::block(order, 1, &[1, 0, 0, 0]);
+        broken("description", start(), short, "the interface description block cannot be read");
     }
-}
-
-/// An interface description too short for its fields.
-fn block_of_4(order: Order) -> Vec<u8> {
-    block(order, 1, &[1, 0, 0, 0])
 }
 
 #[test]
@@ -228,7 +217,7 @@ fn a_packet_of_maximum_length_is_read() {
 #[test]
 fn a_claimed_block_length_allocates_no_memory() {
     let mut bytes = section(Order::Little);
-    bytes.extend([Order::Little.u32(0xbad), Order::Little.u32(0xffff_fffc)].concat());
+    bytes.extend(Order::Little.words([0xbad, 0xffff_fffc]));
     bytes.extend([0; 100]);
     let record = 28;
     let end = bytes.len() as u64;

@@ -67,6 +67,11 @@ pub(crate) fn drain(source: Result<Box<dyn Source>, SourceError>) -> Outcome {
     outcome
 }
 
+/// Opens a capture in memory of unknown size.
+pub(crate) fn open(bytes: &[u8], options: &SourceOptions) -> Box<dyn Source> {
+    capture::read("test", None, Box::new(Cursor::new(bytes.to_vec())), options).unwrap()
+}
+
 /// Reads a capture from memory.
 pub(crate) fn read_with(bytes: &[u8], options: &SourceOptions) -> Outcome {
     let size = bytes.len() as u64;

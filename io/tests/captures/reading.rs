@@ -7,7 +7,7 @@ use portcullis_core::packet::ResizeRoom;
 use portcullis_io::{Resolution, SourceOptions, Warning, capture};
 
 use super::bytes::*;
-use super::{Packet, packet, read, read_all_ways, read_with};
+use super::{Packet, open, packet, read, read_all_ways, read_with};
 
 /// Payloads of awkward lengths, among them the longest.
 fn payloads() -> Vec<Vec<u8>> {
@@ -19,8 +19,7 @@ fn payloads() -> Vec<Vec<u8>> {
 }
 
 fn format_of(bytes: &[u8]) -> portcullis_io::CaptureFormat {
-    let reader = Box::new(std::io::Cursor::new(bytes.to_vec()));
-    capture::read("test", None, reader, &SourceOptions::default()).unwrap().format().clone()
+    open(bytes, &SourceOptions::default()).format().clone()
 }
 
 #[test]
@@ -97,13 +96,7 @@ fn pcapng_in_both_orders_through_sections_and_interfaces() {
             bytes.extend(self::block(order, 0x8000_1234, &vec![7; i as usize * 100]));
         }
         // The obsolete packet block: a 16-bit interface number, and a drop counter.
-        let mut obsolete = Vec::new();
-        obsolete.extend(order.u16(1));
-        obsolete.extend(order.u16(0xffff));
-        for field in [0, 77, 3, 3] {
-            obsolete.extend(order.u32(field));
-        }
-        obsolete.extend(b"abc");
+        let obsolete = [&order.u16(1)[..], &order.u16(0xffff), &order.words([0, 77, 3, 3]), b"abc"].concat();
         add(&mut bytes, b"abc", 1, 77, block(order, 2, &obsolete));
         // A section in the other byte order; interfaces are numbered through all sections.
         bytes.extend(section(other));
@@ -168,7 +161,7 @@ fn batches_have_at_most_the_requested_size() {
         bytes.extend(pcap_record(Order::Little, 1, 2, &[0; 60], 60));
     }
     let options = SourceOptions::default().with_max_packets(30);
-    let mut source = capture::read("test", None, Box::new(std::io::Cursor::new(bytes)), &options).unwrap();
+    let mut source = open(&bytes, &options);
     let sizes: Vec<usize> = std::iter::from_fn(|| source.next_batch().unwrap()).map(|batch| batch.len()).collect();
     assert_eq!(sizes, [30, 30, 30, 10]);
 }
@@ -181,7 +174,7 @@ fn memory_does_not_grow_with_the_capture() {
     }
     for room in [ResizeRoom::None, ResizeRoom::Both] {
         let options = SourceOptions::default().with_room(room).with_block_size(8192);
-        let mut source = capture::read("test", None, Box::new(std::io::Cursor::new(bytes.clone())), &options).unwrap();
+        let mut source = open(&bytes, &options);
         let mut in_flight = std::collections::VecDeque::new();
         let mut arenas = std::collections::HashSet::new();
         let mut packets = 0;

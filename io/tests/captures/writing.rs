@@ -4,10 +4,10 @@ use std::sync::{Arc, Mutex};
 
 use portcullis_core::packet::{Batch, Descriptor, ResizeRoom};
 use portcullis_io::capture::{CaptureKind, CaptureSink};
-use portcullis_io::{CaptureFormat, Interface, Resolution, Sink, SourceOptions, Written, capture, create};
+use portcullis_io::{CaptureFormat, Interface, Resolution, Sink, SourceOptions, Written, create};
 
 use super::bytes::*;
-use super::{Packet, read};
+use super::{Packet, open, read};
 
 /// An in-memory file that stays accessible while a sink owns it.
 #[derive(Clone, Default)]
@@ -24,12 +24,18 @@ impl std::io::Write for SharedBuffer {
     }
 }
 
+/// A sink, and the file that it writes.
+fn sink(kind: CaptureKind, format: &CaptureFormat) -> (SharedBuffer, Box<CaptureSink>) {
+    let out = SharedBuffer::default();
+    let sink = CaptureSink::new("out", Box::new(out.clone()), kind, format).unwrap();
+    (out, Box::new(sink))
+}
+
 /// Writes every second packet of a capture.
 fn write_every_second(bytes: &[u8], kind: CaptureKind, room: ResizeRoom) -> (Vec<u8>, Written) {
     let options = SourceOptions::default().with_room(room).with_block_size(300);
-    let mut source = capture::read("test", None, Box::new(std::io::Cursor::new(bytes.to_vec())), &options).unwrap();
-    let out = SharedBuffer::default();
-    let mut sink = Box::new(CaptureSink::new("out", Box::new(out.clone()), kind, source.format()).unwrap());
+    let mut source = open(bytes, &options);
+    let (out, mut sink) = sink(kind, source.format());
     let mut number = 0;
     while let Some(batch) = source.next_batch().unwrap() {
         let indices: Vec<u32> = (0..batch.len() as u32).filter(|i| (number + i) % 2 == 1).collect();
@@ -130,14 +136,12 @@ fn the_wire_length_changes_with_the_packet_length() {
         bytes.extend(pcap_record(Order::Little, 1, 1, &[5; 60], 100));
     }
     let options = SourceOptions::default().with_room(ResizeRoom::Both);
-    let mut source = capture::read("test", None, Box::new(std::io::Cursor::new(bytes)), &options).unwrap();
+    let mut source = open(&bytes, &options);
     let mut batch = source.next_batch().unwrap().unwrap();
     let d = batch.descriptors().to_vec();
     let at = |i: usize, move_by: i32, length| Descriptor { offset: d[i].offset.wrapping_add_signed(move_by), length };
     batch.resize(vec![at(0, 4, 56), at(1, -8, 68), at(2, 0, 14)]).unwrap();
-    let out = SharedBuffer::default();
-    let mut sink =
-        Box::new(CaptureSink::new("out", Box::new(out.clone()), CaptureKind::Pcap, source.format()).unwrap());
+    let (out, mut sink) = sink(CaptureKind::Pcap, source.format());
     sink.write(&batch, &[0, 1, 2]).unwrap();
     sink.finish().unwrap();
     let lengths: Vec<(usize, u32)> =
@@ -151,9 +155,7 @@ fn packets_beyond_the_maximum_length_are_truncated() {
     let d = batch.descriptors().to_vec();
     batch.resize(vec![Descriptor { length: 262_144 + 128, ..d[0] }, d[1]]).unwrap();
     for kind in [CaptureKind::Pcap, CaptureKind::Pcapng] {
-        let out = SharedBuffer::default();
-        let sink = CaptureSink::new("out", Box::new(out.clone()), kind, &CaptureFormat::default());
-        let mut sink = Box::new(sink.unwrap());
+        let (out, mut sink) = sink(kind, &CaptureFormat::default());
         sink.write(&batch, &[0, 1]).unwrap();
         assert_eq!(sink.finish().unwrap(), Written { packets: 2, bytes: 262_144 + 60 });
         let outcome = read(&out.0.lock().unwrap());
@@ -183,13 +185,9 @@ fn an_empty_capture_has_a_header() {
 fn a_live_sink_flushes_each_batch() {
     let (bytes, _) = input(0xa1b2_c3d4);
     for (live, wanted) in [(true, 200), (false, 0)] {
-        let out = SharedBuffer::default();
-        let sink = CaptureSink::new("out", Box::new(out.clone()), CaptureKind::Pcap, &CaptureFormat::default());
-        let sink = sink.unwrap();
-        let mut sink = if live { sink.live() } else { sink };
-        let reader = Box::new(std::io::Cursor::new(bytes.clone()));
-        let batch = capture::read("test", None, reader, &SourceOptions::default()).unwrap().next_batch();
-        let batch = batch.unwrap().unwrap();
+        let (out, sink) = sink(CaptureKind::Pcap, &CaptureFormat::default());
+        let mut sink = if live { sink.live() } else { *sink };
+        let batch = open(&bytes, &SourceOptions::default()).next_batch().unwrap().unwrap();
         sink.write(&batch, &(0..batch.len() as u32).collect::<Vec<_>>()).unwrap();
         assert_eq!(parse_pcap(&out.0.lock().unwrap()).3.len(), wanted);
     }

@@ -81,34 +81,10 @@ fn files_match_the_specification() {
     let maps = [map("ab", MapKind::Hash, 1, 2, 10), map("count", MapKind::Counter, 1, 2, 3)];
     let models = [Model::from([(vec![9], vec![1, 2]), (vec![3], vec![0, 0])]), [(vec![1], vec![u32::MAX, 4])].into()];
     let (ab, coun, t) = (0x0000_6261, 0x6e75_6f63, 0x74);
-    let wanted = as_specified(&[
-        1,
-        2, // the version, and how many maps
-        1,
-        1,
-        2,
-        10,
-        2,
-        2,
-        ab,
-        3,
-        0,
-        0,
-        9,
-        1,
-        2, // a hash
-        4,
-        1,
-        2,
-        3,
-        1,
-        5,
-        coun,
-        t,
-        1,
-        u32::MAX,
-        4, // a counter
-    ]);
+    let version_and_maps = [1, 2];
+    let hash = [1, 1, 2, 10, 2, 2, ab, 3, 0, 0, 9, 1, 2];
+    let counter = [4, 1, 2, 3, 1, 5, coun, t, 1, u32::MAX, 4];
+    let wanted = as_specified(&[&version_and_maps[..], &hash, &counter].concat());
     assert_eq!(written(&maps, &models), wanted);
     let read_again: Vec<Model> = read(&maps, &wanted).unwrap().iter().map(model).collect();
     assert_eq!(read_again, models);

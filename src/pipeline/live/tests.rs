@@ -4,12 +4,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use portcullis_core::device::{Completion, Device, LoadOptions, Session};
-use portcullis_core::diagnostics::Source;
 use portcullis_core::interp::InterpDevice;
 use portcullis_core::packet::{Action, Batch, ResizeRoom, VerdictCounts};
-use portcullis_core::program::{Program, ProgramOptions};
+use portcullis_core::program::Program;
 use portcullis_io::live::{ExecutedCounts, Executor, Loss, ReceivedCounts, Receiver};
-use portcullis_wgsl as wgsl;
 
 use super::assembler::{BatchAssembler, PollOutcome};
 use super::*;
@@ -199,8 +197,22 @@ fn program() -> Arc<Program> {
 }
 
 fn compiled(text: &str) -> Arc<Program> {
-    let program = wgsl::compile(&Source::new("f.wgsl", text), &ProgramOptions::default());
-    Arc::new(program.unwrap_or_else(|e| panic!("{}", e.render())))
+    crate::Filter::wgsl(text).compile().unwrap()
+}
+
+fn load_options(dispatch: Dispatch) -> LoadOptions {
+    LoadOptions::default().with_threads(NonZeroUsize::new(1)).with_dispatch(dispatch)
+}
+
+/// Loads a program into the interpreter.
+fn interpreted(program: &Arc<Program>, dispatch: Dispatch) -> Box<dyn Session> {
+    InterpDevice::new().load(program, &load_options(dispatch)).unwrap()
+}
+
+/// A lane that receives by a script and records what it executes.
+fn scripted_lane(number: usize, receiver: ScriptedReceiver, executor: RecordingExecutor) -> Lane {
+    let (receiver, executor) = (Box::new(receiver), Box::new(executor));
+    Lane { name: format!("lane {number}"), memory: None, receiver, executor }
 }
 
 struct LaneResults {
@@ -208,6 +220,8 @@ struct LaneResults {
     batches: Vec<Batches>,
     waits: Vec<Vec<Duration>>,
     stats: Vec<Snapshot>,
+    /// Number of lanes returned.
+    returned: usize,
     error: Option<LaneError>,
 }
 
@@ -245,29 +259,41 @@ fn run_with(
     stop: &CancelToken,
     fails: Option<usize>,
 ) -> LaneResults {
-    let options = LoadOptions::default().with_threads(NonZeroUsize::new(1)).with_dispatch(dispatch);
+    let lanes = scripts.into_iter().zip(command_queues);
+    let lanes = lanes.map(|(script, commands)| (script, commands, interpreted(program, dispatch).into()));
+    run_on(lanes.collect(), dispatch, batching, stop, fails)
+}
+
+/// Runs lanes by these scripts on these sessions.
+fn run_on(
+    scripts: Vec<(Vec<Step>, Arc<LaneCommands>, FallbackSession)>,
+    dispatch: Dispatch,
+    batching: BatchPolicy,
+    stop: &CancelToken,
+    fails: Option<usize>,
+) -> LaneResults {
     let (mut lanes, mut batches, mut waits, mut stats) = (vec![], vec![], vec![], vec![]);
-    for (number, (script, commands)) in scripts.into_iter().zip(command_queues).enumerate() {
+    for (number, (script, commands, session)) in scripts.into_iter().enumerate() {
         let executor = RecordingExecutor { fails_at: fails, ..RecordingExecutor::default() };
         let receiver = ScriptedReceiver::new(script);
         batches.push(executor.batches.clone());
         waits.push(receiver.waits.clone());
         stats.push(Arc::new(LaneStats::default()));
-        let (receiver, executor) = (Box::new(receiver), Box::new(executor));
-        let session = InterpDevice::new().load(program, &options).unwrap().into();
-        let lane = Lane { name: format!("lane {number}"), memory: None, receiver, executor };
+        let lane = scripted_lane(number, receiver, executor);
         lanes.push(LiveLane { lane, session, commands, broadcasts: None });
     }
     let options = LiveOptions::new(batching, dispatch);
     let ended = AtomicBool::new(false);
     let (lanes, error) =
         run_live(lanes, &stats, &options, stop, || ended.store(true, Ordering::Relaxed), &mut |_: Event<'_>| {});
+    let returned = lanes.len();
     drop(lanes);
     assert!(ended.into_inner(), "at_stop was called");
     LaneResults {
         batches: batches.iter().map(|it| it.lock().unwrap().clone()).collect(),
         waits: waits.iter().map(|it| it.lock().unwrap().clone()).collect(),
         stats: stats.iter().map(|it| it.snapshot()).collect(),
+        returned,
         error,
     }
 }
@@ -306,8 +332,7 @@ fn a_live_pipeline_filters_each_lane_by_a_session_of_its_own() {
     let lanes = (0..).zip(scripts).map(|(number, script)| {
         let executor = RecordingExecutor::default();
         batches.push(executor.batches.clone());
-        let (receiver, executor) = (Box::new(ScriptedReceiver::new(script)), Box::new(executor));
-        Lane { name: format!("lane {number}"), memory: None, receiver, executor }
+        scripted_lane(number, ScriptedReceiver::new(script), executor)
     });
     let pipeline = LivePipeline::new(lanes.collect());
     let snapshot = pipeline.run(&program(), &device, &stop).unwrap();
@@ -483,9 +508,8 @@ fn a_failing_executor_ends_its_lane() {
 fn a_session_is_replaced_between_two_batches() {
     for dispatch in BOTH {
         let (stop, commands) = (CancelToken::new(), Arc::new(LaneCommands::default()));
-        let load = LoadOptions::default().with_threads(NonZeroUsize::new(1)).with_dispatch(dispatch);
         let next = compiled("fn xdp_filter(pkt: u32) -> u32 { return XDP_TX; }");
-        let mut next = InterpDevice::new().load(&next, &load).unwrap().into();
+        let mut next = interpreted(&next, dispatch).into();
         let replace = LaneCommand::replace_session(move |session| {
             assert_eq!(session.in_flight(), 0);
             std::mem::swap(session, &mut next);

@@ -19,11 +19,11 @@ impl Dialect for Cuda {
             .into()
     }
 
-    fn reserved_words(&self) -> &'static [&'static [&'static str]] {
+    fn reserved_words(&self) -> &'static [&'static str] {
         &[C_KEYWORDS, CPP_KEYWORDS, TYPES]
     }
 
-    fn builtin_functions(&self) -> &'static [&'static [&'static str]] {
+    fn builtin_functions(&self) -> &'static [&'static str] {
         &[C_LIBRARY, WORDS]
     }
 
@@ -157,179 +157,28 @@ impl Dialect for Cuda {
 }
 
 /// C++17, section 5.11, without those of C.
-const CPP_KEYWORDS: &[&str] = &[
-    "alignas",
-    "alignof",
-    "and",
-    "and_eq",
-    "bitand",
-    "bitor",
-    "catch",
-    "char16_t",
-    "char32_t",
-    "char8_t",
-    "class",
-    "co_await",
-    "co_return",
-    "co_yield",
-    "compl",
-    "concept",
-    "const_cast",
-    "consteval",
-    "constexpr",
-    "constinit",
-    "decltype",
-    "delete",
-    "dynamic_cast",
-    "explicit",
-    "export",
-    "friend",
-    "mutable",
-    "namespace",
-    "new",
-    "noexcept",
-    "not",
-    "not_eq",
-    "nullptr",
-    "operator",
-    "or",
-    "or_eq",
-    "private",
-    "protected",
-    "public",
-    "reinterpret_cast",
-    "requires",
-    "static_assert",
-    "static_cast",
-    "template",
-    "this",
-    "thread_local",
-    "throw",
-    "try",
-    "typeid",
-    "typename",
-    "using",
-    "virtual",
-    "wchar_t",
-    "xor",
-    "xor_eq",
-    "final",
-    "override",
-    "import",
-    "module",
-    "std",
-];
+const CPP_KEYWORDS: &str = "
+    alignas alignof and and_eq bitand bitor catch char16_t char32_t char8_t class co_await co_return
+    co_yield compl concept const_cast consteval constexpr constinit decltype delete dynamic_cast
+    explicit export friend mutable namespace new noexcept not not_eq nullptr operator or or_eq
+    private protected public reinterpret_cast requires static_assert static_cast template this
+    thread_local throw try typeid typename using virtual wchar_t xor xor_eq final override import
+    module std
+";
 
-const TYPES: &[&str] = &[
-    "uchar",
-    "uint",
-    "ulonglong",
-    "longlong",
-    "ushort",
-    "ulong",
-    "schar",
-    "size_t",
-    "ptrdiff_t",
-    "char1",
-    "char2",
-    "char3",
-    "char4",
-    "uchar1",
-    "uchar2",
-    "uchar3",
-    "uchar4",
-    "short1",
-    "short2",
-    "short3",
-    "short4",
-    "ushort1",
-    "ushort2",
-    "ushort3",
-    "ushort4",
-    "int1",
-    "int2",
-    "int3",
-    "int4",
-    "uint1",
-    "uint2",
-    "uint3",
-    "uint4",
-    "long1",
-    "long2",
-    "long3",
-    "long4",
-    "ulong1",
-    "ulong2",
-    "ulong3",
-    "ulong4",
-    "longlong1",
-    "longlong2",
-    "longlong3",
-    "longlong4",
-    "ulonglong1",
-    "ulonglong2",
-    "ulonglong3",
-    "ulonglong4",
-    "float1",
-    "float2",
-    "float3",
-    "float4",
-    "double1",
-    "double2",
-    "double3",
-    "double4",
-    "dim3",
-    "vec2_u32",
-    "vec3_u32",
-    "vec4_u32",
-    "vec2_i32",
-    "vec3_i32",
-    "vec4_i32",
-    "vec2_u64",
-    "vec3_u64",
-    "vec4_u64",
-    "vec2_i64",
-    "vec3_i64",
-    "vec4_i64",
-    "vec2_f32",
-    "vec3_f32",
-    "vec4_f32",
-    "vec2_bool",
-    "vec3_bool",
-    "vec4_bool",
-];
+const TYPES: &str = "
+    uchar uint ulonglong longlong ushort ulong schar size_t ptrdiff_t char1 char2 char3 char4 uchar1
+    uchar2 uchar3 uchar4 short1 short2 short3 short4 ushort1 ushort2 ushort3 ushort4 int1 int2 int3
+    int4 uint1 uint2 uint3 uint4 long1 long2 long3 long4 ulong1 ulong2 ulong3 ulong4 longlong1
+    longlong2 longlong3 longlong4 ulonglong1 ulonglong2 ulonglong3 ulonglong4 float1 float2 float3
+    float4 double1 double2 double3 double4 dim3 vec2_u32 vec3_u32 vec4_u32 vec2_i32 vec3_i32
+    vec4_i32 vec2_u64 vec3_u64 vec4_u64 vec2_i64 vec3_i64 vec4_i64 vec2_f32 vec3_f32 vec4_f32
+    vec2_bool vec3_bool vec4_bool
+";
 
-const WORDS: &[&str] = &[
-    "threadIdx",
-    "blockIdx",
-    "blockDim",
-    "gridDim",
-    "warpSize",
-    "cudaStream_t",
-    "atomicAdd",
-    "atomicSub",
-    "atomicExch",
-    "atomicMin",
-    "atomicMax",
-    "atomicInc",
-    "atomicDec",
-    "atomicCAS",
-    "atomicAnd",
-    "atomicOr",
-    "atomicXor",
-    "umin",
-    "umax",
-    "llmin",
-    "llmax",
-    "ullmin",
-    "ullmax",
-    "mulhi",
-    "umulhi",
-    "saturate",
-    "float2int",
-    "int_as_float",
-    "float_as_int",
-    "clock64",
-    "surfaceReference",
-    "textureReference",
-];
+const WORDS: &str = "
+    threadIdx blockIdx blockDim gridDim warpSize cudaStream_t atomicAdd atomicSub atomicExch
+    atomicMin atomicMax atomicInc atomicDec atomicCAS atomicAnd atomicOr atomicXor umin umax llmin
+    llmax ullmin ullmax mulhi umulhi saturate float2int int_as_float float_as_int clock64
+    surfaceReference textureReference
+";

@@ -41,11 +41,12 @@ pub(crate) trait Dialect: Sync {
     /// Definitions at the start of the file. `float`: whether the filter uses floating point.
     fn header(&self, float: bool) -> String;
 
-    /// Reserved words, which cannot be names: keywords and built-in types.
-    fn reserved_words(&self) -> &'static [&'static [&'static str]];
+    /// Reserved words, which cannot be names: keywords and built-in types. Each text is a list of
+    /// words between white space.
+    fn reserved_words(&self) -> &'static [&'static str];
 
-    /// Built-in functions and variables, which cannot be names at file scope.
-    fn builtin_functions(&self) -> &'static [&'static [&'static str]];
+    /// Built-in functions and variables, which cannot be names at file scope, in the same form.
+    fn builtin_functions(&self) -> &'static [&'static str];
 
     /// Deepest nesting of brackets of any kind.
     fn max_nesting(&self) -> usize;
@@ -145,12 +146,11 @@ pub(crate) fn short_name(scalar: Scalar) -> &'static str {
 }
 
 /// C99 section 6.4.1, the preprocessor's `defined`, and names that all implementations here define.
-const C_KEYWORDS: &[&str] = &[
-    "auto", "break", "case", "char", "const", "continue", "default", "defined", "do", "double", "else", "enum",
-    "extern", "float", "for", "goto", "if", "inline", "int", "long", "register", "restrict", "return", "short",
-    "signed", "sizeof", "static", "struct", "switch", "typedef", "union", "unsigned", "void", "volatile", "while",
-    "asm", "typeof", "bool", "true", "false", "NULL", "main", "unix", "linux", "i386",
-];
+const C_KEYWORDS: &str = "
+    auto break case char const continue default defined do double else enum extern float for goto if
+    inline int long register restrict return short signed sizeof static struct switch typedef union
+    unsigned void volatile while asm typeof bool true false NULL main unix linux i386
+";
 
 /// Functions of `math.h` that expressions call directly; helpers call others.
 pub(crate) const MATH_FUNCTIONS: &[&str] = &[
@@ -160,97 +160,11 @@ pub(crate) const MATH_FUNCTIONS: &[&str] = &[
 ];
 
 /// Functions of the C library that compilers know without a header.
-const C_LIBRARY: &[&str] = &[
-    "abort",
-    "abs",
-    "acos",
-    "acosh",
-    "asin",
-    "asinh",
-    "assert",
-    "atan",
-    "atan2",
-    "atanh",
-    "cbrt",
-    "ceil",
-    "clock",
-    "copysign",
-    "cos",
-    "cosh",
-    "cospi",
-    "erf",
-    "erfc",
-    "exit",
-    "exp",
-    "exp10",
-    "exp2",
-    "expm1",
-    "fabs",
-    "fdim",
-    "floor",
-    "fma",
-    "fmax",
-    "fmin",
-    "fmod",
-    "free",
-    "frexp",
-    "hypot",
-    "ilogb",
-    "index",
-    "isfinite",
-    "isinf",
-    "isnan",
-    "isnormal",
-    "j0",
-    "j1",
-    "jn",
-    "labs",
-    "ldexp",
-    "lgamma",
-    "llabs",
-    "llrint",
-    "llround",
-    "log",
-    "log10",
-    "log1p",
-    "log2",
-    "logb",
-    "lrint",
-    "lround",
-    "malloc",
-    "max",
-    "memcmp",
-    "memcpy",
-    "memset",
-    "min",
-    "modf",
-    "nan",
-    "nearbyint",
-    "nextafter",
-    "norm",
-    "normcdf",
-    "pow",
-    "printf",
-    "rcbrt",
-    "remainder",
-    "remquo",
-    "rhypot",
-    "rint",
-    "round",
-    "rsqrt",
-    "scalbln",
-    "scalbn",
-    "signbit",
-    "sin",
-    "sincos",
-    "sinh",
-    "sinpi",
-    "sqrt",
-    "tan",
-    "tanh",
-    "tgamma",
-    "trunc",
-    "y0",
-    "y1",
-    "yn",
-];
+const C_LIBRARY: &str = "
+    abort abs acos acosh asin asinh assert atan atan2 atanh cbrt ceil clock copysign cos cosh cospi
+    erf erfc exit exp exp10 exp2 expm1 fabs fdim floor fma fmax fmin fmod free frexp hypot ilogb
+    index isfinite isinf isnan isnormal j0 j1 jn labs ldexp lgamma llabs llrint llround log log10
+    log1p log2 logb lrint lround malloc max memcmp memcpy memset min modf nan nearbyint nextafter
+    norm normcdf pow printf rcbrt remainder remquo rhypot rint round rsqrt scalbln scalbn signbit
+    sin sincos sinh sinpi sqrt tan tanh tgamma trunc y0 y1 yn
+";

@@ -1,11 +1,15 @@
 //! Runs a test again in a child process that finds the emulated libraries in place of the driver.
+#![allow(dead_code, reason = "each test uses a part of it")]
 
 use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::Arc;
 
+use portcullis_core::device::{Device, LoadOptions, Session};
 use portcullis_core::diagnostics::Source;
+use portcullis_core::interp::InterpDevice;
 use portcullis_core::program::{Program, ProgramOptions};
+use portcullis_cuda::CudaDevice;
 use portcullis_cuda_emulator::{BEHAVIOUR, Unavailable};
 use portcullis_wgsl as wgsl;
 
@@ -49,25 +53,53 @@ pub fn child_passes(test: &str, behaviour: &str) {
     child_passes_with(test, behaviour, &[]);
 }
 
+/// Like [`child_passes`], with a cache of compiled code.
+pub fn child_passes_with_cache(test: &str) {
+    let cache = tempfile::tempdir().unwrap();
+    child_passes_with(test, "", &[("PORTCULLIS_CACHE", cache.path().to_str().unwrap())]);
+}
+
 pub fn child_passes_with(test: &str, behaviour: &str, variables: &[(&str, &str)]) {
-    let Some(child) = run_child_without(test, behaviour, &[], variables) else { return };
-    let error = String::from_utf8_lossy(&child.stderr);
-    assert!(child.status.success(), "{}\n{error}", String::from_utf8_lossy(&child.stdout));
+    let Some(error) = child_succeeds(test, behaviour, variables) else { return };
     assert!(!error.contains(LEAK_MESSAGE) && !error.contains("a context was left"), "{error}");
+}
+
+/// Runs the test in a child process, which must succeed; returns what it has printed to stderr.
+pub fn child_succeeds(test: &str, behaviour: &str, variables: &[(&str, &str)]) -> Option<String> {
+    let child = run_child_without(test, behaviour, &[], variables)?;
+    Some(printed(&child, &format!("{variables:?}")))
+}
+
+/// Returns what a child that must have succeeded has printed to stderr.
+fn printed(child: &Output, what: &str) -> String {
+    let error = String::from_utf8_lossy(&child.stderr).into_owned();
+    assert!(child.status.success(), "{what}: {}\n{error}", String::from_utf8_lossy(&child.stdout));
+    error
 }
 
 /// Returns what the child has reported between `<<` and `>>`.
 pub fn reported(child: &Output) -> String {
-    let error = String::from_utf8_lossy(&child.stderr);
-    assert!(child.status.success(), "{}\n{error}", String::from_utf8_lossy(&child.stdout));
+    let error = printed(child, "a report");
     let text = error.split_once("<<").and_then(|(_, rest)| rest.split_once(">>"));
     text.unwrap_or_else(|| panic!("nothing reported: {error}")).0.to_owned()
 }
 
 pub fn program(body: &str) -> Arc<Program> {
-    let text = format!("fn xdp_filter(pkt: u32) -> u32 {{ {body} }}");
+    compiled(&format!("fn xdp_filter(pkt: u32) -> u32 {{ {body} }}"))
+}
+
+pub fn compiled(text: &str) -> Arc<Program> {
     let program = wgsl::compile(&Source::new("f.wgsl", text), &ProgramOptions::default());
     Arc::new(program.unwrap_or_else(|e| panic!("{}", e.render())))
+}
+
+/// Loads a program into the reference interpreter.
+pub fn reference(program: &Arc<Program>) -> Box<dyn Session> {
+    InterpDevice::new().load(program, &LoadOptions::default()).unwrap()
+}
+
+pub fn device() -> CudaDevice {
+    portcullis_cuda::probe().unwrap().remove(0)
 }
 
 /// Called in the child: reports a result to the parent.

@@ -19,18 +19,8 @@ const PACKETS: u32 = 2000;
 fn run_lane(session: impl Into<FallbackSession>, dispatch: Dispatch) -> LaneResults {
     let stop = CancelToken::new();
     let script = vec![Step::Packets(PACKETS as usize), Step::Stop(stop.clone())];
-    let (receiver, executor) = (ScriptedReceiver::new(script), RecordingExecutor::default());
-    let (batches, waits, stats) = (executor.batches.clone(), receiver.waits.clone(), Arc::new(LaneStats::default()));
-    let lane = Lane { name: "a lane".into(), memory: None, receiver: Box::new(receiver), executor: Box::new(executor) };
-    let lanes = vec![LiveLane::new(lane, session)];
-    let options = LiveOptions::new(BatchPolicy::fixed(10, Duration::ZERO), dispatch);
-    let (_, error) = run_live(lanes, std::slice::from_ref(&stats), &options, &stop, || (), &mut |_: Event<'_>| {});
-    LaneResults {
-        batches: vec![batches.lock().unwrap().clone()],
-        waits: vec![waits.lock().unwrap().clone()],
-        stats: vec![stats.snapshot()],
-        error,
-    }
+    let lanes = vec![(script, Arc::default(), session.into())];
+    run_on(lanes, dispatch, BatchPolicy::fixed(10, Duration::ZERO), &stop, None)
 }
 
 /// Asserts that each packet was executed once with the right verdict, and in order if so required.
@@ -60,16 +50,12 @@ fn filtering_devices() -> Vec<Arc<dyn Device>> {
     found.flatten().collect()
 }
 
-fn options(dispatch: Dispatch) -> LoadOptions {
-    LoadOptions::default().with_threads(NonZeroUsize::new(1)).with_dispatch(dispatch)
-}
-
 #[test]
 fn every_dispatch_method_of_every_device_filters_live_packets() {
     let program = program();
     for device in filtering_devices() {
         for &dispatch in device.info().dispatch {
-            let results = run_lane(device.load(&program, &options(dispatch)).unwrap(), dispatch);
+            let results = run_lane(device.load(&program, &load_options(dispatch)).unwrap(), dispatch);
             assert_all_executed(&results, &format!("{} {dispatch}", device.info().id), true);
             assert_eq!(results.stats[0].fallback_packets, 0);
         }
@@ -83,7 +69,7 @@ fn any_device_can_have_a_fallback() {
         let id = device.info().id.clone();
         let device_with_fallback = WithFallback::new(device, Arc::new(InterpDevice::new()));
         for &dispatch in device_with_fallback.info().dispatch {
-            let results = run_lane(device_with_fallback.load(&program, &options(dispatch)).unwrap(), dispatch);
+            let results = run_lane(device_with_fallback.load(&program, &load_options(dispatch)).unwrap(), dispatch);
             assert_all_executed(&results, &format!("{id} {dispatch}"), dispatch == Dispatch::Inline);
         }
     }
@@ -128,20 +114,19 @@ impl Session for SlowSession {
 
 impl Instrumented for SlowSession {}
 
+/// A session that takes `batch_time` per batch, and the number of packets that it has been given.
+fn slow_session(batch_time: Duration) -> (Box<dyn Session>, Arc<AtomicU64>) {
+    let packets = Arc::new(AtomicU64::new(0));
+    let session = interpreted(&program(), Dispatch::Pipelined);
+    (Box::new(SlowSession { session, batch_time, ready: VecDeque::new(), packets: packets.clone() }), packets)
+}
+
 /// Runs a lane on a session that takes `batch_time` per batch. Also returns how many packets that
 /// session filtered itself.
 fn run_on_slow_session(batch_time: Duration, has_fallback: bool) -> (LaneResults, u64) {
-    let load = |dispatch| InterpDevice::new().load(&program(), &options(dispatch)).unwrap();
-    let packets = Arc::new(AtomicU64::new(0));
-    let session = SlowSession {
-        session: load(Dispatch::Pipelined),
-        batch_time,
-        ready: VecDeque::new(),
-        packets: packets.clone(),
-    };
-    let session: Box<dyn Session> = Box::new(session);
+    let (session, packets) = slow_session(batch_time);
     let session = match has_fallback {
-        true => FallbackSession::new(session, load(Dispatch::Inline)),
+        true => FallbackSession::new(session, interpreted(&program(), Dispatch::Inline)),
         false => session.into(),
     };
     let results = run_lane(session, Dispatch::Pipelined);
@@ -168,14 +153,9 @@ fn a_slow_device_with_fallback_loses_no_packets() {
 
 #[test]
 fn a_failing_fallback_ends_the_lane_with_its_error() {
-    let session = SlowSession {
-        session: InterpDevice::new().load(&program(), &options(Dispatch::Pipelined)).unwrap(),
-        batch_time: Duration::from_millis(20),
-        ready: VecDeque::new(),
-        packets: Arc::default(),
-    };
+    let (session, _) = slow_session(Duration::from_millis(20));
     let fallback = FailingSession(|batch| Err(SubmitError { batch: Box::new(batch), error: DeviceError::Cancelled }));
-    let session = FallbackSession::new(Box::new(session), Box::new(fallback));
+    let session = FallbackSession::new(session, Box::new(fallback));
     let results = run_lane(session, Dispatch::Pipelined);
     assert!(matches!(results.error, Some(LaneError::Device(DeviceError::Cancelled))), "{:?}", results.error);
     // Packets that the device had are still executed; those of the fallback are lost.
@@ -214,30 +194,22 @@ impl Instrumented for FailingSession {}
 fn a_panicking_lane_ends_the_others_after_executing_their_packets() {
     for dispatch in BOTH {
         for panicking in [0, 1] {
-            let (error, batches, returned) = returning_in_time(move || {
-                let (stop, mut lanes, mut batches) = (CancelToken::new(), vec![], vec![]);
-                for number in 0..2 {
-                    let (receiver, executor) =
-                        (ScriptedReceiver::new(vec![Step::Packets(50)]), RecordingExecutor::default());
-                    batches.push(executor.batches.clone());
+            let results = returning_in_time(move || {
+                let lanes = (0..2).map(|number| {
                     let session: Box<dyn Session> = match number == panicking {
                         true => Box::new(FailingSession(|_| panic!("the panic of this test"))),
-                        false => InterpDevice::new().load(&program(), &options(dispatch)).unwrap(),
+                        false => interpreted(&program(), dispatch),
                     };
-                    let (receiver, executor) = (Box::new(receiver), Box::new(executor));
-                    let lane = Lane { name: format!("lane {number}"), memory: None, receiver, executor };
-                    lanes.push(LiveLane::new(lane, session));
-                }
-                let stats = [Arc::default(), Arc::default()];
-                let options = LiveOptions::new(BatchPolicy::fixed(10, Duration::ZERO), dispatch);
-                let (returned, error) = run_live(lanes, &stats, &options, &stop, || (), &mut |_: Event<'_>| {});
-                (error, batches, returned.len())
+                    (vec![Step::Packets(50)], Arc::default(), session.into())
+                });
+                let batching = BatchPolicy::fixed(10, Duration::ZERO);
+                run_on(lanes.collect(), dispatch, batching, &CancelToken::new(), None)
             });
-            let error = error.expect("a lane has panicked");
+            let error = results.error.as_ref().expect("a lane has panicked");
             assert!(matches!(error, LaneError::Thread { .. }), "{error}");
             assert!(error.to_string().starts_with(&format!("lane {panicking}: the driver thread panicked")), "{error}");
-            assert_eq!(batches[1 - panicking].lock().unwrap().concat().len(), 50, "{dispatch}, {panicking}");
-            assert_eq!(returned, 1);
+            assert_eq!(results.batches[1 - panicking].concat().len(), 50, "{dispatch}, {panicking}");
+            assert_eq!(results.returned, 1);
         }
     }
 }

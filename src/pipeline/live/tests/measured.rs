@@ -38,8 +38,7 @@ fn run_one(
     (stop, all_came): (CancelToken, CancelToken),
 ) -> (Arc<LaneStats>, Vec<Vec<u32>>) {
     let options = options(LiveOptions::new(BatchPolicy::fixed(100, Duration::from_secs(3600)), dispatch));
-    let load = LoadOptions::default().with_threads(NonZeroUsize::new(1)).with_dispatch(dispatch).with_depth(1);
-    let session = InterpDevice::new().load(&program(), &load).unwrap();
+    let session = InterpDevice::new().load(&program(), &load_options(dispatch).with_depth(1)).unwrap();
     let executor = RecordingExecutor::default();
     let batches = executor.batches.clone();
     let (receiver, executor) =
