@@ -10,7 +10,7 @@ use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_xdp::MapDefinition;
 
 use crate::kernel::Entries;
-use crate::{clang, devices};
+use crate::{clang, devices, kernel};
 
 /// Instruction sets and optimisation levels to compile with. v1 and v2 have no 32-bit jumps or
 /// arithmetic; v3 has both, and fetching atomics. The last is the usual choice.
@@ -88,6 +88,15 @@ pub fn missing() -> Option<String> {
 /// If the compiler is required.
 pub fn is_missing(suite: &str) -> bool {
     missing().inspect(|reason| devices::absent(suite, clang::NAME, reason)).is_some()
+}
+
+/// Returns whether the kernel cannot be used as a reference, and records that the suite is skipped
+/// then.
+///
+/// # Panics
+/// If the kernel is required.
+pub fn is_kernel_missing(suite: &str) -> bool {
+    kernel::missing().inspect(|reason| devices::absent(suite, "kernel-bpf", reason)).is_some()
 }
 
 /// Compiles one of the sources, given its name without `.c`, for the usual instruction set.

@@ -26,7 +26,7 @@ fn tables() -> Vec<Case> {
 /// Whether a kernel that runs XDP programs is available; records that the suite is skipped if not.
 fn has_kernel(suite: &str) -> bool {
     kernel::on_first_processor();
-    !kernel::is_missing(suite)
+    !objects::is_kernel_missing(suite)
 }
 
 /// Interface index of packets in the kernel's test run.

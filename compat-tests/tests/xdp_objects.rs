@@ -360,12 +360,8 @@ fn one_variant_per_program(cases: &[Case]) -> Vec<&Case> {
 
 #[test]
 fn objects_agree_with_the_kernel() {
-    if let Some(reason) = kernel::missing() {
-        devices::absent("objects in the kernel", "kernel-bpf", &reason);
-        return;
-    }
-    if let Some(reason) = objects::missing() {
-        devices::absent("objects in the kernel", "clang-bpf", &reason);
+    let suite = "objects in the kernel";
+    if objects::is_kernel_missing(suite) || objects::is_missing(suite) {
         return;
     }
     let packets = packets();
@@ -420,8 +416,7 @@ fn objects_agree_with_the_kernel() {
 /// software compilers, and agrees with the reference interpreter.
 #[test]
 fn every_device_accepts_a_large_object() {
-    if let Some(reason) = objects::missing() {
-        devices::absent("a large object", "clang-bpf", &reason);
+    if objects::is_missing("a large object") {
         return;
     }
     let bytes = objects::large().unwrap_or_else(|said| panic!("{said}"));
@@ -460,8 +455,7 @@ fn every_device_accepts_a_large_object() {
 /// At least two programs use each feature that the page lists.
 #[test]
 fn features_listed_in_the_page_are_used_by_two_programs() {
-    if let Some(reason) = objects::missing() {
-        devices::absent("features of objects", "clang-bpf", &reason);
+    if objects::is_missing("features of objects") {
         return;
     }
     let mut used: BTreeMap<String, u32> = BTreeMap::new();

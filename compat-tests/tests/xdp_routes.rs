@@ -319,7 +319,7 @@ fn first_difference(device: &dyn Device, case: &Case, tables: &RoutingTables) ->
 
 #[test]
 fn routes_agree_with_the_kernel() {
-    if kernel::is_missing(SUITE) || objects::is_missing(SUITE) {
+    if objects::is_kernel_missing(SUITE) || objects::is_missing(SUITE) {
         return;
     }
     let namespace = network();

@@ -15,7 +15,6 @@ use portcullis_xdp::MapDefinition;
 use portcullis_xdp::instruction::Instruction;
 use portcullis_xdp::object::{MapType, Object};
 
-use crate::devices;
 use events::{PerfBuffer, RingBuffer};
 pub use link::Linked;
 use trace::Trace;
@@ -270,15 +269,6 @@ pub fn pass(interface: u32) -> Result<OwnedFd, String> {
 /// Pins this thread to the first CPU, so that per-CPU counters are updated in one place.
 pub fn on_first_processor() {
     sys::on_first_processor();
-}
-
-/// Returns whether the kernel cannot be used as a reference, and records that the suite is skipped
-/// then.
-///
-/// # Panics
-/// If the kernel is required.
-pub fn is_missing(suite: &str) -> bool {
-    missing().inspect(|reason| devices::absent(suite, "kernel-bpf", reason)).is_some()
 }
 
 /// Returns why the kernel cannot be used as a reference, or `None` if it can.
