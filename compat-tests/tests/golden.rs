@@ -35,8 +35,8 @@ const PRELUDE_DATA: [&str; 10] = [
     "var<private> pc_last",
 ];
 
-/// Most lines of a filter in OpenCL C with a golden file, which a reviewer reads whole. Longer ones
-/// run beside their WGSL forms in `stock_filters.rs` and `stateful_filters.rs`.
+/// Maximum length in lines of OpenCL C filters with golden files, which a reviewer reads whole.
+/// Longer ones run beside their WGSL forms in `stock_filters.rs` and `stateful_filters.rs`.
 const MAX_LINES: usize = 100;
 
 fn sources() -> Vec<PathBuf> {

@@ -99,7 +99,7 @@ impl FakeDevice {
 }
 
 struct FakeSession {
-    /// Its numbers of batches count down.
+    /// Copy of the device, whose `slowed_batches` and `fails_after` count down.
     device: FakeDevice,
     program: Arc<Program>,
     reference: Box<dyn Session>,
@@ -233,7 +233,7 @@ fn gpu_and_cpu(clock: &Arc<SimulatedClock>) -> [FakeDevice; 2] {
     ]
 }
 
-/// The same devices, which filter nothing: the interpreter is slow.
+/// Variant of [`gpu_and_cpu`] that passes all packets, because the interpreter is slow.
 fn idle_gpu_and_cpu(clock: &Arc<SimulatedClock>) -> [FakeDevice; 2] {
     gpu_and_cpu(clock).map(|fake| FakeDevice { behavior: FilterBehavior::PassAll, ..fake })
 }

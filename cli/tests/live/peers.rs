@@ -53,7 +53,8 @@ fn curl(from: &Namespace, address: IpAddr, port: u16, seconds: u64) -> Output {
 }
 
 /// Checks that `curl` gets the page from port 80 and times out at port 8080 while `http_only` runs
-/// on a source of packets, and that the server answers at both ports without it. Returns the totals.
+/// on a source of packets, and that the server answers at both ports without it. Returns the run's
+/// totals.
 fn run_between_curl_and_server(Net { veth, left, right, .. }: &Net, source: &[&str]) -> Value {
     let addresses: [IpAddr; 2] = [veth.right.ipv4().into(), veth.right.ipv6().into()];
     let seconds = TIMEOUT.as_secs();
