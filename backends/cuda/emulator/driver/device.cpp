@@ -156,7 +156,14 @@ Context *current(const char *function) {
     return stack.back();
 }
 
+static bool has_contexts() {
+    std::lock_guard<std::mutex> lock(contexts_mutex);
+    return !contexts.empty();
+}
+
 static void report_at_end() {
+    // A thread that watches a session may hold its last reference and be about to release it.
+    for (int tries = 0; tries < 100 && has_contexts(); tries++) std::this_thread::sleep_for(std::chrono::milliseconds(10));
     std::lock_guard<std::mutex> lock(contexts_mutex);
     for (Context *context : contexts) {
         fprintf(stderr, "emulated CUDA driver: a context was left, with %ld objects in it\n", context->objects.load());
