@@ -191,7 +191,7 @@ fn every_operator(options: &Options) {
 }
 
 fn cuda(packet_access: PacketAccess) -> Options {
-    Options { packet_access, ..Options::new(Language::Cuda) }
+    Options::new(Language::Cuda).with_packet_access(packet_access)
 }
 
 #[test]
@@ -202,7 +202,7 @@ fn cuda_stock_filters_and_probes() {
 #[test]
 fn cuda_stock_filters_and_probes_with_word_access() {
     stock_and_probes(&cuda(PacketAccess::Words));
-    stock_and_probes(&Options { group_size: Some(64), grid_stride: true, ..cuda(PacketAccess::AlignedWords) });
+    stock_and_probes(&cuda(PacketAccess::AlignedWords).with_group_size(64).with_grid_stride());
 }
 
 #[test]
@@ -213,7 +213,7 @@ fn cuda_random_filters() {
 #[test]
 fn cuda_random_filters_with_word_access() {
     random_filters(&cuda(PacketAccess::Words), 200..250);
-    random_filters(&Options { grid_stride: true, ..cuda(PacketAccess::AlignedWords) }, 250..300);
+    random_filters(&cuda(PacketAccess::AlignedWords).with_grid_stride(), 250..300);
 }
 
 #[test]
@@ -225,7 +225,7 @@ fn cuda_operators() {
 fn single_stores_in_both_languages() {
     single_stores(&cuda(PacketAccess::Words));
     single_stores(&cuda(PacketAccess::AlignedWords));
-    single_stores(&Options { packet_access: PacketAccess::Words, ..Options::new(Language::OpenCl) });
+    single_stores(&Options::new(Language::OpenCl).with_packet_access(PacketAccess::Words));
 }
 
 #[test]
@@ -247,12 +247,12 @@ fn opencl_stock_filters_and_probes() {
 
 #[test]
 fn opencl_random_filters() {
-    random_filters(&Options { grid_stride: true, ..Options::new(Language::OpenCl) }, 300..340);
+    random_filters(&Options::new(Language::OpenCl).with_grid_stride(), 300..340);
 }
 
 #[test]
 fn opencl_vectorizable_source() {
-    let vectorizable = Options { packet_access: PacketAccess::Vectorizable, ..Options::new(Language::OpenCl) };
+    let vectorizable = Options::new(Language::OpenCl).with_packet_access(PacketAccess::Vectorizable);
     stock_and_probes(&vectorizable);
     random_filters(&vectorizable, 340..400);
 }
@@ -266,7 +266,7 @@ fn opencl_constants_in_vectors() {
 
 #[test]
 fn opencl_operators() {
-    every_operator(&Options { packet_access: PacketAccess::Words, ..Options::new(Language::OpenCl) });
+    every_operator(&Options::new(Language::OpenCl).with_packet_access(PacketAccess::Words));
 }
 
 /// Compiles for a target with distinct address spaces, which clang then checks.
@@ -278,7 +278,7 @@ fn clang_accepts_the_opencl_c_source() {
     };
     for case in filters::cases() {
         let program = case.compile().unwrap_or_else(|e| panic!("{}", e.render()));
-        let options = Options { group_size: Some(64), ..Options::new(Language::OpenCl) };
+        let options = Options::new(Language::OpenCl).with_group_size(64);
         let kernel = write(&program, &options).unwrap_or_else(|e| panic!("{}: {e}", case.name));
         let folder = tempfile::tempdir().unwrap();
         let source = folder.path().join("filter.cl");

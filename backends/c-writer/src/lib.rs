@@ -78,6 +78,7 @@ pub enum EntryKind {
 
 /// Options of [`write()`].
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct Options {
     /// The language to write.
     pub language: Language,
@@ -109,6 +110,42 @@ impl Options {
             packet_access: PacketAccess::default(),
             epilogue: None,
         }
+    }
+
+    /// Sets the name of the kernel or function.
+    pub fn with_entry(mut self, entry: impl Into<String>) -> Options {
+        self.entry = entry.into();
+        self
+    }
+
+    /// Writes a function of this name in place of a kernel.
+    pub fn with_function(mut self, entry: impl Into<String>) -> Options {
+        self.entry_kind = EntryKind::Function;
+        self.with_entry(entry)
+    }
+
+    /// Sets the number of work items in a group.
+    pub fn with_group_size(mut self, items: u32) -> Options {
+        self.group_size = Some(items);
+        self
+    }
+
+    /// Adds a grid-stride loop.
+    pub fn with_grid_stride(mut self) -> Options {
+        self.grid_stride = true;
+        self
+    }
+
+    /// Sets how packets are read and written.
+    pub fn with_packet_access(mut self, access: PacketAccess) -> Options {
+        self.packet_access = access;
+        self
+    }
+
+    /// Sets the statement to run after each packet's filter.
+    pub fn with_epilogue(mut self, statement: Option<String>) -> Options {
+        self.epilogue = statement;
+        self
     }
 }
 
@@ -207,7 +244,7 @@ pub fn write(program: &Program, options: &Options) -> Result<Kernel> {
             if plain && kernel::is_straight_line(&joined) && !kernel::passes_vector_components(&joined) {
                 return Writer::new(program, &joined, options).write();
             }
-            let bytes = Options { packet_access: PacketAccess::Bytes, ..options.clone() };
+            let bytes = options.clone().with_packet_access(PacketAccess::Bytes);
             if kernel::passes_vector_components(&lowered) {
                 lowered = lower(Lowering { whole_pointers: true, ..lowering }).map_err(failed)?;
             }

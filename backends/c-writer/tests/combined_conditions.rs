@@ -14,7 +14,7 @@ fn conditions_with_a_common_target_are_combined() {
     let program = bpf::compile(&Source::new("either.bpf", EITHER), &ProgramOptions::default())
         .unwrap_or_else(|errors| panic!("{}", errors.render()));
     let written = |packet_access| {
-        let options = Options { packet_access, ..Options::new(Language::OpenCl) };
+        let options = Options::new(Language::OpenCl).with_packet_access(packet_access);
         write(&program, &options).map(|kernel| kernel.source).unwrap_or_else(|error| panic!("{error}"))
     };
     let plain = Options::new(Language::OpenCl).packet_access;

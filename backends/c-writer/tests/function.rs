@@ -1,6 +1,6 @@
 //! Filters as functions for other kernels: one signature, whatever the filter needs.
 
-use portcullis_c_writer::{Argument, EntryKind, Language, Options, PacketAccess, write};
+use portcullis_c_writer::{Argument, Language, Options, PacketAccess, write};
 use portcullis_core::diagnostics::Source;
 use portcullis_core::program::ProgramOptions;
 use portcullis_wgsl as wgsl;
@@ -19,12 +19,8 @@ const SIGNATURE: &str = "static __device__ __forceinline__ void pc_filter_packet
 fn function(body: &str) -> portcullis_c_writer::Kernel {
     let text = format!("fn xdp_filter(pkt: u32) -> u32 {{ {body} }}");
     let program = wgsl::compile(&Source::new("f.wgsl", text), &ProgramOptions::default()).unwrap();
-    let options = Options {
-        entry_kind: EntryKind::Function,
-        entry: "pc_filter_packet".into(),
-        packet_access: PacketAccess::AlignedWords,
-        ..Options::new(Language::Cuda)
-    };
+    let options =
+        Options::new(Language::Cuda).with_function("pc_filter_packet").with_packet_access(PacketAccess::AlignedWords);
     write(&program, &options).unwrap()
 }
 

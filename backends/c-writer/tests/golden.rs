@@ -44,10 +44,8 @@ fn filters() -> Vec<(String, Program)> {
 fn options(extension: &str) -> Options {
     match extension {
         "cl" => Options::new(Language::OpenCl),
-        "lanes.cl" => Options { packet_access: PacketAccess::Vectorizable, ..Options::new(Language::OpenCl) },
-        _ => {
-            Options { group_size: Some(256), packet_access: PacketAccess::AlignedWords, ..Options::new(Language::Cuda) }
-        }
+        "lanes.cl" => Options::new(Language::OpenCl).with_packet_access(PacketAccess::Vectorizable),
+        _ => Options::new(Language::Cuda).with_group_size(256).with_packet_access(PacketAccess::AlignedWords),
     }
 }
 

@@ -104,13 +104,15 @@ fn source(program: &Program, device: &GpuProperties) -> Result<Source, DeviceErr
         true => PacketAccess::Bytes,
         false => PacketAccess::Words,
     };
-    portcullis_c_writer::write(program, &Options { packet_access, ..Options::new(Language::OpenCl) }).map_err(|error| {
-        let (device, reason) = (device.id.clone(), error.to_string());
-        match error {
-            WriteError::Unsupported(_) => DeviceError::Unsupported { device, reason },
-            WriteError::Failed(_) => DeviceError::Failed { device, reason },
-        }
-    })
+    portcullis_c_writer::write(program, &Options::new(Language::OpenCl).with_packet_access(packet_access)).map_err(
+        |error| {
+            let (device, reason) = (device.id.clone(), error.to_string());
+            match error {
+                WriteError::Unsupported(_) => DeviceError::Unsupported { device, reason },
+                WriteError::Failed(_) => DeviceError::Failed { device, reason },
+            }
+        },
+    )
 }
 
 /// Whether the CPU's gather instructions are faster than scalar loads. Intel's are, unless

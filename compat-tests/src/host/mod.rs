@@ -127,7 +127,7 @@ impl Host {
         let (mut cases, mut objects, mut numbers) = (String::new(), Vec::new(), HashMap::new());
         for (number, program) in (0u32..).zip(programs) {
             let named = |entry: String| {
-                let kernel = write(program, &Options { entry, ..options.clone() });
+                let kernel = write(program, &options.clone().with_entry(entry));
                 kernel.map_err(|e| broken(format!("{}: {e}\n{}", program.source().name, program.source().text)))
             };
             if numbers.insert(named(options.entry.clone())?.source, number).is_some() {
@@ -266,7 +266,7 @@ impl Device for Host {
         let source = write(program, &self.options).map_err(|e| unsupported(e.to_string()))?.source;
         // Filters whose packets cannot run in parallel are written with byte access, which loads
         // nearby bytes before it checks the packet's length.
-        let bytes = Options { packet_access: PacketAccess::Bytes, ..self.options.clone() };
+        let bytes = self.options.clone().with_packet_access(PacketAccess::Bytes);
         let side_by_side = self.options.packet_access == PacketAccess::Vectorizable
             && write(program, &bytes).map_err(|e| unsupported(e.to_string()))?.source != source;
         let number = self.numbers.get(&source).copied();

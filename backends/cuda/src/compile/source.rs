@@ -5,7 +5,7 @@
 
 use std::num::NonZeroU64;
 
-use portcullis_c_writer::{Argument, EntryKind, Language, Options, PacketAccess, WriteError};
+use portcullis_c_writer::{Argument, Language, Options, PacketAccess, WriteError};
 use portcullis_core::device::offload::KernelEffects;
 use portcullis_core::device::{DeviceError, Dispatch};
 use portcullis_core::map::declaration::MAX_MAPS;
@@ -45,17 +45,11 @@ impl KernelSource {
         let writes_kernel = matches!(dispatch, Dispatch::Inline | Dispatch::Pipelined);
         let block_size = if writes_kernel { block_size } else { BLOCK_SIZE };
         // Unaligned packets are packed so that they start at multiples of 4 bytes.
-        let epilogue = work.map(busy_wait);
-        let options = Options {
-            packet_access: PacketAccess::AlignedWords,
-            group_size: Some(block_size),
-            epilogue,
-            ..Options::new(Language::Cuda)
-        };
-        let options = match writes_kernel {
-            true => options,
-            false => Options { entry_kind: EntryKind::Function, entry: FILTER_FUNCTION.into(), ..options },
-        };
+        let options = Options::new(Language::Cuda)
+            .with_packet_access(PacketAccess::AlignedWords)
+            .with_group_size(block_size)
+            .with_epilogue(work.map(busy_wait));
+        let options = if writes_kernel { options } else { options.with_function(FILTER_FUNCTION) };
         let kernel = portcullis_c_writer::write(program, &options)?;
         let effects = kernel.effects();
         let (entry, parts): (_, &[&str]) = match dispatch {
