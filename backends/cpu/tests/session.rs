@@ -63,6 +63,17 @@ fn a_full_queue_gives_the_batch_back() {
     assert_eq!(session.complete().unwrap().unwrap().verdicts.len(), 3);
 }
 
+#[test]
+fn a_filter_that_changes_lengths_needs_room() {
+    let text = "fn xdp_filter(pkt: u32) -> u32 { return select(XDP_DROP, XDP_PASS, adjust_head(pkt, -4)); }";
+    let mut session = Cpu::new().load(&program(text), &options(1, 1)).unwrap();
+    let mut cutter = BatchCutter::new(Arena::new(64).unwrap(), None);
+    let tight = cutter.cut_batch(vec![Descriptor { offset: 0, length: 60 }], Vec::new(), ResizeRoom::None).unwrap();
+    assert!(matches!(session.submit(tight).unwrap_err().error, DeviceError::Refused(_)));
+    let done = session.run(Batch::from_packets(&[[9u8; 60]]).unwrap()).unwrap();
+    assert_eq!(done.batch.packet(0), [[0u8; 4].as_slice(), &[9; 60]].concat());
+}
+
 /// Uses up its fuel on every packet.
 const ENDLESS: &str = "fn xdp_filter(pkt: u32) -> u32 { var n = 1u; loop { n = n * 3u + load_u8(pkt, n & 3u); if n == 0u { break; } n |= 1u; } return XDP_PASS; }";
 
