@@ -182,6 +182,11 @@ int scratch_indexed(struct xdp_md *ctx)
         copy->all[at] = bytes[at];
         BARRIER();
     }
+    /* So that a packet reads only what it has written itself. */
+    for (at = 64; at < 80; at++) {
+        copy->all[at] = 0;
+        BARRIER();
+    }
     copy->length = 64;
     for (at = 0; at < 16; at++) {
         __u32 from = copy->all[at] & 63;
