@@ -5,7 +5,7 @@ use std::time::Instant;
 use portcullis_cuda_emulator::{Unavailable, build};
 
 use super::tally::Tally;
-use super::{Suite, live, suites};
+use super::{Suite, features, suites};
 use crate::executables::Executable;
 
 /// Suites that run on the emulated device; their filters are compiled for every dispatch method,
@@ -30,7 +30,7 @@ const LIVE: &str = "every_device";
 
 /// Runs the suites from what is built with these features. If this machine cannot build the
 /// emulation, they are skipped unless required.
-pub fn run(suite: &mut Suite<'_>, built: &[Executable], features: &live::Features, require: &[String]) {
+pub fn run(suite: &mut Suite<'_>, built: &[Executable], features: &features::Features, require: &[String]) {
     let is_required = |name: &str| require.iter().any(|required| required == name);
     let folder = match build(&suite.root.join("target"), &[]) {
         Ok(folder) => folder,
@@ -46,7 +46,7 @@ pub fn run(suite: &mut Suite<'_>, built: &[Executable], features: &live::Feature
     };
     let folder = folder.to_string_lossy().into_owned();
     let nvrtc = format!("{folder}/libnvrtc.so.12");
-    let live = [live::AF_XDP, live::NFQUEUE, live::DPDK].into_iter().filter(|name| is_required(name));
+    let live = [features::AF_XDP, features::NFQUEUE, features::DPDK].into_iter().filter(|name| is_required(name));
     let required = ["cuda"].into_iter().chain(live).collect::<Vec<_>>().join(",");
     let environment = [
         ("LD_LIBRARY_PATH", folder.as_str()),
@@ -55,7 +55,7 @@ pub fn run(suite: &mut Suite<'_>, built: &[Executable], features: &live::Feature
         ("PORTCULLIS_TEST_ONLY", "cuda"),
         ("CUDA_VISIBLE_DEVICES", "0"),
     ];
-    let live = [("live", live::AF_XDP), ("l2fwd", live::DPDK), ("dpdk", live::DPDK)];
+    let live = [("live", features::AF_XDP), ("l2fwd", features::DPDK), ("dpdk", features::DPDK)];
     let live = live.into_iter().filter(|&(_, feature)| features.has(feature)).map(|(name, _)| ("cli", name, LIVE));
     let mut suites = Vec::new();
     for (folder, name, only) in SUITES.into_iter().map(|name| ("compat-tests", name, "")).chain(live) {

@@ -2,7 +2,7 @@
 
 mod emulated;
 mod failures;
-mod live;
+mod features;
 mod records;
 mod suites;
 mod system;
@@ -31,7 +31,7 @@ const FEATURE_SETS: [&[&str]; 5] = [
 ];
 
 /// Feature set checked if DPDK is installed: code shared with AF_XDP must build without AF_XDP.
-const DPDK_ALONE: &[&str] = &["--no-default-features", "--features", live::DPDK];
+const DPDK_ALONE: &[&str] = &["--no-default-features", "--features", features::DPDK];
 
 /// Devices that may be required, and tools that suites need.
 const DEVICES: [&str; 4] = ["cpu", "cuda", "wgpu", "opencl"];
@@ -42,10 +42,10 @@ const TOOLS: [&str; 12] = [
     "kernel-bpf",
     "clang-bpf",
     emulated::NAME,
-    live::AF_XDP,
-    live::NFQUEUE,
-    live::DPDK,
-    live::PCAP_EXPR,
+    features::AF_XDP,
+    features::NFQUEUE,
+    features::DPDK,
+    features::PCAP_EXPR,
     "tcpdump",
     "bpftool",
 ];
@@ -124,13 +124,13 @@ pub fn run(options: &Options) -> Result<(), String> {
     let started = Instant::now();
     let prose = crate::prose::check(&root).inspect_err(|reason| println!("{reason}"));
     suite.end("prose", Tally::one(prose.is_ok()), started);
-    let features = live::Features::find(&mut suite, &options.require);
+    let features = features::Features::find(&mut suite, &options.require);
     let workspace = ["--workspace", "--features", &features.names];
     suite.lints("lints", &workspace);
     if features.has_optional() {
-        suite.lints("lints without optional features", &live::PACKAGES_EVERYWHERE);
+        suite.lints("lints without optional features", &features::PACKAGES_EVERYWHERE);
     }
-    let dpdk_alone = features.has(live::DPDK).then_some(DPDK_ALONE);
+    let dpdk_alone = features.has(features::DPDK).then_some(DPDK_ALONE);
     for features in FEATURE_SETS.into_iter().chain(dpdk_alone) {
         let arguments: Vec<&str> = ["check", "--package", "portcullis", "--package", "portcullis-cli", "--all-targets"]
             .iter()
