@@ -2,9 +2,8 @@
 
 use std::path::PathBuf;
 
-use portcullis_core::device::DeviceError;
+use portcullis_core::device::{DeviceError, OpenError, UpdateError};
 use portcullis_core::diagnostics::Diagnostics;
-use portcullis_core::map::{OpenError, UpdateError};
 use portcullis_core::packet::ArenaError;
 use portcullis_io::{SinkError, SourceError};
 

@@ -29,9 +29,9 @@ use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use portcullis_core::device::{self, DeviceInfo, DeviceKind, LoadOptions, Session};
+use portcullis_core::device::{self, DeviceInfo, DeviceKind, LoadOptions, MapHandle, Session, Snapshot, UpdateError};
 use portcullis_core::diagnostics::{MAX_SOURCE_BYTES, Source};
-use portcullis_core::map::{MapHandle, Snapshot, UpdateError, Words};
+use portcullis_core::map::Words;
 use portcullis_core::packet::{Batch, Verdict, VerdictCounts, Verdicts};
 use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_opencl_c::files::NoIncludes;

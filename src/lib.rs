@@ -104,7 +104,13 @@ pub mod backend {
     pub use portcullis_wgpu as wgpu;
 }
 
-pub use portcullis_core::{device, diagnostics, interp, map, naga, packet, program};
+/// Maps: state that outlives a packet, and access to the maps of sessions.
+pub mod map {
+    pub use portcullis_core::device::{EntryAccess, EntryUpdate, MapHandle, OpenError, Snapshot, UpdateError};
+    pub use portcullis_core::map::*;
+}
+
+pub use portcullis_core::{device, diagnostics, interp, naga, packet, program};
 // Helpers that the crates of this workspace share; no part of the interface.
 #[doc(hidden)]
 pub use portcullis_core::{reason, spelling, stack};

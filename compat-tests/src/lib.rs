@@ -39,6 +39,7 @@ pub mod harness;
 pub mod host;
 pub mod instructions;
 pub mod interleavings;
+pub mod ip;
 #[cfg(target_os = "linux")]
 pub mod kernel;
 pub mod lanes;

@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use portcullis_core::device::Completion;
 use portcullis_core::packet::Verdict;
 
-use crate::stateful::ip::{Ip, ip, own_words, with_dscp};
+use crate::ip::{Ip, ip, own_words, with_dscp};
 
 /// Result of a filter for one packet.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -47,7 +47,7 @@ impl<E: Execute> SynchronousSession<E> {
             device: device.to_owned(),
             executor,
             maps: HostMaps::new(program),
-            compactor: MapCompactor::new(program),
+            compactor: program.map_compactor(),
             program: program.clone(),
             done: VecDeque::new(),
             depth: options.depth.max(1),

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use portcullis_compat_tests::devices;
 use portcullis_compat_tests::texts::in_wgsl;
 use portcullis_core::device::{
-    Completion, Device, DeviceError, Imported, Instrumented, LoadOptions, Session, SubmitError,
+    Completion, Device, DeviceError, Imported, Instrumented, LoadOptions, MapHandle, OpenError, Session, SubmitError,
+    UpdateError,
 };
-use portcullis_core::map::{MapFull, MapHandle, OpenError, Prefix, UpdateError, Words};
+use portcullis_core::map::{MapFull, Prefix, Words};
 use portcullis_core::packet::{Batch, Span, Verdict};
 use portcullis_core::program::Program;
 

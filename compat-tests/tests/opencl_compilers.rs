@@ -18,8 +18,8 @@ use portcullis_compat_tests::witness::{Answer, Unit};
 use portcullis_compat_tests::{devices, host, stock, texts};
 use portcullis_core::interp::Interpreter;
 use portcullis_core::map;
-use portcullis_core::map::parser::{CommentSyntax, declarations};
 use portcullis_core::packet::Metadata;
+use portcullis_core::program::map_declarations::{CommentSyntax, declarations};
 use portcullis_core::program::prelude;
 
 /// Patterns of the bytes around a packet.

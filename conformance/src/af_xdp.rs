@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 
 use portcullis_core::device::{CancelToken, Completion, StageTimes};
 use portcullis_core::packet::{Action, Verdicts};
+use portcullis_io::af_xdp::StackDevice;
 use portcullis_io::af_xdp::xdp::{Mode, program_at};
 use portcullis_io::af_xdp::{self, AfXdp, BpfError, CopyMode, PortSpec, Steering, XdpError};
-use portcullis_io::live::link::{Interface, StackDevice};
+use portcullis_io::live::link::Interface;
 use portcullis_io::live::{Lane, LiveError};
 use serde::Serialize;
 

@@ -108,13 +108,13 @@ impl<'a> Prepared<'a> {
         let mut with_outcomes = Vec::new();
         for corpus in corpora {
             let failed = |error: DeviceError| format!("the reference fails: {error}");
-            state::set(&mut *session, &meaning, &case.entries).map_err(failed)?;
+            state::reset(&mut *session, &meaning, &case.entries).map_err(failed)?;
             let (first, rest) = corpus.packets.split_at(ONE_BY_ONE.min(corpus.packets.len()));
             let mut maps = [Vec::new(), Vec::new()];
             let mut outcomes = Vec::new();
             for (packets, maps) in [first, rest].into_iter().zip(&mut maps) {
                 outcomes.extend(run_all(&mut *session, packets, usize::MAX, ResizeRoom::Both).map_err(failed)?.0);
-                *maps = state::of(&mut *session, &meaning).map_err(failed)?;
+                *maps = state::read(&mut *session, &meaning).map_err(failed)?;
             }
             if case.always_passes {
                 // A probe that checks itself takes precedence over the reference.
@@ -138,7 +138,7 @@ impl<'a> Prepared<'a> {
                 }
                 let count = if size == 1 { ONE_BY_ONE.min(corpus.packets.len()) } else { corpus.packets.len() };
                 let packets = &corpus.packets[..count];
-                state::set(&mut *session, &self.program, &self.entries)?;
+                state::reset(&mut *session, &self.program, &self.entries)?;
                 let (got, stray_write) = run_all(&mut *session, packets, size, room)?;
                 let place = format!("{}, {}, {room:?} room", corpus.name, batches_of(size));
                 for (index, ((packet, got), want)) in packets.iter().zip(&got).zip(outcomes).enumerate() {
@@ -147,7 +147,7 @@ impl<'a> Prepared<'a> {
                         result.mismatch(|| Mismatch::outcome(&place, index, &packet.bytes, want, got));
                     }
                 }
-                let (want, left) = (&maps[usize::from(size != 1)], state::of(&mut *session, &self.program)?);
+                let (want, left) = (&maps[usize::from(size != 1)], state::read(&mut *session, &self.program)?);
                 if left != *want {
                     result.mismatch(|| Mismatch::maps(&place, &names, want, &left));
                 }
@@ -251,8 +251,8 @@ mod tests {
         for case in filters::stateful().iter().filter(|case| case.language == Language::Wgsl) {
             let prepared = Prepared::new(case, &corpora, &*interp).unwrap();
             let mut session = interp.load(&prepared.program, &LoadOptions::default()).unwrap();
-            state::set(&mut *session, &prepared.program, &case.entries).unwrap();
-            let before = state::of(&mut *session, &prepared.program).unwrap();
+            state::reset(&mut *session, &prepared.program, &case.entries).unwrap();
+            let before = state::read(&mut *session, &prepared.program).unwrap();
             let all = || prepared.corpora.iter();
             let outcomes = || all().flat_map(|expected| &expected.outcomes);
             let first = outcomes().next().map(|outcome| outcome.verdict);

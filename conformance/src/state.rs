@@ -52,7 +52,7 @@ pub fn entries(filter: &str) -> Vec<Entry> {
 }
 
 /// Resets the maps to their state before a run.
-pub fn set(session: &mut dyn Session, program: &Program, entries: &[Entry]) -> Result<(), DeviceError> {
+pub fn reset(session: &mut dyn Session, program: &Program, entries: &[Entry]) -> Result<(), DeviceError> {
     for (number, map) in program.maps().iter().enumerate() {
         session.set_map_words(number, 0, &vec![0; Layout::of(map).words()])?;
         for initial in program.initial_map_words().iter().filter(|initial| initial.map == number) {
@@ -74,7 +74,7 @@ pub fn set(session: &mut dyn Session, program: &Program, entries: &[Entry]) -> R
 
 /// Returns the entries of all maps; none of rings, whose order of records depends on that of the
 /// packets.
-pub fn of(session: &mut dyn Session, program: &Program) -> Result<Vec<Vec<Row>>, DeviceError> {
+pub fn read(session: &mut dyn Session, program: &Program) -> Result<Vec<Vec<Row>>, DeviceError> {
     let maps = program.maps().iter().enumerate();
     maps.map(|(number, map)| match map.is_ring {
         true => Ok(Vec::new()),

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use naga::front::wgsl::{Frontend, Options};
 
 use crate::diagnostics::{Diagnostics, Source};
-use crate::map::{self, parser::CommentSyntax};
+use crate::map;
+use crate::program::map_declarations::{self, CommentSyntax};
 use crate::program::{CAPABILITIES, Program, ProgramOptions, prelude};
 use crate::stack::run_on_large_stack;
 
@@ -27,7 +28,7 @@ pub(crate) fn program_with(text: &str, options: &ProgramOptions) -> Arc<Program>
 }
 
 fn compile(source: &Source, options: &ProgramOptions) -> Result<Program, Diagnostics> {
-    let maps = map::parser::declarations(&source.text, CommentSyntax::Wgsl)
+    let maps = map_declarations::declarations(&source.text, CommentSyntax::Wgsl)
         .map_err(|errors| Diagnostics { source: source.clone(), errors })?;
     run_on_large_stack(source, || {
         let text = format!("{}\n{}{}", source.text, prelude::TEXT, map::wgsl_text(&maps));

@@ -2,9 +2,9 @@
 //! printable, and what is read must survive writing and reading again.
 
 use portcullis::map::layout::Layout;
-use portcullis::map::parser::{CommentSyntax, declarations};
 use portcullis::map::{Declaration, Format, Table, dump};
 use portcullis::map_file::{Entries, insert_entries, state, text};
+use portcullis::program::map_declarations::{CommentSyntax, declarations};
 
 /// Entries of each map.
 const ENTRIES: u32 = 20;

@@ -50,6 +50,7 @@ pub mod capture;
 #[cfg(all(target_os = "linux", feature = "dpdk"))]
 pub mod dpdk;
 
+mod link_type;
 #[cfg(target_os = "linux")]
 pub mod live;
 #[cfg(target_os = "linux")]
@@ -68,6 +69,7 @@ pub mod routes;
 mod sink;
 mod source;
 pub mod synth;
+mod synth_spec;
 pub mod wrap;
 
 pub use open::{create, open};

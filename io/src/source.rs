@@ -6,10 +6,12 @@ use std::io;
 use portcullis_core::packet::{ArenaError, Batch, ResizeRoom};
 use portcullis_core::reason;
 
-use crate::capture::limits::MAX_PACKET;
-use crate::capture::link_type::LinkType;
+use crate::link_type::LinkType;
 use crate::sink::SinkError;
-use crate::synth::SpecError;
+use crate::synth_spec::SpecError;
+
+/// Maximum length of a packet in bytes, as in libpcap (`MAXIMUM_SNAPLEN`).
+pub const MAX_PACKET: usize = 262_144;
 
 /// A source of packets, in batches.
 pub trait Source: Send {

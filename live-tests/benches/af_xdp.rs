@@ -15,8 +15,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use portcullis::device::{CancelToken, Dispatch};
+use portcullis::packet_io::af_xdp::StackDevice;
 use portcullis::packet_io::af_xdp::{self, Options};
-use portcullis::packet_io::live::link::StackDevice;
 use portcullis::pipeline::live::{BatchPolicy, LaneStats, LiveOptions};
 use portcullis_live_tests::{End, Flood, KernelXdp, Veth, linked};
 use support::bare::bare;

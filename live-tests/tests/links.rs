@@ -7,10 +7,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use portcullis_io::af_xdp::xdp::Mode;
+use portcullis_io::af_xdp::{InjectionPoint, StackDevice, StackInjector};
 use portcullis_io::live::checksum;
-use portcullis_io::live::link::{
-    InjectionPoint, Interface, LinkError, LinkState, LinkWatch, StackDevice, StackInjector, Tap, VethPair,
-};
+use portcullis_io::live::link::{Interface, LinkError, LinkState, LinkWatch, Tap, VethPair};
 use portcullis_live_tests::{
     Bridge, Child, Frame, Namespace, PacketSocket, QUIET_TIME, Suite, TIMEOUT, linked, ping, tcp_echo, wait_until,
 };

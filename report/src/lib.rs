@@ -6,6 +6,7 @@ pub mod ceilings;
 #[cfg(test)]
 mod commit;
 pub mod compare;
+pub mod comparison_tables;
 pub mod csv;
 #[cfg(test)]
 mod faulty;

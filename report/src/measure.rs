@@ -377,7 +377,7 @@ fn compare(
         cell.found = differs.map(CellOutcome::Wrong);
         return Ok(());
     }
-    state::set(session, filter.program, &[])?;
+    state::reset(session, filter.program, &[])?;
     let pool = filter.pool;
     let own = Ring::lay_out(pool, filter.program, ring.batch.min(pool.len()), RING, filter.memory)
         .map_err(DeviceError::Refused)?;

@@ -69,7 +69,7 @@ impl Expected {
                 }
             }
         }
-        let maps = state::of(&mut *session, program)?;
+        let maps = state::read(&mut *session, program)?;
         Ok((expected, maps))
     }
 
@@ -80,7 +80,7 @@ impl Expected {
     /// If the session fails.
     pub fn maps_differ(&self, session: &mut dyn Session, program: &Program) -> Result<Option<String>, DeviceError> {
         let Some(maps) = &self.maps else { return Ok(None) };
-        let found = state::of(session, program)?;
+        let found = state::read(session, program)?;
         let mut both = program.maps().iter().zip(maps.iter().zip(&found));
         Ok(both.find(|(_, (want, got))| want != got).map(|(map, (want, got))| {
             let at = (0..).find(|&at| want.get(at) != got.get(at)).unwrap_or_default();

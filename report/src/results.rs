@@ -5,8 +5,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::comparison_tables::Table;
 use super::number::digits;
-use super::xdp_on_gpu::Table;
 
 /// Version of the format, increased when older files can no longer be read.
 pub const SCHEMA: u32 = 1;

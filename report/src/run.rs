@@ -56,21 +56,23 @@ impl BenchDevice {
 
 /// Where packets are before they are filtered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Start {
+pub enum PacketOrigin {
     /// In host memory, moved to the device by this transfer.
     Host(Transfer),
     /// In the device's memory: `resident`.
     Device,
 }
 
-impl FromStr for Start {
-    type Err = String;
+/// Error for the name of a transfer that does not exist.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}, and resident")]
+pub struct UnknownOrigin(#[from] UnknownTransfer);
 
-    fn from_str(text: &str) -> Result<Start, String> {
-        match text {
-            "resident" => Ok(Start::Device),
-            _ => text.parse().map(Start::Host).map_err(|error: UnknownTransfer| format!("{error}, and resident")),
-        }
+impl FromStr for PacketOrigin {
+    type Err = UnknownOrigin;
+
+    fn from_str(text: &str) -> Result<PacketOrigin, UnknownOrigin> {
+        if text == "resident" { Ok(PacketOrigin::Device) } else { Ok(PacketOrigin::Host(text.parse()?)) }
     }
 }
 
@@ -102,7 +104,7 @@ pub struct RunPlan {
     /// Packet sizes.
     pub packets: Vec<Packets>,
     /// Where packets start and how they reach devices; empty for the extent's default.
-    pub transfers: Vec<Start>,
+    pub transfers: Vec<PacketOrigin>,
     /// Dispatch methods; empty for the extent's default.
     pub dispatches: Vec<Dispatch>,
     /// When the run started, before filters were compiled and devices probed: the time budget
@@ -355,18 +357,20 @@ fn contenders(plan: &RunPlan) -> Vec<Contender> {
     let mut all = Vec::new();
     for device in &plan.devices {
         let info = device.device.info();
-        use Start::Host;
+        use PacketOrigin::Host;
         let usual = [Transfer::Whole, Transfer::Window, Transfer::Imported, Transfer::Auto].map(Host);
-        let starts: Vec<Start> = match plan.transfers.as_slice() {
+        let origins: Vec<PacketOrigin> = match plan.transfers.as_slice() {
             [] if device.is_in_place() || device.is_auto() => vec![Host(Transfer::Auto)],
-            [] => usual.into_iter().chain([Start::Device]).collect(),
+            [] => usual.into_iter().chain([PacketOrigin::Device]).collect(),
             // A device that filters in place has the host's memory as its own.
             asked if device.is_in_place() => asked
                 .iter()
-                .map(|start| if *start == Start::Device { Host(Transfer::Auto) } else { *start })
-                .fold(Vec::new(), |all, start| if all.contains(&start) { all } else { [all, vec![start]].concat() }),
+                .map(|origin| if *origin == PacketOrigin::Device { Host(Transfer::Auto) } else { *origin })
+                .fold(Vec::new(), |all, origin| if all.contains(&origin) { all } else { [all, vec![origin]].concat() }),
             // `auto` chooses by where packets start, which resident packets leave out.
-            asked if device.is_auto() => asked.iter().copied().filter(|start| *start != Start::Device).collect(),
+            asked if device.is_auto() => {
+                asked.iter().copied().filter(|origin| *origin != PacketOrigin::Device).collect()
+            }
             asked => asked.to_vec(),
         };
         let dispatches: Vec<Dispatch> = match plan.dispatches.as_slice() {
@@ -376,12 +380,12 @@ fn contenders(plan: &RunPlan) -> Vec<Contender> {
             asked => asked.iter().copied().filter(|dispatch| info.dispatch.contains(dispatch)).collect(),
         };
         for &dispatch in &dispatches {
-            all.extend(starts.iter().map(|&start| Contender {
+            all.extend(origins.iter().map(|&origin| Contender {
                 device: device.device.clone(),
                 id: device.id(),
                 threads: device.threads,
-                transfer: if let Host(transfer) = start { transfer } else { Transfer::Whole },
-                resident: start == Start::Device,
+                transfer: if let Host(transfer) = origin { transfer } else { Transfer::Whole },
+                resident: origin == PacketOrigin::Device,
                 dispatch,
             }));
         }

@@ -45,16 +45,21 @@ impl fmt::Display for Packets {
     }
 }
 
-impl FromStr for Packets {
-    type Err = String;
+/// Error for the name of packets that are not generated.
+#[derive(Debug, thiserror::Error)]
+#[error("packets are of {} to {} bytes, or `imix`", Size::LIMITS.0, Size::LIMITS.1)]
+pub struct UnknownPackets;
 
-    fn from_str(text: &str) -> Result<Packets, String> {
+impl FromStr for Packets {
+    type Err = UnknownPackets;
+
+    fn from_str(text: &str) -> Result<Packets, UnknownPackets> {
         let (least, most) = Size::LIMITS;
         if text == "imix" {
             return Ok(Packets::Imix);
         }
         let bytes = text.parse().ok().filter(|bytes| (least..=most).contains(bytes));
-        bytes.map(Packets::Bytes).ok_or_else(|| format!("packets are of {least} to {most} bytes, or `imix`"))
+        bytes.map(Packets::Bytes).ok_or(UnknownPackets)
     }
 }
 
@@ -240,7 +245,7 @@ mod tests {
             assert_eq!(text.parse::<Packets>().unwrap().to_string(), text);
         }
         for text in ["", "63", "9001", "IMIX", "-64", "64 "] {
-            assert!(text.parse::<Packets>().unwrap_err().contains("64 to 9000 bytes"));
+            assert!(text.parse::<Packets>().unwrap_err().to_string().contains("64 to 9000 bytes"));
         }
     }
 

@@ -1,7 +1,7 @@
 //! Commands of the control socket on map entries, in the text formats of map files.
 
-use portcullis_core::device::{DeviceError, Session};
-use portcullis_core::map::{Declaration, EntryAccess, EntryUpdate, Format, Row, Table, dump, dump_rows};
+use portcullis_core::device::{DeviceError, EntryAccess, EntryUpdate, Session};
+use portcullis_core::map::{Declaration, Format, Row, Table, dump, dump_rows};
 
 use super::{Refusal, Service};
 use crate::map_file::{self, Entries, text};

@@ -2,6 +2,8 @@
 
 mod bundle;
 mod executables;
+#[cfg(test)]
+mod imports;
 mod prose;
 mod test;
 mod wheels;

@@ -18,7 +18,7 @@ use portcullis::devices::{self, Selector};
 use portcullis::packet_io::{create_error_reason, same_destination, same_file};
 use portcullis_bench::csv::csv;
 use portcullis_bench::results::{Bar, Cell, Missing, Outcome, Results};
-use portcullis_bench::run::{self, BATCHES, BenchDevice, Extent, QUICK_BATCHES, RunPlan, Start, StopTokens};
+use portcullis_bench::run::{self, BATCHES, BenchDevice, Extent, PacketOrigin, QUICK_BATCHES, RunPlan, StopTokens};
 use portcullis_bench::traffic::Packets;
 use portcullis_bench::xdp_on_gpu::Table;
 use portcullis_bench::{bars, report};
@@ -80,7 +80,7 @@ pub struct Args {
     ///
     /// `resident` measures packets that are in the device's memory already. May be repeated.
     #[arg(long, value_name = "TRANSFER", help_heading = "Matrix", hide_short_help = true)]
-    transfer: Vec<Start>,
+    transfer: Vec<PacketOrigin>,
     /// Dispatch method: inline, pipelined, persistent, waitvalue or graph; may be repeated
     #[arg(long, value_name = "METHOD", help_heading = "Matrix", hide_short_help = true)]
     dispatch: Vec<Dispatch>,

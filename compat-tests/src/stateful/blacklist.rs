@@ -3,9 +3,9 @@
 use portcullis::packet_io::synth::Random;
 use portcullis_core::packet::Verdict;
 
-use super::ip::ip;
 use super::lpm::{Prefixes, prefix};
 use super::{Maps, Model, Writes};
+use crate::ip::ip;
 use crate::models::Outcome;
 use crate::traffic::Packet;
 

@@ -6,8 +6,8 @@ use std::net::IpAddr;
 
 use portcullis_core::packet::Verdict;
 
-use super::ip::{ip, words};
 use super::{Maps, Model};
+use crate::ip::{ip, words};
 use crate::models::Outcome;
 use crate::traffic::Packet;
 

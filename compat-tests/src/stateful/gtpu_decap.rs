@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use portcullis::packet_io::synth::Random;
 use portcullis_core::packet::Verdict;
 
-use super::ip::{Ip, ip};
 use super::{Maps, Model, Writes};
+use crate::ip::{Ip, ip};
 use crate::models::Outcome;
 use crate::traffic::Packet;
 use crate::traffic::frame::Frame;

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use portcullis::packet_io::synth::Random;
 
-use super::ip::own_words;
+use crate::ip::own_words;
 
 /// Prefixes of one address family, by address words and length, with one-word values.
 #[derive(Debug, Clone, Default)]

@@ -7,8 +7,8 @@ use std::net::IpAddr;
 use portcullis::maglev::{self, Backend};
 use portcullis_core::packet::Verdict;
 
-use super::ip::{Ip, ip, own_words};
 use super::{Maps, Model, Writes};
+use crate::ip::{Ip, ip, own_words};
 use crate::models::{Outcome, finalise, hash};
 use crate::traffic::Packet;
 use crate::traffic::frame::{ones_complement, update_checksum};

@@ -9,7 +9,6 @@ pub mod blacklist;
 pub mod conntrack_fw;
 pub mod flow_stats;
 pub mod gtpu_decap;
-pub mod ip;
 pub mod lpm;
 pub mod maglev_lb;
 pub mod policer;

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 
 use portcullis_core::packet::Verdict;
 
-use super::ip::{dscp, ip, with_dscp, words};
 use super::{Maps, Model, Writes};
+use crate::ip::{dscp, ip, with_dscp, words};
 use crate::models::Outcome;
 use crate::traffic::Packet;
 

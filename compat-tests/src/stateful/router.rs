@@ -6,9 +6,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use portcullis::packet_io::synth::Random;
 use portcullis_core::packet::Verdict;
 
-use super::ip::ip;
 use super::lpm::{Prefixes, near, prefix};
 use super::{Maps, Model, Writes};
+use crate::ip::ip;
 use crate::models::Outcome;
 use crate::traffic::Packet;
 use crate::traffic::frame::{ones_complement, update_checksum};

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use portcullis_core::packet::Verdict;
 
-use super::ip::{ip, words};
 use super::{Maps, Model, Writes};
+use crate::ip::{ip, words};
 use crate::models::Outcome;
 use crate::traffic::Packet;
 

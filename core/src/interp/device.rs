@@ -58,7 +58,7 @@ impl Device for InterpDevice {
             .map_err(|error| DeviceError::Unsupported { device: ID.into(), reason: error.to_string() })?;
         let session = InterpSession {
             maps: HostMaps::new(program),
-            compactor: MapCompactor::new(program),
+            compactor: program.map_compactor(),
             interpreter,
             queue: VecDeque::new(),
             depth: options.depth.max(1),

@@ -12,9 +12,6 @@ use super::declaration::{Declaration, MAX_KEY_WORDS, MapKind};
 use super::layout::{HEADER_CLAIMED, HEADER_GENERATION, HEADER_REMOVED, HEADER_WORDS, Layout, STATE_PRESENT};
 use super::rows::unpack_key;
 use super::slot::probe_sequence;
-use super::wgsl::MapFunction;
-use crate::program::Program;
-use crate::program::prelude::Intrinsic;
 
 /// Compact if more than one in this many claimed slots has a removed key: compaction costs a pass
 /// over the map.
@@ -89,24 +86,20 @@ struct CompactionState {
 }
 
 impl MapCompactor {
-    /// A compactor for a program's maps; `None` if the program inserts into no hash map.
-    pub fn new(program: &Program) -> Option<MapCompactor> {
-        let maps: Vec<CompactionState> = program
-            .maps()
+    /// A compactor for maps, given the maximum number of keys that a packet inserts into each;
+    /// `None` if packets insert into no hash map.
+    pub fn new(maps: &[Declaration], max_inserts_per_packet: impl Fn(usize) -> u64) -> Option<MapCompactor> {
+        let maps: Vec<CompactionState> = maps
             .iter()
             .enumerate()
             .filter(|(_, map)| matches!(map.kind, MapKind::Hash | MapKind::LruHash))
-            .map(|(number, map)| {
-                let insert = Intrinsic::Map { map: number as u32, call: MapFunction::Insert };
-                let max_inserts_per_packet = program.max_calls(|intrinsic| intrinsic == insert);
-                CompactionState {
-                    number,
-                    map: map.clone(),
-                    layout: Layout::of(map),
-                    max_inserts_per_packet,
-                    claimed: 0,
-                    next_generation_at: 0,
-                }
+            .map(|(number, map)| CompactionState {
+                number,
+                map: map.clone(),
+                layout: Layout::of(map),
+                max_inserts_per_packet: max_inserts_per_packet(number),
+                claimed: 0,
+                next_generation_at: 0,
             })
             .filter(|state| state.max_inserts_per_packet > 0)
             .collect();

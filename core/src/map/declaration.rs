@@ -54,7 +54,7 @@ impl MapKind {
     }
 
     /// Valid sizes for `key=`; `None` if the kind takes none.
-    pub(super) fn keys(self) -> Option<RangeInclusive<u32>> {
+    pub(crate) fn keys(self) -> Option<RangeInclusive<u32>> {
         match self {
             MapKind::Hash | MapKind::LruHash | MapKind::Lpm => Some(1..=MAX_KEY_WORDS),
             MapKind::Array | MapKind::Counter => None,
@@ -62,7 +62,7 @@ impl MapKind {
     }
 
     /// Valid sizes for `value=`; `None` if the kind takes none.
-    pub(super) fn values(self) -> Option<RangeInclusive<u32>> {
+    pub(crate) fn values(self) -> Option<RangeInclusive<u32>> {
         match self {
             MapKind::Hash | MapKind::LruHash => Some(0..=MAX_VALUE_WORDS),
             MapKind::Array | MapKind::Lpm => Some(1..=MAX_VALUE_WORDS),

@@ -149,8 +149,8 @@ mod tests {
 
     use super::super::annotations::Annotations;
     use super::super::layout::{HEADER_WORDS, Layout, stored_word};
-    use super::super::parser::{CommentSyntax, declarations};
     use super::*;
+    use crate::program::map_declarations::{CommentSyntax, declarations};
 
     fn map(kind: MapKind, key: u32, value: u32, entries: u32) -> Declaration {
         Declaration::new("m", kind, key, value, entries)

@@ -82,12 +82,12 @@ fn prefix_mask(length: u32) -> u128 {
 }
 
 /// The range of a map's prefixes in its memory: first word and number of words.
-pub(super) fn prefixes(map: &Declaration) -> (usize, usize) {
+pub(crate) fn prefixes(map: &Declaration) -> (usize, usize) {
     (Prefix::offset(map, 0), map.entries as usize * (map.key as usize + 1))
 }
 
 /// The entry of a prefix, looked up in the words of that range.
-pub(super) fn find_entry(map: &Declaration, prefixes: &[u32], key: &[u32]) -> Option<u32> {
+pub(crate) fn find_entry(map: &Declaration, prefixes: &[u32], key: &[u32]) -> Option<u32> {
     check(map, key).ok()?;
     let (&length, address) = key.split_last()?;
     let is_it = |words: &[u32]| words.split_last() == Some((&(length + 1), address));

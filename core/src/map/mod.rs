@@ -1,13 +1,11 @@
 //! Maps: state that outlives a packet. `docs/guide/maps.md` specifies their semantics,
 //! `docs/reference/map-memory.md` their layout in memory.
 //!
-//! - [`declaration`]: maps as filters declare them; [`parser`]: the lines of a filter's source that
-//!   do.
+//! - [`declaration`]: maps as filters declare them.
 //! - [`fields`]: names and types for the words of their entries; [`Columns`]: those of a map.
 //! - [`layout`]: where a map's parts are in its memory; [`lpm`]: access to prefix maps.
 //! - [`wgsl_text`]: the functions by which filters access maps, as a part of the prelude.
-//! - [`Table`]: a map in the host's memory; [`MapHandle`]: a map of a session, with Rust types
-//!   ([`Words`]) for keys and values; [`EntryAccess`]: one entry of a map of a session.
+//! - [`Table`]: a map in the host's memory; [`Words`]: Rust types for keys and values.
 //! - [`rows`]: the entries in a map's memory; [`dump`]: entries as text; [`Annotations`]: extra
 //!   columns of that text.
 //! - [`typed`]: maps of an eBPF object, whose keys and values have C types.
@@ -19,15 +17,12 @@ mod columns;
 pub mod compactor;
 pub mod declaration;
 mod dump;
-mod entry;
 pub mod fields;
-mod handle;
 pub mod layout;
 pub mod lpm;
-pub mod parser;
 mod quoting;
 mod rows;
-mod slot;
+pub(crate) mod slot;
 mod table;
 pub mod typed;
 mod wgsl;
@@ -37,8 +32,6 @@ pub use annotations::{Annotation, Annotations};
 pub use columns::Columns;
 pub use declaration::{Declaration, MapKind};
 pub use dump::{Format, dump, dump_rows};
-pub use entry::{EntryAccess, EntryUpdate};
-pub use handle::{MapHandle, OpenError, Snapshot, UpdateError};
 pub use rows::{Row, rows, sorted_rows};
 pub use table::{MapFull, Table};
 pub use typed::TypeInfo;

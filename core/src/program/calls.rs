@@ -4,6 +4,7 @@ use naga::Statement;
 
 use super::{Program, child_blocks};
 use crate::map::MapFunction;
+use crate::map::compactor::MapCompactor;
 use crate::program::prelude::Intrinsic;
 
 /// Number of calls that a function makes: outside of loops, and in one iteration of all its loops.
@@ -43,6 +44,14 @@ impl Program {
         }
         let CallCount { once, looped } = all[self.filter().index()];
         once.saturating_add(looped.saturating_mul(rounds.into()))
+    }
+
+    /// A compactor for the filter's maps; `None` if it inserts into no hash map.
+    pub fn map_compactor(&self) -> Option<MapCompactor> {
+        MapCompactor::new(self.maps(), |number| {
+            let insert = Intrinsic::Map { map: number as u32, call: MapFunction::Insert };
+            self.max_calls(|intrinsic| intrinsic == insert)
+        })
     }
 
     /// Whether the filter may write to values of the map with index `number`.

@@ -3,6 +3,7 @@
 mod calls;
 pub mod facts;
 mod flow;
+pub mod map_declarations;
 mod parameters;
 pub mod passes;
 pub mod prelude;

@@ -6,8 +6,8 @@ use std::sync::OnceLock;
 
 use naga::{Expression, Literal, Module};
 
-use portcullis_core::map::parser::{self, CommentSyntax};
 use portcullis_core::map::{self, Declaration, MapKind};
+use portcullis_core::program::map_declarations::{self, CommentSyntax};
 use portcullis_core::program::prelude::{self, Intrinsic};
 
 /// 64-bit accesses of the packet: as for narrower ones, all bytes are accessed or none.
@@ -65,7 +65,10 @@ fn all_constants(maps: &[Declaration]) -> &'static HashMap<String, u32> {
         return PLAIN.get_or_init(|| of(&[]));
     }
     WITH_MAPS.get_or_init(|| {
-        let example = parser::declarations(&parser::example_declaration(MapKind::Counter, 1), CommentSyntax::C);
+        let example = map_declarations::declarations(
+            &map_declarations::example_declaration(MapKind::Counter, 1),
+            CommentSyntax::C,
+        );
         of(&example.expect("the example map parses"))
     })
 }
@@ -113,8 +116,12 @@ mod tests {
     #[test]
     fn map_functions_are_found_by_name() {
         for kind in MapKind::ALL {
-            let maps = format!("{}{}", parser::example_declaration(kind, 1), parser::example_declaration(kind, 2));
-            let maps = parser::declarations(&maps, CommentSyntax::C).unwrap();
+            let maps = format!(
+                "{}{}",
+                map_declarations::example_declaration(kind, 1),
+                map_declarations::example_declaration(kind, 2)
+            );
+            let maps = map_declarations::declarations(&maps, CommentSyntax::C).unwrap();
             assert_eq!((constant(&maps, "MAP_NONE"), constant(&maps, "MAP_FULL")), (Some(!0), Some(!1)));
             assert_eq!(constant(&maps, "XDP_PASS"), Some(2));
             let module = module(&maps, false);

@@ -10,7 +10,8 @@ use naga::front::wgsl::{Frontend, Options, ParseError};
 
 use portcullis_core::diagnostics::too_long;
 use portcullis_core::diagnostics::{Diagnostic, Diagnostics, MAX_SOURCE_BYTES, Source};
-use portcullis_core::map::{self, parser::CommentSyntax};
+use portcullis_core::map;
+use portcullis_core::program::map_declarations::{self, CommentSyntax};
 use portcullis_core::program::{CAPABILITIES, Program, ProgramOptions};
 use portcullis_core::program::{FILTER_FUNCTION, prelude};
 use portcullis_core::stack::run_on_large_stack;
@@ -33,7 +34,7 @@ pub fn compile(source: &Source, options: &ProgramOptions) -> Result<Program, Dia
 /// [`compile`] on the current thread's stack.
 fn compile_here(source: &Source, options: &ProgramOptions) -> Result<Program, Diagnostics> {
     let rejected = |errors| Diagnostics { source: source.clone(), errors };
-    let maps = map::parser::declarations(&source.text, CommentSyntax::Wgsl).map_err(rejected)?;
+    let maps = map_declarations::declarations(&source.text, CommentSyntax::Wgsl).map_err(rejected)?;
     let declared = scan::scan(&source.text, !maps.is_empty()).map_err(rejected)?;
     let is_filter = |d: &&declaration::Declaration| source.text[d.name.clone()] == *FILTER_FUNCTION;
     match declared.iter().find(is_filter) {

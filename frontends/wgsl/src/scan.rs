@@ -14,7 +14,7 @@ use super::expanded_size::check_expanded_sizes;
 use super::lexer::{Token, TokenKind, tokenize};
 use portcullis_core::diagnostics::Diagnostic;
 use portcullis_core::map;
-use portcullis_core::map::parser::CommentSyntax;
+use portcullis_core::program::map_declarations::{self, CommentSyntax};
 use portcullis_core::program::prelude;
 
 /// Maximum depth of an expression, and of nested blocks, where every `else if` counts as one level.
@@ -89,8 +89,8 @@ static PRELUDE_NAMES: LazyLock<PreludeNames> = LazyLock::new(|| PreludeNames::of
 /// their functions use.
 static PRELUDE_NAMES_WITH_MAPS: LazyLock<PreludeNames> = LazyLock::new(|| {
     let kinds = map::MapKind::ALL.into_iter().zip(1..);
-    let maps: String = kinds.map(|(kind, number)| map::parser::example_declaration(kind, number)).collect();
-    let maps = map::parser::declarations(&maps, CommentSyntax::Wgsl).expect("the example maps parse");
+    let maps: String = kinds.map(|(kind, number)| map_declarations::example_declaration(kind, number)).collect();
+    let maps = map_declarations::declarations(&maps, CommentSyntax::Wgsl).expect("the example maps parse");
     PreludeNames::of(format!("{}{}", prelude::TEXT, map::wgsl_text(&maps)).leak())
 });
 

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use crate::decode::helper;
-use crate::decode::instruction::{CALL, call};
 use crate::decode::maps::{self, MapUse};
+use crate::helper;
+use crate::instruction::{CALL, call};
 use crate::object::{Object, Reference};
 use crate::parameters::{self, GlobalVariable, globals};
 use crate::{MapDefinition, compile_configured, file_error};

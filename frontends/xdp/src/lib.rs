@@ -3,12 +3,12 @@
 //! | stage | module | result |
 //! |---|---|---|
 //! | object | [`object`] | sections, functions, maps, BTF types and relocations of the ELF file |
-//! | decode | `decode` | instructions, helper ids, and the object's maps as maps of a filter |
+//! | decode | `decode` | helper ids, and the object's maps as maps of a filter |
 //! | analysis | `analysis` | abstract interpretation to a fixpoint: types, bounds, reachable blocks |
-//! | lower | `lower` | IR over 32-bit words; liveness, value numbering, if-conversion; naga function |
+//! | lower | `lower` | if-conversion; naga function |
 //!
-//! The transfer functions of the analysis also emit the IR of a block, so that what was proven and
-//! what is computed cannot drift apart. `docs/reference/xdp-analysis.md` describes the analysis,
+//! The transfer functions of the analysis also emit a block's code, in an IR over 32-bit words
+//! (`ir`), so that what was proven and what is computed cannot drift apart. `docs/reference/xdp-analysis.md` describes the analysis,
 //! `docs/guide/xdp-objects.md` says which programs are accepted.
 
 mod analysis;
@@ -17,7 +17,10 @@ mod decode;
 mod errno;
 pub mod events;
 pub mod fib;
+mod helper;
 mod inspect;
+pub mod instruction;
+mod ir;
 mod lower;
 pub mod object;
 mod object_info;
@@ -30,11 +33,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 pub use broadcast::Broadcast;
-pub use decode::instruction;
+
 use decode::linked::LinkedObject;
 use decode::maps::MapUse;
 pub use inspect::{MapReport, ObjectReport, ProgramReport, inspect};
-use lower::ir::Op;
+use ir::Op;
 use object::MapType;
 pub use object::{Btf, MapDefinition, Object};
 pub use object_info::{ObjectInfo, PrivatizedValue, ProgramSite};

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 use crate::analysis::program::AnalyzedProgram;
 use crate::broadcast::{self, Broadcast};
-use crate::decode::helper;
 use crate::decode::linked::LinkedObject;
 use crate::decode::maps::MapInfo;
-use crate::lower::privatize::PrivateCopy;
+use crate::helper;
+use crate::ir::privatize::PrivateCopy;
 use crate::object::{Btf, MapDefinition};
 use crate::parameters::GlobalVariable;
 use crate::rejection;

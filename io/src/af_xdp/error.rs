@@ -9,7 +9,8 @@ use portcullis_core::packet::ArenaError;
 use portcullis_core::reason;
 
 use super::bpf::error::BpfError;
-use crate::live::link::{LinkError, StackError};
+use super::stack::StackError;
+use crate::live::link::LinkError;
 use crate::live::{LiveError, OwnerProcess};
 
 /// Why AF_XDP cannot be used as configured.

@@ -7,10 +7,10 @@ use portcullis_core::device::Completion;
 use portcullis_core::packet::{Action, BatchParts, Verdict};
 
 use super::frame_pool::{BatchBuffers, BatchFrames, FramePool};
+use super::stack::{InjectionPoint, StackInjector};
 use super::tx::{Tx, TxBatch};
 use super::umem::{Frame, HEADROOM, PacketMemory, Umem};
 use crate::RedirectGroups;
-use crate::live::link::{InjectionPoint, StackInjector};
 use crate::live::{ExecutedCounts, Executor, LiveError, Loss, checksum};
 
 /// A transmitting half, shared by lanes.

@@ -17,7 +17,8 @@
 //!
 //! - [`rules`]: which frames are redirected to user space and which stay with the kernel.
 //! - [`xdp`]: the XDP program at an interface that decides this.
-//! - [`reinject`]: passed frames back into the kernel's stack.
+//! - [`StackInjector`]: injects passed frames into the kernel's stack; [`reinject`]: redirects them
+//!   there to the ingress of the interface that they came from.
 #![allow(unsafe_code)]
 
 mod bpf;
@@ -32,6 +33,7 @@ pub mod reinject;
 pub mod rules;
 mod rx;
 mod socket;
+mod stack;
 mod tx;
 mod tx_only_socket;
 mod umem;
@@ -44,3 +46,4 @@ pub use open::{AfXdp, LaneLayout, Options, PortInfo, open};
 pub use port::{PortSpec, PortSpecError};
 pub use rules::Steering;
 pub use socket::{BusyPoll, CopyMode};
+pub use stack::{InjectionPoint, StackDelivery, StackDevice, StackError, StackInjector};

@@ -17,12 +17,13 @@ use super::receiver::{BatchFormat, Queue, XdpReceiver};
 use super::rules::Steering;
 use super::rx::Rx;
 use super::socket::{self, BusyPoll, CopyMode, Rings, SocketOptions};
+use super::stack::{InjectionPoint, StackDevice, StackInjector};
 use super::tx::{self, Tx, TxBatch};
 use super::tx_only_socket::TxOnlySocket;
 use super::umem::{HEADROOM, Umem};
 use super::xdp::{self, AttachedProgram, Mode};
 use crate::live::Lane;
-use crate::live::link::{InjectionPoint, Interface, StackDevice, StackInjector};
+use crate::live::link::Interface;
 
 /// How queues are assigned to lanes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -8,8 +8,6 @@
 //! records that straddle a block boundary are copied to the next block, unless the filter changes
 //! packet lengths, which needs slots.
 
-pub(crate) mod limits;
-pub(crate) mod link_type;
 mod pcap;
 mod pcapng;
 mod reader;
@@ -19,8 +17,8 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-pub use limits::MAX_PACKET;
-pub use link_type::LinkType;
+pub use crate::link_type::LinkType;
+pub use crate::source::MAX_PACKET;
 pub use writer::{CaptureKind, CaptureSink};
 pub(crate) use writer::{Encoder, append_records};
 

@@ -4,7 +4,7 @@ use portcullis_core::packet::Metadata;
 
 use super::headers::{Addresses, Headers, checksum, pseudo_sum_ipv4, pseudo_sum_ipv6, sum};
 use super::random::Random;
-use super::spec::{Kind, Size, Spec};
+use crate::synth_spec::{Kind, Size, Spec};
 
 /// Time of the first packet: 2023-11-14 22:13:20 UTC, in nanoseconds since the epoch.
 const EPOCH: u64 = 1_700_000_000_000_000_000;

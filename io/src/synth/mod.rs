@@ -14,12 +14,11 @@ pub mod hostile;
 mod random;
 pub mod sample;
 mod source;
-mod spec;
 
+pub use crate::synth_spec::{Kind, Mix, Size, Spec, SpecError};
 pub use generator::Generator;
 pub use random::Random;
 pub use source::SynthSource;
-pub use spec::{Kind, Mix, Size, Spec, SpecError};
 
 /// Version of the generator; incremented when the same seed yields other packets.
 pub const GENERATION: u32 = 1;

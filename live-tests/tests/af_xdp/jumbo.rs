@@ -1,8 +1,8 @@
 //! Packets longer than one frame: received in fragments, reassembled, and sent in fragments again.
 
 use portcullis_core::packet::{Action, Batch};
+use portcullis_io::af_xdp::StackDevice;
 use portcullis_io::af_xdp::xdp::Mode;
-use portcullis_io::live::link::StackDevice;
 use portcullis_live_tests::frames::{number, numbered};
 use portcullis_live_tests::{Frame, Namespace, PacketSocket, Veth, lane_options, linked, run_lanes};
 

@@ -3,9 +3,9 @@
 use std::net::IpAddr;
 
 use portcullis_core::packet::Action;
+use portcullis_io::af_xdp::StackDevice;
 use portcullis_io::af_xdp::Steering;
 use portcullis_io::af_xdp::xdp::Mode;
-use portcullis_io::live::link::StackDevice;
 use portcullis_live_tests::{lane_options, linked, ping, run_lanes, tcp_echo};
 
 use crate::{QUIET_TIME, TIMEOUT, all, begin};

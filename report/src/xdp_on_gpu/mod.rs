@@ -9,8 +9,8 @@ pub mod packet_runner;
 pub mod published;
 pub mod records;
 mod run;
-pub mod tables;
+
 pub mod workloads;
 
+pub use crate::comparison_tables::{Cell, Column, FormattedTable, Row, Source, Table};
 pub use run::{Options, Side, open_records, run};
-pub use tables::{Cell, Column, FormattedTable, Row, Source, Table};

@@ -11,10 +11,10 @@ use portcullis_core::program::Program;
 use super::packet_runner::{self, PacketRunner};
 use super::published;
 use super::records::{ACTION, Fields, Record, SIZE, traffic};
-use super::tables::{Cell, Row, Source, Table};
 #[cfg(any(feature = "opencl", feature = "cuda"))]
 use super::workloads::KERNELS;
 use super::workloads::{WORKLOADS, Workload};
+use crate::comparison_tables::{Cell, Row, Source, Table};
 use crate::measure::TIME_USED_UP;
 use crate::statistics::median;
 

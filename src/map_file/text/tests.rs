@@ -1,6 +1,6 @@
 use portcullis_core::map::MapKind;
-use portcullis_core::map::parser::{CommentSyntax, declarations};
 use portcullis_core::map::{Table, dump};
+use portcullis_core::program::map_declarations::{CommentSyntax, declarations};
 
 use portcullis_io::synth::Random;
 

@@ -33,7 +33,7 @@ struct State {
 
 impl BatchSequencer {
     pub fn new(program: &Program) -> BatchSequencer {
-        let compactor = MapCompactor::new(program);
+        let compactor = program.map_compactor();
         BatchSequencer { state: Mutex::new(State { busy: false, waiting: VecDeque::new(), compactor }) }
     }
 

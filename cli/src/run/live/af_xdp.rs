@@ -1,8 +1,9 @@
 //! `run --af-xdp`: live packets from AF_XDP sockets.
 
+use portcullis::packet_io::af_xdp::StackDevice;
 use portcullis::packet_io::af_xdp::xdp::Mode;
 use portcullis::packet_io::af_xdp::{self, AfXdp, BusyPoll, CopyMode, FrameCounts, LaneLayout, Options, Steering};
-use portcullis::packet_io::live::link::{Interface, StackDevice};
+use portcullis::packet_io::live::link::Interface;
 
 use super::CaptureRequirements;
 use super::drive::{self, Prepared};

@@ -123,7 +123,7 @@ impl<L: Launcher> OffloadSession<L> {
             cancel: options.cancel.clone(),
             effects,
             needs: AccessNeeds::of_program(program),
-            compactor: MapCompactor::new(program),
+            compactor: program.map_compactor(),
             max_run_length: max_run_length(kind, program, effects.size, work),
             launch_budget: LaunchBudget::new(kind, program, effects.size, work),
             free_slots: Vec::new(),

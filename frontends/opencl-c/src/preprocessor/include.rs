@@ -8,7 +8,7 @@ use crate::lexer;
 use crate::token::Punctuator;
 use portcullis_core::diagnostics::elide;
 use portcullis_core::diagnostics::{Diagnostic, Source};
-use portcullis_core::map::parser::{CommentSyntax, map_directives};
+use portcullis_core::program::map_declarations::{CommentSyntax, map_directives};
 
 /// Name of the prelude's header. Including it does nothing, because the prelude is always
 /// available.

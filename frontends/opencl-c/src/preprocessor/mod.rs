@@ -33,8 +33,8 @@ use super::token::{Name, Names, Punctuator, Token, TokenKind};
 use portcullis_core::diagnostics::elide;
 use portcullis_core::diagnostics::{Diagnostic, Diagnostics, Source};
 use portcullis_core::map::Declaration;
-use portcullis_core::map::parser::{CommentSyntax, declarations};
 use portcullis_core::program::Parameter;
+use portcullis_core::program::map_declarations::{CommentSyntax, declarations};
 
 use define::Macro;
 use expand::Context;

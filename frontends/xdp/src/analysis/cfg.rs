@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use crate::decode::instruction::{CALL, EXIT, Instruction, JA, JA32, LDDW, class};
 use crate::decode::linked::LinkedObject;
+use crate::instruction::{CALL, EXIT, Instruction, JA, JA32, LDDW, class};
 
 /// The successors of an instruction within its section of `count` instructions.
 pub(super) fn successors_of(at: u32, it: Instruction, count: usize) -> Vec<u32> {

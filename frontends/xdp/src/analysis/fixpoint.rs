@@ -25,17 +25,17 @@ use crate::analysis::cfg::{block_leaders, branch_target, reachable_instructions,
 use crate::analysis::domain::reg_type::{RegType, SymbolicName};
 use crate::analysis::domain::state::{Frame, Sensitivity, State, Value};
 use crate::analysis::interner::Interner;
+use crate::analysis::liveness::{self, BlockLiveness};
 use crate::analysis::program::{AnalyzedProgram, Block, ProgramFacts, Terminator};
 use crate::analysis::register_liveness::{self, RegisterSet};
 use crate::analysis::transfer::BlockInterpreter;
-use crate::decode::helper;
-use crate::decode::instruction::{CALL, EXIT, Instruction, call, class};
+use crate::analysis::value_numbering;
 use crate::decode::linked::LinkedObject;
-use crate::lower::ir::BinaryOp::{Add, Eq, Lt, Or};
-use crate::lower::ir::{BlockCode, Id, Op};
-use crate::lower::liveness::{self, BlockLiveness};
-use crate::lower::privatize::{MapWords, copy_frame};
-use crate::lower::value_numbering;
+use crate::helper;
+use crate::instruction::{CALL, EXIT, Instruction, call, class};
+use crate::ir::BinaryOp::{Add, Eq, Lt, Or};
+use crate::ir::privatize::{MapWords, copy_frame};
+use crate::ir::{BlockCode, Id, Op};
 use crate::object::Reference;
 use crate::rejection::Rejection;
 

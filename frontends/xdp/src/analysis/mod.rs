@@ -1,10 +1,14 @@
-//! Abstract interpretation of a linked program: domain, transfer functions and fixpoint.
+//! Abstract interpretation of a linked program: domain, transfer functions and fixpoint. The IR that
+//! the transfer functions emit is improved in two passes: [`value_numbering`] forwards reads across
+//! blocks, and [`liveness`] finds the operations that are needed.
 
 mod cfg;
 pub(crate) mod domain;
 pub(crate) mod event_uses;
 pub(crate) mod fixpoint;
 mod interner;
+pub(crate) mod liveness;
 pub(crate) mod program;
 pub(crate) mod register_liveness;
 pub(crate) mod transfer;
+mod value_numbering;

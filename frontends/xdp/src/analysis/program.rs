@@ -6,8 +6,8 @@ use crate::analysis::domain::state::{STACK_COUNT, State};
 use crate::analysis::event_uses::EventUses;
 use crate::analysis::interner::Interner;
 use crate::fib::AddressFamilies;
-use crate::lower::ir::{BlockCode, Id};
-use crate::lower::privatize::Privatization;
+use crate::ir::privatize::Privatization;
+use crate::ir::{BlockCode, Id};
 
 /// How a block ends; successors are indices of blocks.
 #[derive(Debug, Clone)]

@@ -3,8 +3,8 @@
 
 use std::collections::HashMap;
 
-use crate::decode::helper;
-use crate::decode::instruction::{AluOp, CALL, EXIT, Instruction, JA, JA32, LDDW, call, class};
+use crate::helper;
+use crate::instruction::{AluOp, CALL, EXIT, Instruction, JA, JA32, LDDW, call, class};
 
 /// A set of registers r0 to r9, a bit each.
 pub(crate) type RegisterSet = u16;

@@ -120,7 +120,7 @@ pub(crate) fn link_maps(object: &Object) -> Vec<MapInfo> {
         if name.is_empty()
             || name.starts_with(|c: char| c.is_ascii_digit())
             || name == "x"
-            || portcullis_core::map::parser::reserved_name_conflict(&name).is_some()
+            || portcullis_core::program::map_declarations::reserved_name_conflict(&name).is_some()
         {
             name = format!("m_{name}");
         }

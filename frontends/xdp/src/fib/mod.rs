@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 pub use tables::MapRow;
 
 use portcullis_core::map::Declaration;
-use portcullis_core::map::parser::{CommentSyntax, declarations};
+use portcullis_core::program::map_declarations::{CommentSyntax, declarations};
 
 /// WGSL function for `bpf_fib_lookup`.
 pub(super) const LOOKUP_FUNCTION: &str = "x_fib_lookup";

@@ -9,12 +9,12 @@ use naga::{
 
 use crate::analysis::domain::reg_type::RegType;
 use crate::analysis::domain::state::{NOT_LOADED, STACK_COUNT, STACK_WORDS};
+use crate::analysis::liveness::{BlockLiveness, REDIRECT, RESULT};
 use crate::analysis::program::{AnalyzedProgram, Terminator};
 use crate::decode::maps::{MapInfo, TRAP_MAP};
+use crate::ir::privatize::{FIRST_COPY_FRAME, copy_frame};
+use crate::ir::{Argument, BinaryOp, BlockCode, Id, Op, Variable, WideOp};
 use crate::lower::if_convert::{self, IfConversion, MergedBlock};
-use crate::lower::ir::{Argument, BinaryOp, BlockCode, Id, Op, Variable, WideOp};
-use crate::lower::liveness::{BlockLiveness, REDIRECT, RESULT};
-use crate::lower::privatize::{FIRST_COPY_FRAME, copy_frame};
 use portcullis_core::ir::builder::{FunctionBuilder, Value};
 use portcullis_core::ir::structure::emit::{BlockEmitter, Types, emit};
 use portcullis_core::ir::structure::{Graph, TooDeep, structure};

@@ -5,9 +5,9 @@
 //! one. That saves a branch on every device, and a flag if the shared successor is reached from
 //! several places.
 
+use crate::analysis::liveness::{BlockLiveness, successors};
 use crate::analysis::program::Block;
-use crate::lower::ir::{BinaryOp, Op};
-use crate::lower::liveness::{BlockLiveness, successors};
+use crate::ir::{BinaryOp, Op};
 
 /// Upper bound on operations and outputs of a block that is executed speculatively.
 const MAX_SPECULATED_OPS: usize = 12;

@@ -1,7 +1,7 @@
 //! Objects built from instructions instead of a file, for tests and fuzzing.
 
 use super::{Btf, Function, MapDefinition, MapType, Object, Reference, Section};
-use crate::decode::instruction::{Instruction, LDDW};
+use crate::instruction::{Instruction, LDDW};
 
 /// Values of `src` in LDDW (linux/bpf.h): the constant refers to a map, or to a function.
 const PSEUDO_MAP_FD: u8 = 1;

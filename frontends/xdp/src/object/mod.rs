@@ -17,7 +17,7 @@ use object::elf::{EM_BPF, R_BPF_64_32, R_BPF_64_64, SHF_EXECINSTR, STT_FUNC, STT
 use object::read::elf::{ElfFile64, FileHeader, SectionHeader};
 use object::{LittleEndian, Object as _, ObjectSection as _, ObjectSymbol as _, RelocationFlags, RelocationTarget};
 
-use crate::decode::instruction::Instruction;
+use crate::instruction::Instruction;
 pub use btf::Btf;
 pub use line_info::LineInfo;
 pub use map_definitions::{InitialSlot, MapDefinition, MapType, Variable};

@@ -13,7 +13,7 @@ const IN6_ADDR_GEN_MODE_NONE: u8 = 1;
 /// A configuration socket, bound to the network namespace in which it was opened. Interface indexes
 /// are only valid there, and the thread may have changed its namespace since.
 #[derive(Debug)]
-pub(super) struct LinkConfigurator(Netlink);
+pub(crate) struct LinkConfigurator(Netlink);
 
 impl LinkConfigurator {
     /// Opens a socket in the calling thread's namespace; errors mention `interface`.

@@ -62,7 +62,7 @@ pub(crate) fn no_interface(name: &str) -> String {
 
 impl LinkError {
     /// Classifies a system error about an interface.
-    pub(super) fn new(interface: &str, what: &'static str, error: io::Error) -> LinkError {
+    pub(crate) fn new(interface: &str, what: &'static str, error: io::Error) -> LinkError {
         let interface = interface.to_owned();
         match error.raw_os_error() {
             Some(libc::ENODEV) => LinkError::NoInterface { interface },

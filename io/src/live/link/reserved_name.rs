@@ -17,7 +17,7 @@ use super::configure::LinkConfigurator;
 use super::error::LinkError;
 
 /// Prefix of the aliases of interfaces that runs create.
-pub(super) const ALIAS: &str = "portcullis";
+pub(crate) const ALIAS: &str = "portcullis";
 
 /// An interface name that is reserved for this run until dropped.
 #[derive(Debug)]

@@ -53,7 +53,7 @@ impl Tap {
         self.links.set_up(&self.interface)
     }
 
-    pub(super) fn links(&mut self) -> (&mut LinkConfigurator, &Interface) {
+    pub(crate) fn links(&mut self) -> (&mut LinkConfigurator, &Interface) {
         (&mut self.links, &self.interface)
     }
 

@@ -86,7 +86,7 @@ impl VethPair {
         self.links.set_up(&self.near)
     }
 
-    pub(super) fn links(&mut self) -> (&mut LinkConfigurator, [&Interface; 2]) {
+    pub(crate) fn links(&mut self) -> (&mut LinkConfigurator, [&Interface; 2]) {
         (&mut self.links, [&self.near, &self.far])
     }
 }

@@ -7,8 +7,8 @@ use crate::analysis::domain::interval::Interval;
 use crate::analysis::domain::pseudo_registers::{LOOP_ROUND, REDIRECT_TARGET};
 use crate::analysis::domain::reg_type::{ANONYMOUS, PACKET_START, RegKind, RegType, SymbolicName};
 use crate::analysis::register_liveness::RegisterSet;
-use crate::lower::ir::{Id, Variable};
-use crate::lower::privatize::StoredBytes;
+use crate::ir::privatize::StoredBytes;
+use crate::ir::{Id, Variable};
 
 /// Words of a stack frame; a frame has 512 bytes (`MAX_BPF_STACK`).
 pub(crate) const STACK_WORDS: usize = 128;
@@ -55,7 +55,7 @@ impl Word {
 }
 
 /// A scalar that equals a field of a map value plus an amount, at a block boundary. In a block it
-/// is an [`ir::FieldAlias`](crate::lower::ir::FieldAlias).
+/// is an [`ir::FieldAlias`](crate::ir::FieldAlias).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct CarriedAlias {
     /// Low half of the register or stack word that holds the scalar.

@@ -7,9 +7,9 @@ use super::{
 use crate::analysis::domain::interval::Interval;
 use crate::analysis::domain::pseudo_registers::{LOOP_ARGUMENT, LOOP_CALLBACK, LOOP_LIMIT, LOOP_ROUND};
 use crate::analysis::transfer::BlockInterpreter;
-use crate::decode::helper;
 use crate::errno::E2BIG;
-use crate::lower::ir::BinaryOp::{LogicalOr, Ne};
+use crate::helper;
+use crate::ir::BinaryOp::{LogicalOr, Ne};
 
 /// Maximum number of rounds (`BPF_MAX_LOOPS`).
 const MAX_ROUNDS: u64 = 1 << 23;

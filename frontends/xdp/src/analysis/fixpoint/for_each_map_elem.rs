@@ -10,8 +10,8 @@ use crate::analysis::domain::offsets::Offsets;
 use crate::analysis::domain::pseudo_registers::{LOOP_ARGUMENT, LOOP_CALLBACK, LOOP_LIMIT, LOOP_ROUND};
 use crate::analysis::domain::reg_type::ANONYMOUS;
 use crate::analysis::transfer::BlockInterpreter;
-use crate::decode::helper;
 use crate::decode::maps::MapUse;
+use crate::helper;
 use portcullis_core::map::layout::Layout;
 
 /// Stack offset where the callback finds the key: the far end of its frame. All active frames share

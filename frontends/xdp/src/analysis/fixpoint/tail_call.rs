@@ -8,7 +8,7 @@ use super::{
 use crate::analysis::domain::interval::Interval;
 use crate::analysis::domain::pseudo_registers::TAIL_CALL_COUNT;
 use crate::analysis::transfer::BlockInterpreter;
-use crate::lower::ir::BinaryOp::LogicalAnd;
+use crate::ir::BinaryOp::LogicalAnd;
 
 /// Maximum number of tail calls a packet (`MAX_TAIL_CALL_CNT`).
 const MAX_TAIL_CALLS: u32 = 33;

@@ -5,9 +5,9 @@ use crate::analysis::domain::interval::Interval;
 use crate::analysis::domain::offsets::{OFFSET_LIMIT, Offsets};
 use crate::analysis::domain::reg_type::{ANONYMOUS, PACKET_START, RegType};
 use crate::analysis::domain::state::{METADATA_FRAME, Value};
-use crate::decode::instruction::{AluOp, Instruction, class};
-use crate::lower::ir::BinaryOp::*;
-use crate::lower::ir::{Effect, Id, Op, Sum, WideOp};
+use crate::instruction::{AluOp, Instruction, class};
+use crate::ir::BinaryOp::*;
+use crate::ir::{Effect, Id, Op, Sum, WideOp};
 
 /// Bound on offsets into the packet that are tracked (`BPF_MAX_VAR_OFF`).
 const MAX_OFFSET: i64 = 1 << 29;

@@ -5,9 +5,9 @@ use crate::analysis::domain::interval::Interval;
 use crate::analysis::domain::offsets::Offsets;
 use crate::analysis::domain::reg_type::RegType;
 use crate::analysis::domain::state::Value;
-use crate::decode::instruction::Instruction;
-use crate::lower::ir::{BinaryOp, Effect, Id};
-use crate::lower::privatize::StoreCertainty;
+use crate::instruction::Instruction;
+use crate::ir::privatize::StoreCertainty;
+use crate::ir::{BinaryOp, Effect, Id};
 use portcullis_core::map::AtomicOp;
 
 const FETCH: i32 = 1;

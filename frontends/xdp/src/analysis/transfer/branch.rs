@@ -5,9 +5,9 @@ use super::{BlockInterpreter, Result};
 use crate::analysis::domain::interval::Interval;
 use crate::analysis::domain::reg_type::{ANONYMOUS, PACKET_START, RegType, SymbolicName};
 use crate::analysis::domain::state::{METADATA_FRAME, State, Value};
-use crate::decode::instruction::{Comparison, Instruction, class};
-use crate::lower::ir::BinaryOp::*;
-use crate::lower::ir::Id;
+use crate::instruction::{Comparison, Instruction, class};
+use crate::ir::BinaryOp::*;
+use crate::ir::Id;
 
 /// The values that a pointer may have as a number: kernel addresses have the highest bit set, and
 /// the last 4,095 numbers are error codes (`MAX_ERRNO`, linux/err.h).
@@ -176,7 +176,7 @@ impl BlockInterpreter<'_, '_> {
         use Comparison as C;
         let ((al, ah), (bl, bh)) = ((left.low, left.high), (right.low, right.high));
         let code = &mut self.code;
-        let below = |code: &mut crate::lower::ir::BlockCode, high, low, (al, ah), (bl, bh)| {
+        let below = |code: &mut crate::ir::BlockCode, high, low, (al, ah), (bl, bh)| {
             let less = code.binary(high, ah, bh);
             let same = code.binary(Eq, ah, bh);
             let then = code.binary(low, al, bl);

@@ -6,8 +6,8 @@ use crate::analysis::domain::interval::Interval;
 use crate::analysis::domain::reg_type::RegType;
 use crate::analysis::domain::state::Value;
 use crate::errno::{EFAULT, EINVAL};
-use crate::lower::ir::BinaryOp::*;
-use crate::lower::ir::{Argument, Effect, Id};
+use crate::ir::BinaryOp::*;
+use crate::ir::{Argument, Effect, Id};
 
 /// Maximum size of a buffer, in bytes.
 const MAX_BYTES: u64 = 512;

@@ -9,8 +9,8 @@ use crate::analysis::domain::state::Value;
 use crate::analysis::event_uses::ReservedRecord;
 use crate::errno::{E2BIG, EAGAIN, EFAULT, EINVAL, EOPNOTSUPP};
 use crate::events::{Argument, MAX_PACKET_BYTES, PrintFormat};
-use crate::lower::ir::BinaryOp::*;
-use crate::lower::ir::{Argument as Given, Effect, Id, Op};
+use crate::ir::BinaryOp::*;
+use crate::ir::{Argument as Given, Effect, Id, Op};
 use crate::object::MapType;
 
 /// Maximum size of the data that a program gives for a record.

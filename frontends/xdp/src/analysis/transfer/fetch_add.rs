@@ -18,8 +18,8 @@ use super::private_copy::ByteSpan;
 use crate::analysis::domain::interval::Interval;
 use crate::analysis::domain::reg_type::RegType;
 use crate::analysis::domain::state::{CarriedAlias, FieldLocation, METADATA_FRAME, Value};
-use crate::lower::ir::BinaryOp::*;
-use crate::lower::ir::{Argument, BlockCode, Call, Effect, Field, FieldAlias, Id, Op, Sum, Variable};
+use crate::ir::BinaryOp::*;
+use crate::ir::{Argument, BlockCode, Call, Effect, Field, FieldAlias, Id, Op, Sum, Variable};
 use portcullis_core::map::{ATOMIC_FUNCTION_PREFIX, AtomicOp};
 
 /// Maximum depth of nested sums that are looked through.

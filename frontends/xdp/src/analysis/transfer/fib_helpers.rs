@@ -7,8 +7,8 @@ use crate::analysis::domain::reg_type::RegType;
 use crate::analysis::domain::state::Value;
 use crate::errno::EINVAL;
 use crate::fib;
-use crate::lower::ir::BinaryOp::*;
-use crate::lower::ir::{Argument, BlockCode, Effect, Id, Op};
+use crate::ir::BinaryOp::*;
+use crate::ir::{Argument, BlockCode, Effect, Id, Op};
 
 /// Size of `struct bpf_fib_lookup` in bytes.
 const PARAMETERS: u32 = 64;

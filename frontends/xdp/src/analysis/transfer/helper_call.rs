@@ -5,10 +5,10 @@ use super::{BlockInterpreter, Result};
 use crate::analysis::domain::interval::Interval;
 use crate::analysis::domain::reg_type::RegType;
 use crate::analysis::domain::state::Value;
-use crate::decode::helper;
-use crate::decode::instruction::{Instruction, call};
 use crate::errno::EINVAL;
-use crate::lower::ir::{Argument, Effect, Id};
+use crate::helper;
+use crate::instruction::{Instruction, call};
+use crate::ir::{Argument, Effect, Id};
 use crate::object::MapType;
 
 impl BlockInterpreter<'_, '_> {

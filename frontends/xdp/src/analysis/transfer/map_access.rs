@@ -6,12 +6,12 @@ use crate::analysis::domain::interval::Interval;
 use crate::analysis::domain::offsets::Offsets;
 use crate::analysis::domain::reg_type::RegType;
 use crate::analysis::domain::state::Value;
-use crate::decode::helper;
 use crate::decode::maps::{MapInfo, MapUse};
 use crate::errno::{E2BIG, EEXIST, EINVAL, ENOENT, ENOSPC};
-use crate::lower::ir::BinaryOp::*;
-use crate::lower::ir::{Argument, Effect, Field, Id};
-use crate::lower::privatize::StoreCertainty;
+use crate::helper;
+use crate::ir::BinaryOp::*;
+use crate::ir::privatize::StoreCertainty;
+use crate::ir::{Argument, Effect, Field, Id};
 use portcullis_core::map::layout::{HEADER_WORDS, Layout};
 use portcullis_core::map::{AtomicOp, atomic_function_name};
 

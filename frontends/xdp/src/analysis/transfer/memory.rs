@@ -5,8 +5,8 @@ use super::{BlockInterpreter, Result};
 use crate::analysis::domain::interval::Interval;
 use crate::analysis::domain::reg_type::{PACKET_START, RegType};
 use crate::analysis::domain::state::Value;
-use crate::lower::ir::BinaryOp::*;
-use crate::lower::ir::Id;
+use crate::ir::BinaryOp::*;
+use crate::ir::Id;
 
 impl BlockInterpreter<'_, '_> {
     pub(super) fn load(&mut self, from: Value, off: i64, size: u32) -> Result<Value> {
@@ -68,7 +68,7 @@ impl BlockInterpreter<'_, '_> {
             8 => return self.metadata_pointer(),
             // ingress_ifindex
             12 => {
-                use crate::lower::ir::{Argument, Effect};
+                use crate::ir::{Argument, Effect};
                 let port = self.code.call("pkt_port", vec![Argument::Packet], Effect::Reads);
                 return Ok(self.scalar32(Interval::U32, port));
             }

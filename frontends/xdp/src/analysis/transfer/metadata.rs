@@ -11,10 +11,10 @@ use crate::analysis::domain::offsets::Offsets;
 use crate::analysis::domain::pseudo_registers::METADATA_LENGTH;
 use crate::analysis::domain::reg_type::{PACKET_START, RegType};
 use crate::analysis::domain::state::{METADATA_FRAME, Value};
-use crate::decode::instruction::Comparison;
 use crate::errno::{EACCES, EINVAL};
-use crate::lower::ir::BinaryOp::*;
-use crate::lower::ir::Id;
+use crate::instruction::Comparison;
+use crate::ir::BinaryOp::*;
+use crate::ir::Id;
 
 /// Maximum size: the headroom of a received packet (`XDP_PACKET_HEADROOM`) less the 40 bytes of
 /// `struct xdp_frame` that the kernel keeps there. The limit of 252 bytes on metadata proper is

@@ -30,9 +30,9 @@ use crate::analysis::domain::pseudo_registers::{LOOP_CALLBACK, LOOP_ROUND, REDIR
 use crate::analysis::domain::reg_type::{RegType, SymbolicName};
 use crate::analysis::domain::state::{Frame, NOT_LOADED, State, Value};
 use crate::analysis::program::ProgramFacts;
-use crate::decode::instruction::{CALL, CALLX, Instruction, LDDW, class};
 use crate::decode::linked::LinkedObject;
-use crate::lower::ir::{Argument, BinaryOp, BlockCode, Effect, Id, Variable};
+use crate::instruction::{CALL, CALLX, Instruction, LDDW, class};
+use crate::ir::{Argument, BinaryOp, BlockCode, Effect, Id, Variable};
 use crate::object::Reference;
 use crate::rejection::Rejection;
 
@@ -278,7 +278,7 @@ impl<'a, 'o> BlockInterpreter<'a, 'o> {
             return;
         }
         let site = self.facts.trap_sites.intern((self.section as u32, self.pc as u32, reason));
-        self.code.add(crate::lower::ir::Op::Trap { when, site });
+        self.code.add(crate::ir::Op::Trap { when, site });
     }
 
     /// Interprets an instruction that neither jumps nor calls what does. Returns the index of the
@@ -370,7 +370,7 @@ impl<'a, 'o> BlockInterpreter<'a, 'o> {
 
     /// Sign-extends the low `bits` of a number.
     pub fn sign_extend(&mut self, of: Value, bits: u32) -> Value {
-        use crate::lower::ir::BinaryOp::{Sar, Shl};
+        use crate::ir::BinaryOp::{Sar, Shl};
         let low = if bits < 32 {
             let up = self.code.binary_const(Shl, of.low, 32 - bits);
             self.code.binary_const(Sar, up, 32 - bits)

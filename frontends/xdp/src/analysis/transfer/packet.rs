@@ -4,8 +4,8 @@ use super::{BlockInterpreter, Result};
 use crate::analysis::domain::interval::Interval;
 use crate::analysis::domain::reg_type::{ANONYMOUS, PACKET_START, RegType};
 use crate::analysis::domain::state::Value;
-use crate::lower::ir::BinaryOp::*;
-use crate::lower::ir::Id;
+use crate::ir::BinaryOp::*;
+use crate::ir::Id;
 
 impl BlockInterpreter<'_, '_> {
     /// Offset of an access from the packet's first byte; aborts the packet at run time if the

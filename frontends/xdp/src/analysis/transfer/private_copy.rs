@@ -1,9 +1,9 @@
-//! Accesses to map values that may be [privatized](crate::lower::privatize).
+//! Accesses to map values that may be [privatized](crate::ir::privatize).
 
 use super::BlockInterpreter;
-use crate::lower::ir::BinaryOp::Eq;
-use crate::lower::ir::{Id, Op, Variable};
-use crate::lower::privatize::{StoreCertainty, can_privatize, copy_frame};
+use crate::ir::BinaryOp::Eq;
+use crate::ir::privatize::{StoreCertainty, can_privatize, copy_frame};
+use crate::ir::{Id, Op, Variable};
 
 /// The bytes of a map value that an access touches, or, if its offset is unknown, may touch.
 #[derive(Debug, Clone, Copy)]

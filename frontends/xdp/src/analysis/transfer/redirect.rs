@@ -6,8 +6,8 @@ use crate::analysis::domain::interval::Interval;
 use crate::analysis::domain::pseudo_registers::REDIRECT_TARGET;
 use crate::analysis::domain::state::Value;
 use crate::broadcast;
-use crate::lower::ir::BinaryOp::*;
-use crate::lower::ir::Id;
+use crate::ir::BinaryOp::*;
+use crate::ir::Id;
 use crate::object::MapType;
 
 /// `enum xdp_action`.

@@ -5,8 +5,8 @@ use super::{BlockInterpreter, Result};
 use crate::analysis::domain::interval::Interval;
 use crate::analysis::domain::reg_type::RegType;
 use crate::analysis::domain::state::{STACK_COUNT, Value};
-use crate::lower::ir::BinaryOp::*;
-use crate::lower::ir::{Id, Op};
+use crate::ir::BinaryOp::*;
+use crate::ir::{Id, Op};
 
 /// The number of the indexed frame that holds a record.
 pub(crate) fn record_frame(record: u16) -> u16 {

@@ -6,8 +6,8 @@ use crate::analysis::domain::interval::Interval;
 use crate::analysis::domain::offsets::Offsets;
 use crate::analysis::domain::reg_type::RegType;
 use crate::analysis::domain::state::{METADATA_FRAME, NOT_LOADED, STACK_WORDS, Value, Word};
-use crate::lower::ir::BinaryOp::*;
-use crate::lower::ir::{Id, Op, Variable};
+use crate::ir::BinaryOp::*;
+use crate::ir::{Id, Op, Variable};
 
 const STACK_BYTES: i64 = 4 * STACK_WORDS as i64;
 

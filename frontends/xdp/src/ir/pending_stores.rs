@@ -1,4 +1,4 @@
-//! Packet stores that are not emitted yet; `lower::coalesce` merges them.
+//! Packet stores that are not emitted yet; `coalesce` merges them.
 
 use std::collections::BTreeMap;
 

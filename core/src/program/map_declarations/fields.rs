@@ -1,8 +1,8 @@
 //! The fields of a declaration: `fields=srcaddr:ip,port,bytes:u64`.
 
-use super::super::declaration::{MAX_NAME_BYTES, MapKind};
-use super::super::fields::{Field, FieldType};
 use crate::diagnostics::Diagnostic;
+use crate::map::declaration::{MAX_NAME_BYTES, MapKind};
+use crate::map::fields::{Field, FieldType};
 use crate::spelling::nearest;
 
 /// Parses the fields of a map of this kind: `srcaddr:ip,port`.

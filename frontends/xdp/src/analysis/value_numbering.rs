@@ -3,17 +3,16 @@
 //! A block with a single predecessor can reuse what that has read, if nothing was written since.
 //! clang reads the members of a structure one by one with branches in between, and several members
 //! lie in one word. Most compilers behind the front end would find as much; but a block that no
-//! longer reads may only compute, and can be if-converted
-//! ([`if_convert`](crate::lower::if_convert)).
+//! longer reads may only compute, and can be if-converted (`lower::if_convert`).
 //!
 //! Source: S. Muchnick, Advanced Compiler Design and Implementation, section 12.4.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 
+use crate::analysis::liveness::{defined_variables, live_ops, successors};
 use crate::analysis::program::Block;
-use crate::lower::ir::{BlockCode, Effect, Epoch, Id, Op, Variable};
-use crate::lower::liveness::{defined_variables, live_ops, successors};
+use crate::ir::{BlockCode, Effect, Epoch, Id, Op, Variable};
 
 /// Value number; equal values have the same.
 type ValueNumber = u32;

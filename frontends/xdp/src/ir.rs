@@ -2,10 +2,13 @@
 //!
 //! [`BlockCode`] is hash-consed and folds constants as operations are added, which amounts to local
 //! value numbering. Operations that no one uses stay in the list; liveness analysis leaves them
-//! out.
+//! out. [`coalesce`] merges packet accesses while the IR is built; [`privatize`] decides which map
+//! values packets copy.
 
+pub(crate) mod coalesce;
 mod ops;
 pub(crate) mod pending_stores;
+pub(crate) mod privatize;
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};

@@ -9,11 +9,11 @@ mod fields;
 
 use std::ops::{Range, RangeInclusive};
 
-use super::declaration::{Declaration, MAX_ENTRIES, MAX_MAPS, MAX_NAME_BYTES, MapKind};
-use super::fields::Field;
-use super::layout::{Layout, MAX_WORDS, TrieLayout};
+use super::{FILTER_FUNCTION, prelude};
 use crate::diagnostics::Diagnostic;
-use crate::program::{FILTER_FUNCTION, prelude};
+use crate::map::declaration::{Declaration, MAX_ENTRIES, MAX_MAPS, MAX_NAME_BYTES, MapKind};
+use crate::map::fields::Field;
+use crate::map::layout::{Layout, MAX_WORDS, TrieLayout};
 use crate::spelling::nearest;
 
 pub use comments::{CommentSyntax, map_directives};

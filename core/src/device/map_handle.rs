@@ -2,12 +2,10 @@
 
 use std::marker::PhantomData;
 
-use super::declaration::{Declaration, MapKind};
-use super::entry::{EntryAccess, EntryUpdate};
-use super::lpm::{self, PrefixError};
-use super::table::{MapFull, Table};
-use super::words::Words;
-use crate::device::{DeviceError, Session};
+use super::map_entry::{EntryAccess, EntryUpdate};
+use super::{DeviceError, Session};
+use crate::map::lpm::{self, PrefixError};
+use crate::map::{Declaration, MapFull, MapKind, Table, Words};
 use crate::program::Program;
 
 /// A map of a filter, with Rust types for its keys and values. A handle belongs to no session: each
@@ -65,7 +63,7 @@ pub enum UpdateError {
 
 impl<K: Words, V: Words> MapHandle<K, V> {
     /// Opens the map with this name. Keys of maps by index are `u32`, those of an `lpm` are
-    /// [`Prefix`](super::Prefix), values of counters `u64`.
+    /// [`Prefix`](crate::map::Prefix), values of counters `u64`.
     ///
     /// # Errors
     /// If there is no such map, or its keys or values have another number of words.

@@ -9,9 +9,9 @@
 //! Then adjacent ones are merged into words. All pending stores are at constant distances from one
 //! base, so it is known which bytes they write.
 
-use crate::lower::ir::BinaryOp::{Add, And, Or, Shl, Shr};
-use crate::lower::ir::pending_stores::{PacketAddress, PendingStores, StoredByte};
-use crate::lower::ir::{Argument, BlockCode, Call, Effect, Id, Op};
+use crate::ir::BinaryOp::{Add, And, Or, Shl, Shr};
+use crate::ir::pending_stores::{PacketAddress, PendingStores, StoredByte};
+use crate::ir::{Argument, BlockCode, Call, Effect, Id, Op};
 
 /// Size in bytes and big-endianness of a load function.
 fn load_shape(function: &str) -> Option<(u32, bool)> {
@@ -379,7 +379,7 @@ mod tests {
         assert_eq!(accesses(code, &[elsewhere, there]), ["load_u8 2", "store_le16 0", "load_u8 1"]);
         // At an unknown distance, the pending byte may be any.
         let code = &mut BlockCode::default();
-        let somewhere = code.variable(crate::lower::ir::Variable::Stack { frame: 0, word: 0 });
+        let somewhere = code.variable(crate::ir::Variable::Stack { frame: 0, word: 0 });
         store(code, 0, somewhere);
         code.load_packet(somewhere, 1);
         let stored = code.ops.iter().filter(|op| BlockCode::has_side_effect(op)).count();
@@ -389,7 +389,7 @@ mod tests {
     #[test]
     fn word_stores_are_not_split_beside_single_bytes() {
         let code = &mut BlockCode::default();
-        let (at, word) = (code.constant(4), code.variable(crate::lower::ir::Variable::Stack { frame: 0, word: 0 }));
+        let (at, word) = (code.constant(4), code.variable(crate::ir::Variable::Stack { frame: 0, word: 0 }));
         for byte in 1..4 {
             store(code, byte, word);
         }
@@ -398,7 +398,7 @@ mod tests {
         assert_eq!(accesses(code, &[]), ["store_le16 1", "store_u8 3", "store_le32 4"]);
         // Bytes of one word are stored as that word.
         let code = &mut BlockCode::default();
-        let word = code.variable(crate::lower::ir::Variable::Stack { frame: 0, word: 0 });
+        let word = code.variable(crate::ir::Variable::Stack { frame: 0, word: 0 });
         for byte in 0..4 {
             let it = code.binary_const(Shr, word, 8 * byte);
             let it = code.binary_const(And, it, 0xff);

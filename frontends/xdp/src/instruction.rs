@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::decode::helper;
+use crate::helper;
 
 /// An instruction of 8 bytes. LDDW takes two, the second with the high half of its constant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -4,11 +4,10 @@
 //! The caller has exclusive access to the session, so no batch runs between the reads and writes of
 //! one operation: to a batch they are atomic.
 
-use super::declaration::{Declaration, MapKind};
-use super::layout::{HEADER_CLAIMED, HEADER_REMOVED, HEADER_WORDS, Layout};
-use super::lpm;
-use super::slot::{self, SlotOwner};
-use crate::device::{DeviceError, Session};
+use super::{DeviceError, Session};
+use crate::map::layout::{HEADER_CLAIMED, HEADER_REMOVED, HEADER_WORDS, Layout};
+use crate::map::slot::{self, SlotOwner};
+use crate::map::{Declaration, MapKind, lpm};
 
 /// Number of slots that are read at once at the start of a probe, which nearly always ends among
 /// them.

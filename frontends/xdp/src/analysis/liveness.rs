@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use crate::analysis::domain::pseudo_registers::REDIRECT_TARGET;
 use crate::analysis::program::{Block, Terminator};
-use crate::lower::ir::{BlockCode, FieldAlias, Id, Op, Variable};
+use crate::ir::{BlockCode, FieldAlias, Id, Op, Variable};
 
 /// Live parts of a block.
 pub(crate) struct BlockLiveness {

@@ -1,14 +1,9 @@
 //! Reinjecting passed packets into the kernel's stack.
 
-use super::configure::LinkConfigurator;
-use super::error::LinkError;
-use super::interface::Interface;
-use super::reserved_name::ALIAS;
-use super::tap::Tap;
-use super::veth::VethPair;
-use crate::af_xdp::BpfError;
-use crate::af_xdp::reinject::{self, Reinjection};
-use crate::af_xdp::xdp::Mode;
+use super::BpfError;
+use super::reinject::{self, Reinjection};
+use super::xdp::Mode;
+use crate::live::link::{ALIAS, Interface, LinkConfigurator, LinkError, Tap, VethPair};
 
 /// The kind of interface through which frames enter the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
