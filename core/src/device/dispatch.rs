@@ -37,8 +37,13 @@ impl Dispatch {
 
     /// A slice of this method only.
     fn as_single_slice(self) -> &'static [Dispatch] {
-        let all: &'static [Dispatch] = &Dispatch::ALL;
-        all.iter().find(|method| **method == self).map(std::slice::from_ref).unwrap_or_default()
+        match self {
+            Dispatch::Inline => &[Dispatch::Inline],
+            Dispatch::Pipelined => &[Dispatch::Pipelined],
+            Dispatch::Persistent => &[Dispatch::Persistent],
+            Dispatch::WaitValue => &[Dispatch::WaitValue],
+            Dispatch::Graph => &[Dispatch::Graph],
+        }
     }
 
     /// The argument of `--dispatch`.
