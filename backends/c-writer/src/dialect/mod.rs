@@ -6,7 +6,7 @@ mod opencl;
 
 use std::fmt;
 
-use naga::{Scalar, ScalarKind};
+use naga::{MathFunction, Scalar, ScalarKind};
 
 /// A language that filters can be written in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -152,12 +152,28 @@ const C_KEYWORDS: &str = "
     unsigned void volatile while asm typeof bool true false NULL main unix linux i386
 ";
 
-/// Functions of `math.h` that expressions call directly; helpers call others.
-pub(crate) const MATH_FUNCTIONS: &[&str] = &[
-    "fabs", "fmin", "fmax", "cos", "cosh", "sin", "sinh", "tan", "tanh", "acos", "asin", "atan", "atan2", "asinh",
-    "acosh", "atanh", "ceil", "floor", "rint", "trunc", "exp", "exp2", "log", "log2", "pow", "fma", "sqrt", "ldexp",
-    "fmod",
-];
+macro_rules! math_functions {
+    ($($builtin:ident => $name:literal),+ $(,)?) => {
+        /// Functions of `math.h` that expressions call directly; helpers call others.
+        pub(crate) const MATH_FUNCTIONS: &[&str] = &[$($name,)+ "fmod"];
+
+        /// The function of `math.h` that does the same as a built-in of `f32`, if one does.
+        pub(crate) fn float_function_name(fun: MathFunction) -> Option<&'static str> {
+            match fun {
+                $(MathFunction::$builtin => Some($name),)+
+                _ => None,
+            }
+        }
+    };
+}
+
+math_functions! {
+    Abs => "fabs", Min => "fmin", Max => "fmax", Cos => "cos", Cosh => "cosh", Sin => "sin", Sinh => "sinh",
+    Tan => "tan", Tanh => "tanh", Acos => "acos", Asin => "asin", Atan => "atan", Atan2 => "atan2",
+    Asinh => "asinh", Acosh => "acosh", Atanh => "atanh", Ceil => "ceil", Floor => "floor", Round => "rint",
+    Trunc => "trunc", Exp => "exp", Exp2 => "exp2", Log => "log", Log2 => "log2", Pow => "pow", Fma => "fma",
+    Sqrt => "sqrt", Ldexp => "ldexp",
+}
 
 /// Functions of the C library that compilers know without a header.
 const C_LIBRARY: &str = "

@@ -26,7 +26,7 @@ pub(crate) struct BatchContext {
     pub tables: *const u8,
     /// One descriptor per packet, written by filters that change lengths.
     pub resized: *mut Descriptor,
-    /// Addresses of the [`FUNCTIONS`](super::float_runtime::FUNCTIONS).
+    /// Addresses of the [`FloatFunction`](super::float_runtime::FloatFunction)s.
     pub float_functions: *const usize,
     /// Addresses of the maps' words, read and written.
     pub maps: *const *mut u32,

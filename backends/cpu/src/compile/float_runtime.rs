@@ -1,63 +1,77 @@
 //! Floating-point functions that generated code calls because no instruction computes them. Like
 //! all floating point they are outside the promise of identical results on every device.
 
-/// A function that generated code calls by its index in [`FUNCTIONS`].
-#[derive(Clone, Copy)]
-pub(super) enum Function {
-    Unary(extern "C" fn(f32) -> f32),
-    Binary(extern "C" fn(f32, f32) -> f32),
+use naga::MathFunction;
+
+macro_rules! address {
+    (($($argument:ident),+) $body:expr) => {{
+        extern "C" fn function($($argument: f32),+) -> f32 {
+            $body
+        }
+        function as *const () as usize
+    }};
 }
 
 macro_rules! functions {
-    ($($name:literal => $kind:ident |$($argument:ident),+| $body:expr;)+) => {
-        /// All functions by name, in the order of [`addresses`].
-        pub(super) const FUNCTIONS: &[(&str, Function)] = &[
-            $(($name, Function::$kind({
-                extern "C" fn function($($argument: f32),+) -> f32 { $body }
-                function
-            })),)+
-        ];
+    (
+        builtins { $($builtin:ident $arguments:tt => $body:expr;)+ }
+        parts { $($part:ident $part_arguments:tt => $part_body:expr;)+ }
+    ) => {
+        /// A function that generated code calls; its discriminant is its index in [`addresses`].
+        #[derive(Debug, Clone, Copy)]
+        pub(super) enum FloatFunction {
+            $($builtin,)+
+            $($part,)+
+        }
+
+        impl FloatFunction {
+            /// The function that computes a built-in by itself, if one does.
+            pub(super) fn from_builtin(fun: MathFunction) -> Option<FloatFunction> {
+                match fun {
+                    $(MathFunction::$builtin => Some(FloatFunction::$builtin),)+
+                    _ => None,
+                }
+            }
+        }
+
+        /// Returns the functions' addresses, for
+        /// [`BatchContext::float_functions`](super::abi::BatchContext::float_functions).
+        pub(super) fn addresses() -> Vec<usize> {
+            vec![$(address!($arguments $body),)+ $(address!($part_arguments $part_body),)+]
+        }
     };
 }
 
 functions! {
-    "acos" => Unary |x| x.acos();
-    "acosh" => Unary |x| x.acosh();
-    "asin" => Unary |x| x.asin();
-    "asinh" => Unary |x| x.asinh();
-    "atan" => Unary |x| x.atan();
-    "atan2" => Binary |y, x| y.atan2(x);
-    "atanh" => Unary |x| x.atanh();
-    "ceil" => Unary |x| x.ceil();
-    "cos" => Unary |x| x.cos();
-    "cosh" => Unary |x| x.cosh();
-    "exp" => Unary |x| x.exp();
-    "exp2" => Unary |x| x.exp2();
-    "floor" => Unary |x| x.floor();
-    "frexp_exponent" => Unary |x| frexp(x).1;
-    "frexp_fraction" => Unary |x| frexp(x).0;
-    "ldexp" => Binary |x, e| (f64::from(x) * 2f64.powf(f64::from(e.clamp(-400.0, 400.0)))) as f32;
-    "log" => Unary |x| x.ln();
-    "log2" => Unary |x| x.log2();
-    "pow" => Binary |x, y| x.powf(y);
-    "round" => Unary |x| x.round_ties_even();
-    "sin" => Unary |x| x.sin();
-    "sinh" => Unary |x| x.sinh();
-    "tan" => Unary |x| x.tan();
-    "tanh" => Unary |x| x.tanh();
-    "trunc" => Unary |x| x.trunc();
-}
-
-/// Returns the functions' addresses, for
-/// [`BatchContext::float_functions`](super::abi::BatchContext::float_functions).
-pub(super) fn addresses() -> Vec<usize> {
-    FUNCTIONS
-        .iter()
-        .map(|(_, function)| match *function {
-            Function::Unary(f) => f as usize,
-            Function::Binary(f) => f as usize,
-        })
-        .collect()
+    builtins {
+        Acos(x) => x.acos();
+        Acosh(x) => x.acosh();
+        Asin(x) => x.asin();
+        Asinh(x) => x.asinh();
+        Atan(x) => x.atan();
+        Atan2(y, x) => y.atan2(x);
+        Atanh(x) => x.atanh();
+        Ceil(x) => x.ceil();
+        Cos(x) => x.cos();
+        Cosh(x) => x.cosh();
+        Exp(x) => x.exp();
+        Exp2(x) => x.exp2();
+        Floor(x) => x.floor();
+        Ldexp(x, e) => (f64::from(x) * 2f64.powf(f64::from(e.clamp(-400.0, 400.0)))) as f32;
+        Log(x) => x.ln();
+        Log2(x) => x.log2();
+        Pow(x, y) => x.powf(y);
+        Round(x) => x.round_ties_even();
+        Sin(x) => x.sin();
+        Sinh(x) => x.sinh();
+        Tan(x) => x.tan();
+        Tanh(x) => x.tanh();
+        Trunc(x) => x.trunc();
+    }
+    parts {
+        FrexpExponent(x) => frexp(x).1;
+        FrexpFraction(x) => frexp(x).0;
+    }
 }
 
 /// Splits `x` into a fraction of magnitude [0.5, 1) and an exponent, `x = fraction * 2^exponent`.

@@ -6,6 +6,7 @@ use naga::{MathFunction as Mf, Scalar};
 
 use super::codegen::Codegen;
 use crate::compile::errors::Result;
+use crate::compile::float_runtime::FloatFunction;
 use crate::compile::types::Leaf;
 
 const F32: Leaf = Leaf(Scalar::F32);
@@ -16,12 +17,12 @@ impl Codegen<'_, '_> {
         let (a, b) = (&arguments[0], arguments.get(1));
         Some(match (fun, b) {
             (Mf::Modf, _) => self.split_each(a, |this, x| {
-                let whole = this.call_float("trunc", F32, &[x])?;
+                let whole = this.call_float(FloatFunction::Trunc, F32, &[x])?;
                 Ok((this.b.ins().fsub(x, whole), whole))
             }),
             (Mf::Frexp, _) => self.split_each(a, |this, x| {
-                let exponent = this.call_float("frexp_exponent", F32, &[x])?;
-                let fraction = this.call_float("frexp_fraction", F32, &[x])?;
+                let exponent = this.call_float(FloatFunction::FrexpExponent, F32, &[x])?;
+                let fraction = this.call_float(FloatFunction::FrexpFraction, F32, &[x])?;
                 Ok((fraction, this.b.ins().fcvt_to_sint_sat(clif::I32, exponent)))
             }),
             (Mf::FaceForward, Some(incident)) => self.face_forward(a, incident, &arguments[2]),
@@ -131,7 +132,7 @@ impl Codegen<'_, '_> {
             let x = self.float_min(x, high);
             let x = self.b.ins().fmul(x, scale);
             let x = self.b.ins().fadd(x, half);
-            let x = self.call_float("floor", F32, &[x])?;
+            let x = self.call_float(FloatFunction::Floor, F32, &[x])?;
             let x = self.b.ins().fcvt_to_sint_sat(clif::I32, x);
             let x = self.b.ins().band_imm_u(x, (1 << bits) - 1);
             let x = self.b.ins().ishl_imm_u(x, i * bits);

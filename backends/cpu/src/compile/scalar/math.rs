@@ -7,7 +7,7 @@ use naga::{BinaryOperator as Op, MathFunction as Mf, RelationalFunction, ScalarK
 use super::codegen::Codegen;
 use crate::compile::abi::context_offset;
 use crate::compile::errors::{Result, Unsupported};
-use crate::compile::float_runtime::FUNCTIONS;
+use crate::compile::float_runtime::FloatFunction;
 use crate::compile::lowered::constant_memory;
 use crate::compile::types::Leaf;
 
@@ -286,7 +286,7 @@ impl Codegen<'_, '_> {
                 self.b.ins().select(is_zero, zero, signed)
             }
             Mf::Fract => {
-                let floor = self.call_float("floor", leaf, &[x])?;
+                let floor = self.call_float(FloatFunction::Floor, leaf, &[x])?;
                 self.b.ins().fsub(x, floor)
             }
             Mf::Mix => {
@@ -317,14 +317,12 @@ impl Codegen<'_, '_> {
             }
             Mf::Ldexp => {
                 let exponent = self.b.ins().fcvt_from_sint(clif::F32, a[1]);
-                self.call_float("ldexp", leaf, &[x, exponent])?
+                self.call_float(FloatFunction::Ldexp, leaf, &[x, exponent])?
             }
             other => {
-                let name = format!("{other:?}").to_lowercase();
-                if !FUNCTIONS.iter().any(|(known, _)| *known == name) {
-                    return Err(Unsupported(format!("the built-in function {other:?}")));
-                }
-                self.call_float(&name, leaf, a)?
+                let function = FloatFunction::from_builtin(other)
+                    .ok_or_else(|| Unsupported(format!("the built-in function {other:?}")))?;
+                self.call_float(function, leaf, a)?
             }
         })
     }
@@ -340,19 +338,18 @@ impl Codegen<'_, '_> {
         self.b.ins().select(greater, b, a)
     }
 
-    /// Calls a function of [`FUNCTIONS`] by its address.
-    pub(super) fn call_float(&mut self, name: &str, leaf: Leaf, arguments: &[Value]) -> Result<Value> {
+    /// Calls a function by its address.
+    pub(super) fn call_float(&mut self, function: FloatFunction, leaf: Leaf, arguments: &[Value]) -> Result<Value> {
         self.count_operations(RUNTIME_CALL_OPERATIONS)?;
-        let index = FUNCTIONS.iter().position(|(n, _)| *n == name);
-        let (Some(index), clif::F32) = (index, leaf.clif()) else {
-            return Err(Unsupported(format!("the function {name} on {leaf:?}")));
-        };
+        if leaf.clif() != clif::F32 {
+            return Err(Unsupported(format!("the function {function:?} on {leaf:?}")));
+        }
         let mut signature = ir::Signature::new(self.isa.default_call_conv());
         signature.params.extend(arguments.iter().map(|_| AbiParam::new(clif::F32)));
         signature.returns.push(AbiParam::new(clif::F32));
         let signature = self.b.import_signature(signature);
         let table = self.context_field(context_offset::FLOAT_FUNCTIONS);
-        let address = self.b.ins().load(clif::I64, constant_memory(), table, 8 * index as i32);
+        let address = self.b.ins().load(clif::I64, constant_memory(), table, 8 * function as i32);
         let call = self.b.ins().call_indirect(signature, address, arguments);
         Ok(self.b.inst_results(call)[0])
     }

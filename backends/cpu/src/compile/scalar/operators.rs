@@ -8,6 +8,7 @@ use portcullis_core::program::prelude::ByteOrder;
 use super::codegen::{Codegen, Frame};
 use super::value_facts::{ByteSwapped, ConstantSelect, LengthFact, ValueFacts};
 use crate::compile::errors::{Result, Unsupported};
+use crate::compile::float_runtime::FloatFunction;
 use crate::compile::types::Leaf;
 
 impl<'a> Codegen<'a, '_> {
@@ -408,7 +409,7 @@ impl<'a> Codegen<'a, '_> {
             Op::Divide => self.b.ins().fdiv(a, b),
             Op::Modulo => {
                 let quotient = self.b.ins().fdiv(a, b);
-                let whole = self.call_float("trunc", leaf, &[quotient])?;
+                let whole = self.call_float(FloatFunction::Trunc, leaf, &[quotient])?;
                 let product = self.b.ins().fmul(whole, b);
                 self.b.ins().fsub(a, product)
             }
