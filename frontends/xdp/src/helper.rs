@@ -180,6 +180,7 @@ mod tests {
         for (number, name) in named {
             assert_eq!(super::name(number), name);
         }
+        assert_eq!((NAMES.split(' ').count(), name(209).as_str()), (210, "bpf_user_ringbuf_drain"));
         assert_eq!(missing_feature(SPIN_LOCK), "spin locks (bpf_spin_lock)");
         assert_eq!(missing_feature(42), "bpf_get_numa_node_id");
         assert_eq!(missing_feature(84), "kernel sockets (bpf_sk_lookup_tcp)");

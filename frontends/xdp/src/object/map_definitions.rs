@@ -314,3 +314,35 @@ pub(super) fn from_bpf_map_def(name: &str, at: u64, data: &[u8]) -> Result<MapDe
     let [ty, key_size, value_size, max_entries, flags] = words.map(u32::from_le_bytes);
     Ok(MapDefinition { ty: MapType(ty), key_size, value_size, max_entries, flags, ..MapDefinition::new(name) })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_and_names_are_the_kernels() {
+        let named = [
+            (MapType::HASH, "hash"),
+            (MapType::ARRAY, "array"),
+            (MapType::PROG_ARRAY, "prog_array"),
+            (MapType::PERF_EVENT_ARRAY, "perf_event_array"),
+            (MapType::PERCPU_HASH, "percpu_hash"),
+            (MapType::PERCPU_ARRAY, "percpu_array"),
+            (MapType::LRU_HASH, "lru_hash"),
+            (MapType::LRU_PERCPU_HASH, "lru_percpu_hash"),
+            (MapType::LPM_TRIE, "lpm_trie"),
+            (MapType::ARRAY_OF_MAPS, "array_of_maps"),
+            (MapType::HASH_OF_MAPS, "hash_of_maps"),
+            (MapType::DEVMAP, "devmap"),
+            (MapType::CPUMAP, "cpumap"),
+            (MapType::XSKMAP, "xskmap"),
+            (MapType::DEVMAP_HASH, "devmap_hash"),
+            (MapType::RINGBUF, "ringbuf"),
+            (MapType(33), "arena"),
+        ];
+        for (ty, name) in named {
+            assert_eq!(ty.name(), name);
+        }
+        assert_eq!((MapType::NAMES.split(' ').count(), MapType(34).name().as_str()), (34, "type 34"));
+    }
+}
