@@ -1,7 +1,8 @@
 //! Golden files: stock filters in OpenCL C (`golden/NAME.cl`) and in CUDA C++ (`golden/NAME.cu`),
 //! those without maps and two with maps. Declarations that several filters have are in
 //! `golden/shared.cl` and `golden/shared.cu`, once. `NAME.lanes.cl` and `shared.lanes.cl` have the
-//! declarations in which the vectorisable variant for CPUs differs.
+//! declarations in which the vectorisable variant for CPUs differs. Each `NAME` begins with the
+//! list of all the filter's declarations in their order.
 //!
 //! With `UPDATE_GOLDEN=1` the files are written instead; review the difference before committing
 //! it.
@@ -54,32 +55,70 @@ fn declarations(source: &str) -> Vec<&str> {
     source.split("\n\n").map(|declaration| declaration.trim_matches('\n')).collect()
 }
 
+/// Where the declaration is: its file, and its number there.
+type Place = (String, usize);
+
+/// Returns a file's list of declarations: a comment line for each in the source's order, with its
+/// first line up to a parenthesis or brace, and its place if that is another file.
+fn list(file: &str, source: &[(String, Place)]) -> String {
+    let line = |(at, (text, (place, number))): (usize, &(String, Place))| {
+        let first = text.lines().next().unwrap_or_default();
+        let first = first.split(['(', '{']).next().unwrap_or_default().trim_end();
+        let place = if place == file { String::new() } else { format!(", {place} {number}") };
+        format!("// {}. {first}{place}\n", at + 1)
+    };
+    source.iter().enumerate().map(line).collect()
+}
+
 /// Returns the golden files' texts by name.
 fn golden_texts() -> BTreeMap<String, String> {
-    let mut texts = BTreeMap::new();
     let filters = filters();
-    let mut scalar: BTreeSet<(usize, String)> = BTreeSet::new();
+    let mut files: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let mut lists = BTreeMap::new();
+    // Each filter's declarations in OpenCL C with their places.
+    let mut scalar: Vec<Vec<(String, Place)>> = vec![Vec::new(); filters.len()];
     for extension in ["cl", "lanes.cl", "cu"] {
-        let mut all: Vec<(usize, String)> = Vec::new();
-        for (number, (name, program)) in filters.iter().enumerate() {
-            let kernel = write(program, &options(extension)).unwrap_or_else(|e| panic!("{name}: {e}"));
-            all.extend(declarations(&kernel.source).into_iter().map(|text| (number, text.to_owned())));
-        }
-        if extension == "lanes.cl" {
-            all.retain(|declaration| !scalar.contains(declaration));
-        } else {
-            scalar = all.iter().cloned().collect();
-        }
-        for (number, text) in &all {
-            let is_shared = all.iter().any(|(other, theirs)| other != number && theirs == text);
-            let name = if is_shared { "shared" } else { &filters[*number].0 };
-            let file: &mut String = texts.entry(format!("{name}.{extension}")).or_default();
-            if !is_shared || !declarations(file).contains(&text.as_str()) {
-                *file += &format!("{}{text}\n", if file.is_empty() { "" } else { "\n" });
+        let sources: Vec<Vec<String>> = filters
+            .iter()
+            .map(|(name, program)| {
+                let kernel = write(program, &options(extension)).unwrap_or_else(|e| panic!("{name}: {e}"));
+                declarations(&kernel.source).into_iter().map(str::to_owned).collect()
+            })
+            .collect();
+        for (number, (name, _)) in filters.iter().enumerate() {
+            let others = || sources.iter().enumerate().filter(|(other, _)| *other != number);
+            let mut place = |text: &String| -> Place {
+                let known = scalar[number].iter().find(|(known, _)| extension == "lanes.cl" && known == text);
+                if let Some((_, place)) = known {
+                    return place.clone();
+                }
+                let is_shared = others().any(|(_, source)| source.contains(text));
+                let file = format!("{}.{extension}", if is_shared { "shared" } else { name });
+                let all = files.entry(file.clone()).or_default();
+                let at = all.iter().position(|known| known == text).unwrap_or_else(|| {
+                    all.push(text.clone());
+                    all.len() - 1
+                });
+                (file, at + 1)
+            };
+            let placed: Vec<(String, Place)> = sources[number].iter().map(|text| (text.clone(), place(text))).collect();
+            if extension != "lanes.cl" || placed != scalar[number] {
+                let file = format!("{name}.{extension}");
+                lists.insert(file.clone(), list(&file, &placed));
+            }
+            if extension == "cl" {
+                scalar[number] = placed;
             }
         }
     }
-    texts
+    let names: BTreeSet<String> = files.keys().chain(lists.keys()).cloned().collect();
+    let text = |name: String| {
+        let list = lists.get(&name).cloned();
+        let parts: Vec<String> =
+            list.into_iter().chain(files.get(&name).into_iter().flatten().map(|t| format!("{t}\n"))).collect();
+        (name, parts.join("\n"))
+    };
+    names.into_iter().map(text).collect()
 }
 
 #[test]

@@ -1,3 +1,15 @@
+// 1. // OpenCL C 1.2, from dscp_mark.wgsl with dscp=46
+// 2. typedef struct __attribute__, shared.cl 1
+// 3. typedef struct, shared.cl 7
+// 4. __constant uint XDP_PASS = 2u;
+// 5. static uint pkt_len, shared.cl 3
+// 6. static uint load_be16, shared.cl 8
+// 7. static void store_be16
+// 8. static uint csum_fold
+// 9. static uint csum_replace16
+// 10. static uint xdp_filter
+// 11. __kernel void xdp_kernel, shared.cl 9
+
 // OpenCL C 1.2, from dscp_mark.wgsl with dscp=46
 
 __constant uint XDP_PASS = 2u;

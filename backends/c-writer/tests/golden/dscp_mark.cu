@@ -1,3 +1,18 @@
+// 1. // CUDA C++, from dscp_mark.wgsl with dscp=46
+// 2. typedef struct alignas, shared.cu 1
+// 3. typedef struct, shared.cu 8
+// 4. static constexpr uint XDP_PASS = 2u;
+// 5. static __device__ __forceinline__ uint pkt_len, shared.cu 3
+// 6. static __device__ __forceinline__ uint pc_half, shared.cu 5
+// 7. static __device__ __forceinline__ uint load_be16, shared.cu 6
+// 8. static __device__ __forceinline__ void pc_set_pair, shared.cu 9
+// 9. static __device__ __forceinline__ void pc_set_half, shared.cu 10
+// 10. static __device__ __forceinline__ void store_be16
+// 11. static __device__ __forceinline__ uint csum_fold
+// 12. static __device__ __forceinline__ uint csum_replace16
+// 13. static __device__ __forceinline__ uint xdp_filter
+// 14. extern "C" __global__ void __launch_bounds__, shared.cu 11
+
 // CUDA C++, from dscp_mark.wgsl with dscp=46
 typedef unsigned char uchar;
 typedef unsigned int uint;

@@ -1,3 +1,33 @@
+// 1. // OpenCL C 1.2, from flow_stats.wgsl
+// 2. typedef struct __attribute__, shared.cl 1
+// 3. typedef struct
+// 4. typedef struct
+// 5. __constant uint ETH_P_IP = 2048u;
+// 6. static uint load_be16_far, shared.cl 10
+// 7. static uint load_u8_far, shared.cl 11
+// 8. static uint pkt_len, shared.cl 3
+// 9. static uint load_be32_far, shared.cl 12
+// 10. static uint pc_min_u32, shared.cl 13
+// 11. static uint load_be16, shared.cl 5
+// 12. static uint pkt_wire_len
+// 13. static uint2 pkt_time
+// 14. static uint pc_max_u32
+// 15. static Flow flow_of
+// 16. static uint n_pc_in_flows_word
+// 17. static uint flows_add
+// 18. static void add_bytes
+// 19. static uint flows_read
+// 20. static uint flows_compare_exchange
+// 21. static void note_first
+// 22. static void note_last
+// 23. static uint seconds
+// 24. static uint n_pc_in_flows_hash
+// 25. static bool n_pc_in_flows_claim
+// 26. static uint flows_insert
+// 27. static void missed_add
+// 28. static uint xdp_filter
+// 29. __kernel void xdp_kernel
+
 // OpenCL C 1.2, from flow_stats.wgsl
 
 typedef struct { uint at[11]; } uint_array11;

@@ -1,3 +1,35 @@
+// 1. // CUDA C++, from flow_stats.wgsl
+// 2. typedef struct alignas, shared.cu 1
+// 3. typedef struct
+// 4. typedef struct
+// 5. static constexpr uint ETH_P_IP = 2048u;
+// 6. static __device__ __forceinline__ uint pc_half, shared.cu 5
+// 7. static __device__ __forceinline__ uint load_be16_far, shared.cu 12
+// 8. static __device__ __forceinline__ uint load_u8_far, shared.cu 13
+// 9. static __device__ __forceinline__ uint pkt_len, shared.cu 3
+// 10. static __device__ __forceinline__ uint pc_word, shared.cu 14
+// 11. static __device__ __forceinline__ uint load_be32_far, shared.cu 15
+// 12. static __device__ __forceinline__ uint pc_min_u32, shared.cu 16
+// 13. static __device__ __forceinline__ uint load_be16, shared.cu 6
+// 14. static __device__ __forceinline__ uint pkt_wire_len
+// 15. static __device__ __forceinline__ vec2_u32 pkt_time
+// 16. static __device__ __forceinline__ uint pc_max_u32
+// 17. static __device__ __forceinline__ Flow flow_of
+// 18. static __device__ __forceinline__ uint n_pc_in_flows_word
+// 19. static __device__ __forceinline__ uint flows_add
+// 20. static __device__ __forceinline__ void add_bytes
+// 21. static __device__ __forceinline__ uint flows_read
+// 22. static __device__ __forceinline__ uint flows_compare_exchange
+// 23. static __device__ __forceinline__ void note_first
+// 24. static __device__ __forceinline__ void note_last
+// 25. static __device__ __forceinline__ uint seconds
+// 26. static __device__ __forceinline__ uint n_pc_in_flows_hash
+// 27. static __device__ __forceinline__ bool n_pc_in_flows_claim
+// 28. static __device__ __forceinline__ uint flows_insert
+// 29. static __device__ __forceinline__ void missed_add
+// 30. static __device__ __forceinline__ uint xdp_filter
+// 31. extern "C" __global__ void __launch_bounds__
+
 // CUDA C++, from flow_stats.wgsl
 typedef unsigned char uchar;
 typedef unsigned int uint;

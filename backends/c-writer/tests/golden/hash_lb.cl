@@ -1,3 +1,18 @@
+// 1. // OpenCL C 1.2, from hash_lb.wgsl with workers=8
+// 2. typedef struct __attribute__, shared.cl 1
+// 3. typedef struct, shared.cl 2
+// 4. __constant uint FNV_PRIME = 16777619u;
+// 5. static uint pkt_len, shared.cl 3
+// 6. static uint load_be16, shared.cl 5
+// 7. static uint load_u8, shared.cl 4
+// 8. static uint load_be32, shared.cl 14
+// 9. static uint redirect
+// 10. static uint fnv_byte
+// 11. static uint fnv_16
+// 12. static uint fnv_32
+// 13. static uint xdp_filter
+// 14. __kernel void xdp_kernel
+
 // OpenCL C 1.2, from hash_lb.wgsl with workers=8
 
 __constant uint FNV_PRIME = 16777619u;

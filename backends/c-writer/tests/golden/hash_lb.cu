@@ -1,3 +1,20 @@
+// 1. // CUDA C++, from hash_lb.wgsl with workers=8
+// 2. typedef struct alignas, shared.cu 1
+// 3. typedef struct, shared.cu 2
+// 4. static constexpr uint FNV_PRIME = 16777619u;
+// 5. static __device__ __forceinline__ uint pkt_len, shared.cu 3
+// 6. static __device__ __forceinline__ uint pc_half, shared.cu 5
+// 7. static __device__ __forceinline__ uint load_be16, shared.cu 6
+// 8. static __device__ __forceinline__ uint load_u8, shared.cu 4
+// 9. static __device__ __forceinline__ uint pc_word, shared.cu 14
+// 10. static __device__ __forceinline__ uint load_be32, shared.cu 17
+// 11. static __device__ __forceinline__ uint redirect
+// 12. static __device__ __forceinline__ uint fnv_byte
+// 13. static __device__ __forceinline__ uint fnv_16
+// 14. static __device__ __forceinline__ uint fnv_32
+// 15. static __device__ __forceinline__ uint xdp_filter
+// 16. extern "C" __global__ void __launch_bounds__
+
 // CUDA C++, from hash_lb.wgsl with workers=8
 typedef unsigned char uchar;
 typedef unsigned int uint;

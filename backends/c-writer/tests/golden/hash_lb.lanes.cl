@@ -1,3 +1,21 @@
+// 1. // OpenCL C 1.2, from hash_lb.wgsl with workers=8, hash_lb.cl 1
+// 2. typedef struct __attribute__, shared.cl 1
+// 3. typedef struct, shared.cl 2
+// 4. __constant uint FNV_PRIME = 16777619u;
+// 5. static uint pkt_len, shared.cl 3
+// 6. typedef struct __attribute__, shared.lanes.cl 1
+// 7. static uint pc_any_word, shared.lanes.cl 2
+// 8. static uint load_be16, shared.lanes.cl 4
+// 9. static uint load_u8, shared.lanes.cl 3
+// 10. static uint pc_swap, shared.lanes.cl 6
+// 11. static uint load_be32, shared.lanes.cl 7
+// 12. static uint redirect, hash_lb.cl 3
+// 13. static uint fnv_byte, hash_lb.cl 4
+// 14. static uint fnv_16, hash_lb.cl 5
+// 15. static uint fnv_32, hash_lb.cl 6
+// 16. static uint xdp_filter
+// 17. __kernel void xdp_kernel
+
 __constant uint FNV_PRIME = 16777619u;
 __constant uint ETH_P_IP = 2048u;
 __constant uint IPPROTO_TCP = 6u;

@@ -1,3 +1,17 @@
+// 1. // OpenCL C 1.2, from http_only.wgsl with http=80, https=443
+// 2. typedef struct __attribute__, shared.cl 1
+// 3. typedef struct, shared.cl 2
+// 4. __constant uint http = 80u;
+// 5. static uint load_u8_far, shared.cl 11
+// 6. static uint load_be16_far, shared.cl 10
+// 7. static uint pkt_len, shared.cl 3
+// 8. static uint load_be16, shared.cl 5
+// 9. static bool port_matches
+// 10. static uint port_ipv4
+// 11. static uint port_ipv6
+// 12. static uint xdp_filter
+// 13. __kernel void xdp_kernel, shared.cl 6
+
 // OpenCL C 1.2, from http_only.wgsl with http=80, https=443
 
 __constant uint http = 80u;

@@ -1,3 +1,15 @@
+// 1. // OpenCL C 1.2, from mac_swap.wgsl
+// 2. typedef struct __attribute__, shared.cl 1
+// 3. typedef struct, shared.cl 7
+// 4. __constant uint XDP_DROP = 1u;
+// 5. static uint pkt_len, shared.cl 3
+// 6. static uint load_le32, shared.cl 15
+// 7. static uint load_le16
+// 8. static void store_le32, shared.cl 16
+// 9. static void store_le16
+// 10. static uint xdp_filter
+// 11. __kernel void xdp_kernel, shared.cl 9
+
 // OpenCL C 1.2, from mac_swap.wgsl
 
 __constant uint XDP_DROP = 1u;

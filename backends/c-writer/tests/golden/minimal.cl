@@ -1,3 +1,10 @@
+// 1. // OpenCL C 1.2, from minimal.wgsl
+// 2. typedef struct __attribute__, shared.cl 1
+// 3. typedef struct
+// 4. __constant uint XDP_PASS = 2u;
+// 5. static uint xdp_filter
+// 6. __kernel void xdp_kernel
+
 // OpenCL C 1.2, from minimal.wgsl
 
 typedef struct {

@@ -1,3 +1,10 @@
+// 1. // CUDA C++, from minimal.wgsl
+// 2. typedef struct alignas, shared.cu 1
+// 3. typedef struct
+// 4. static constexpr uint XDP_PASS = 2u;
+// 5. static __device__ __forceinline__ uint xdp_filter
+// 6. extern "C" __global__ void __launch_bounds__
+
 // CUDA C++, from minimal.wgsl
 typedef unsigned char uchar;
 typedef unsigned int uint;

@@ -1,3 +1,15 @@
+// 1. // OpenCL C 1.2, from port_filter.wgsl, port_filter.cl 1
+// 2. typedef struct __attribute__, shared.cl 1
+// 3. typedef struct, shared.cl 2
+// 4. __constant uint ETH_P_IP = 2048u;
+// 5. static uint pkt_len, shared.cl 3
+// 6. typedef struct __attribute__, shared.lanes.cl 1
+// 7. static uint pc_any_word, shared.lanes.cl 2
+// 8. static uint load_be16, shared.lanes.cl 4
+// 9. static uint load_u8, shared.lanes.cl 3
+// 10. static uint xdp_filter
+// 11. __kernel void xdp_kernel, shared.lanes.cl 5
+
 __constant uint ETH_P_IP = 2048u;
 __constant uint IPPROTO_TCP = 6u;
 __constant uint IPPROTO_UDP = 17u;

@@ -1,3 +1,17 @@
+// 1. // OpenCL C 1.2, from sampler.wgsl with rate=100, seed=0
+// 2. typedef struct __attribute__, shared.cl 1
+// 3. typedef struct, shared.cl 2
+// 4. __constant uint ETH_P_8021Q = 33024u;
+// 5. static uint load_be16, shared.cl 5
+// 6. static uint load_be16_far, shared.cl 10
+// 7. static uint load_u8, shared.cl 4
+// 8. static uint pkt_len, shared.cl 3
+// 9. static uint load_be32_far, shared.cl 12
+// 10. static uint mix_
+// 11. static uint finish
+// 12. static uint xdp_filter
+// 13. __kernel void xdp_kernel, shared.cl 6
+
 // OpenCL C 1.2, from sampler.wgsl with rate=100, seed=0
 
 __constant uint ETH_P_8021Q = 33024u;

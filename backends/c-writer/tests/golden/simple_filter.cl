@@ -1,3 +1,14 @@
+// 1. // OpenCL C 1.2, from simple_filter.wgsl with blocked=3232235521
+// 2. typedef struct __attribute__, shared.cl 1
+// 3. typedef struct, shared.cl 2
+// 4. __constant uint ETH_P_IP = 2048u;
+// 5. static uint pkt_len, shared.cl 3
+// 6. static uint load_be16, shared.cl 5
+// 7. static uint load_u8, shared.cl 4
+// 8. static uint load_be32, shared.cl 14
+// 9. static uint xdp_filter
+// 10. __kernel void xdp_kernel, shared.cl 6
+
 // OpenCL C 1.2, from simple_filter.wgsl with blocked=3232235521
 
 __constant uint ETH_P_IP = 2048u;

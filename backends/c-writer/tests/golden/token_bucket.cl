@@ -1,3 +1,34 @@
+// 1. // OpenCL C 1.2, from token_bucket.wgsl
+// 2. typedef struct __attribute__, shared.cl 1
+// 3. typedef struct
+// 4. typedef struct
+// 5. __constant uint ETH_P_8021Q = 33024u;
+// 6. static uint load_be16, shared.cl 5
+// 7. static uint load_be16_far, shared.cl 10
+// 8. static uint load_u8, shared.cl 4
+// 9. static uint load_be32, shared.cl 14
+// 10. static uint pkt_len, shared.cl 3
+// 11. static uint load_be32_far, shared.cl 12
+// 12. static uint pc_min_u32, shared.cl 13
+// 13. static void pc_set_component_u32x4
+// 14. static uint pkt_time_ms
+// 15. static int pc_max_i32
+// 16. static ulong pc_min_u64
+// 17. static Source source_of
+// 18. static uint n_pc_in_limits_hash
+// 19. static uint limits_find
+// 20. static uint n_pc_in_buckets_hash
+// 21. static bool n_pc_in_buckets_claim
+// 22. static uint buckets_insert
+// 23. static uint n_pc_in_limits_word
+// 24. static uint limits_read
+// 25. static bool map_is_new
+// 26. static uint n_pc_in_buckets_word
+// 27. static uint buckets_read
+// 28. static void buckets_write
+// 29. static uint xdp_filter
+// 30. __kernel void xdp_kernel
+
 // OpenCL C 1.2, from token_bucket.wgsl
 
 typedef struct {

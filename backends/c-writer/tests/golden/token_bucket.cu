@@ -1,3 +1,36 @@
+// 1. // CUDA C++, from token_bucket.wgsl
+// 2. typedef struct alignas, shared.cu 1
+// 3. struct vec4_u32
+// 4. typedef struct
+// 5. static constexpr uint ETH_P_8021Q = 33024u;
+// 6. static __device__ __forceinline__ uint pc_half, shared.cu 5
+// 7. static __device__ __forceinline__ uint load_be16, shared.cu 6
+// 8. static __device__ __forceinline__ uint load_be16_far, shared.cu 12
+// 9. static __device__ __forceinline__ uint load_u8, shared.cu 4
+// 10. static __device__ __forceinline__ uint pc_word, shared.cu 14
+// 11. static __device__ __forceinline__ uint load_be32, shared.cu 17
+// 12. static __device__ __forceinline__ uint pkt_len, shared.cu 3
+// 13. static __device__ __forceinline__ uint load_be32_far, shared.cu 15
+// 14. static __device__ __forceinline__ uint pc_min_u32, shared.cu 16
+// 15. static __device__ __forceinline__ void pc_set_component_u32x4
+// 16. static __device__ __forceinline__ uint pkt_time_ms
+// 17. static __device__ __forceinline__ int pc_max_i32
+// 18. static __device__ __forceinline__ ulonglong pc_min_u64
+// 19. static __device__ __forceinline__ Source source_of
+// 20. static __device__ __forceinline__ uint n_pc_in_limits_hash
+// 21. static __device__ __forceinline__ uint limits_find
+// 22. static __device__ __forceinline__ uint n_pc_in_buckets_hash
+// 23. static __device__ __forceinline__ bool n_pc_in_buckets_claim
+// 24. static __device__ __forceinline__ uint buckets_insert
+// 25. static __device__ __forceinline__ uint n_pc_in_limits_word
+// 26. static __device__ __forceinline__ uint limits_read
+// 27. static __device__ __forceinline__ bool map_is_new
+// 28. static __device__ __forceinline__ uint n_pc_in_buckets_word
+// 29. static __device__ __forceinline__ uint buckets_read
+// 30. static __device__ __forceinline__ void buckets_write
+// 31. static __device__ __forceinline__ uint xdp_filter
+// 32. extern "C" __global__ void __launch_bounds__
+
 // CUDA C++, from token_bucket.wgsl
 typedef unsigned char uchar;
 typedef unsigned int uint;

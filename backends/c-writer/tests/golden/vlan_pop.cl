@@ -1,3 +1,16 @@
+// 1. // OpenCL C 1.2, from vlan_pop.wgsl
+// 2. typedef struct __attribute__, shared.cl 1
+// 3. typedef struct
+// 4. __constant uint ETH_P_8021Q = 33024u;
+// 5. static uint load_be16, shared.cl 8
+// 6. static uint pkt_len, shared.cl 3
+// 7. static uint load_le32, shared.cl 15
+// 8. static void store_le32, shared.cl 16
+// 9. static void pc_clear
+// 10. static bool adjust_head
+// 11. static uint xdp_filter
+// 12. __kernel void xdp_kernel
+
 // OpenCL C 1.2, from vlan_pop.wgsl
 
 typedef struct {
