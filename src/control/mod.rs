@@ -41,6 +41,7 @@ struct AnswerLine<T> {
 /// A request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
+#[non_exhaustive]
 pub enum Request {
     /// Print statistics.
     Stats,

@@ -42,6 +42,7 @@ impl<I> BatchMemory<I> {
 
 /// Where the value of a cost comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum CostSource {
     /// A default.
     Assumed,
@@ -142,6 +143,7 @@ pub struct CostEstimate {
 
 /// The reason for a plan's layout.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
 pub enum PlanReason {
     /// The filter accesses no packet bytes.
     NoAccess,

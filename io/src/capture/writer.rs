@@ -25,6 +25,7 @@ const ENHANCED_PACKET: u32 = 6;
 
 /// The writable capture formats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum CaptureKind {
     /// Classic pcap, in microseconds or nanoseconds. Ports are not preserved.
     Pcap,

@@ -16,7 +16,7 @@ const DEFAULT_MEMORY_MIB: usize = 1024;
 
 /// Options for initialising the EAL.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct EalOptions {
+pub(crate) struct EalOptions {
     /// User-specified EAL arguments (`-l 1-3`, `--no-huge`, `--vdev net_null0`), see
     /// doc/guides/linux_gsg/linux_eal_parameters.rst. Defaults are added to them.
     pub arguments: Vec<String>,
@@ -46,7 +46,7 @@ impl Eal {
     ///
     /// # Errors
     /// [`DpdkError`] names the next step.
-    pub fn start(options: &EalOptions) -> Result<&'static Eal, DpdkError> {
+    pub(crate) fn start(options: &EalOptions) -> Result<&'static Eal, DpdkError> {
         let mut eal = EAL.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(eal) = *eal {
             // Ignore the memory size, which cannot change; if it is too small, allocating packets

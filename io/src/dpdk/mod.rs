@@ -30,7 +30,7 @@ mod version;
 mod written_captures;
 
 pub use captures::{CaptureDamage, find_damaged_captures};
-pub use eal::{Eal, EalOptions};
+pub use eal::Eal;
 pub use error::DpdkError;
 pub use gpudev::Mempool;
 pub use open::{Dpdk, MbufCounts, open};

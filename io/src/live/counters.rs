@@ -22,6 +22,7 @@ pub struct ReceivedCounts {
 
 /// Why a packet could not be delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Loss {
     /// The verdict was ABORTED.
     Aborted,

@@ -140,6 +140,7 @@ impl LiveOptions {
 /// What happens to batches that the device has no capacity for. It matters only to lanes with an RX
 /// thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum OverloadPolicy {
     /// The RX thread blocks with two batches queued; further packets stay in the RX rings, which
     /// drop what does not fit.

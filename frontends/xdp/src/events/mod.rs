@@ -58,6 +58,7 @@ pub const MAX_PACKET_BYTES: u32 = 1514;
 
 /// Kind of a ring's records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum RecordKind {
     /// Records of a `ringbuf` map.
     RingBuffer,

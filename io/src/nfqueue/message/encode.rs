@@ -14,7 +14,7 @@ pub enum Verdict {
 
 /// Configuration of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Config {
+pub(crate) struct Config {
     /// Maximum number of bytes of a packet that are copied; 0 for as many as possible.
     pub copy_range: u32,
     /// Maximum number of waiting packets.
@@ -27,7 +27,7 @@ pub struct Config {
 
 /// Appends the message that binds a queue to this socket. The kernel answers only on failure, and
 /// before the send returns; packets may follow.
-pub fn config(into: &mut Vec<u8>, queue: u16, sequence: u32, config: &Config) {
+pub(crate) fn config(into: &mut Vec<u8>, queue: u16, sequence: u32, config: &Config) {
     use configuration::{
         CMD, CMD_BIND, COPY_PACKET, F_CONNTRACK, F_FAIL_OPEN, F_GSO, FLAGS, MASK, PARAMS, QUEUE_MAXLEN,
     };

@@ -11,7 +11,8 @@ mod encode;
 mod tests;
 
 pub use decode::{KernelAck, Malformed, Message, Packet, decode};
-pub use encode::{Config, Verdict, config, put_attribute, release, verdict, verdict_batch, verdict_with_payload};
+pub(crate) use encode::{Config, config};
+pub use encode::{Verdict, put_attribute, release, verdict, verdict_batch, verdict_with_payload};
 
 /// Size of `struct nlmsghdr`: length (4), type (2), flags (2), sequence number (4), port ID (4).
 const MESSAGE_HEADER: usize = 16;
