@@ -201,6 +201,41 @@ impl fmt::Display for Warning {
     }
 }
 
+/// What a file is instead of a readable capture, and the next step.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FormatMismatch {
+    /// A "modified" pcap file, whose record headers are longer.
+    #[error("a pcap file of the \"modified\" kind (magic a1b2cd34), which is not read here; convert it with editcap")]
+    ModifiedPcap,
+    /// A pcapng file with converted line ends.
+    #[error("a pcapng file with its line ends changed, as by a transfer in text mode; transfer it again")]
+    ChangedLineEnds,
+    /// A snoop capture.
+    #[error("a snoop capture, which is not read here; convert it with editcap -F pcap")]
+    Snoop,
+    /// A compressed file.
+    #[error("it is compressed ({program}); decompress it first: {program} -dc FILE")]
+    Compressed {
+        /// The program that decompresses it.
+        program: &'static str,
+    },
+    /// A file that is shorter than the header of its format.
+    #[error("the file ends at byte {at}, in the middle of its {format} header")]
+    Truncated {
+        /// Number of bytes in the file.
+        at: usize,
+        /// Name of the format.
+        format: &'static str,
+    },
+    /// Anything else.
+    #[error("neither pcap nor pcapng: it begins with the bytes {first}")]
+    Unknown {
+        /// The first four bytes, in hexadecimal.
+        first: String,
+    },
+}
+
 /// Why a source ended with an error.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -234,8 +269,8 @@ pub enum SourceError {
     UnknownFormat {
         /// The file.
         name: String,
-        /// Format suggested by the first bytes, and the next step.
-        reason: String,
+        /// What the file is instead, and the next step.
+        reason: FormatMismatch,
     },
     /// The packets are not Ethernet frames.
     #[error("{name}: {what} has link type {link_type}; only Ethernet (1) can be filtered")]

@@ -15,7 +15,7 @@ use portcullis_core::program::Program;
 use super::oracle::Expected;
 use super::results::{self, AUTO, Estimate, Latency, Load, RESIDENT, StopReason};
 use super::statistics::{Latencies, median};
-use super::traffic::{Pool, RING, Ring};
+use super::traffic::{Pool, RING, Ring, RingError};
 use portcullis_conformance::state;
 
 /// Maximum number of batches in flight.
@@ -228,14 +228,14 @@ impl CellState {
 /// contender before its filter is loaded. Returns an outcome for each lane.
 ///
 /// # Errors
-/// The reason why no batches of this size can be laid out.
+/// [`RingError`] if no batches of this size can be laid out.
 pub fn measure(
     lanes: &mut [Lane],
     filter: MeasuredFilter<'_>,
     batch: usize,
     settings: &Settings,
     observe: &mut dyn FnMut(&str),
-) -> Result<Vec<CellOutcome>, String> {
+) -> Result<Vec<CellOutcome>, RingError> {
     let lay_out = || Ring::lay_out(filter.pool, filter.program, batch, filter.rotation, filter.memory);
     let mut ring = lay_out()?;
     let mut running: Vec<CellState> = lanes.iter().map(|_| CellState::default()).collect();
@@ -380,7 +380,7 @@ fn compare(
     state::reset(session, filter.program, &[])?;
     let pool = filter.pool;
     let own = Ring::lay_out(pool, filter.program, ring.batch.min(pool.len()), RING, filter.memory)
-        .map_err(DeviceError::Refused)?;
+        .map_err(|error| DeviceError::Refused(error.to_string()))?;
     for (first, mut batch) in own.batches.into_iter().take_while(|(first, _)| *first < pool.len()) {
         batch.truncate(pool.len() - first);
         let done = session.run(batch)?;

@@ -54,7 +54,7 @@ impl Expected {
             maps: None,
         };
         let ring = super::traffic::Ring::lay_out(pool, program, BATCH.min(pool.len()), super::traffic::RING, 1 << 32);
-        let ring = ring.map_err(DeviceError::Refused)?;
+        let ring = ring.map_err(|error| DeviceError::Refused(error.to_string()))?;
         for (first, mut batch) in ring.batches {
             if first >= pool.len() {
                 break;

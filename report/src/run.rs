@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use portcullis_core::device::{CancelToken, Device, Dispatch, Transfer, UnknownTransfer};
+use portcullis_core::device::{CancelToken, Device, DeviceError, Dispatch, Transfer, UnknownTransfer};
 use portcullis_core::program::Program;
 
 use super::bars;
@@ -212,7 +212,7 @@ pub fn run(plan: &RunPlan, tokens: &StopTokens, observe: &mut dyn FnMut(RunProgr
     let mut lanes: Vec<Lane> = contenders.iter().cloned().map(Lane::new).collect();
     let mut pool: Option<Pool> = None;
     // The interpreter's answer for the filter and packets of the previous group.
-    let mut expected: Option<(usize, Packets, Result<Expected, String>)> = None;
+    let mut expected: Option<(usize, Packets, Result<Expected, DeviceError>)> = None;
     let memory = machine::memory_to_take();
     for group in &groups {
         if stopped() {
@@ -237,7 +237,7 @@ pub fn run(plan: &RunPlan, tokens: &StopTokens, observe: &mut dyn FnMut(RunProgr
             if expected.as_ref().is_none_or(|(of, ..)| *of != group.filter) {
                 lanes.iter_mut().for_each(Lane::unload);
             }
-            let answer = Expected::of(&filter.program, pool, &*plan.reference).map_err(|error| error.to_string());
+            let answer = Expected::of(&filter.program, pool, &*plan.reference);
             expected = Some((group.filter, group.packets, answer));
         }
         let answer = match &expected {
@@ -284,7 +284,7 @@ pub fn run(plan: &RunPlan, tokens: &StopTokens, observe: &mut dyn FnMut(RunProgr
                     record_outcome(&mut results, &contenders[contender], filter, pool, group.batch, found);
                 }
             }
-            Err(why) => left_out(&mut results, &place, &why),
+            Err(error) => left_out(&mut results, &place, &error.to_string()),
         }
         done += group.contenders.len();
     }

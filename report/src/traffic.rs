@@ -5,7 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use portcullis_core::packet::{
-    Arena, Batch, BatchCutter, Descriptor, Metadata, READABLE_PAST_END, RESIZE_ROOM, ResizeRoom,
+    Arena, ArenaError, Batch, BatchCutter, BatchError, Descriptor, Metadata, READABLE_PAST_END, RESIZE_ROOM, ResizeRoom,
 };
 use portcullis_core::program::Program;
 use portcullis_io::synth::{Generator, Kind, Mix, Size, Spec};
@@ -128,6 +128,26 @@ impl Pool {
     }
 }
 
+/// Error of [`Ring::lay_out`].
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RingError {
+    /// One batch alone exceeds the limit of memory.
+    #[error("it would take {gigabytes:.1} GB of memory, and {limit:.1} GB may be taken")]
+    TooLarge {
+        /// Memory that one batch takes, in GB.
+        gigabytes: f64,
+        /// Maximum memory, in GB.
+        limit: f64,
+    },
+    /// The memory cannot be allocated.
+    #[error(transparent)]
+    Arena(#[from] ArenaError),
+    /// The packets do not make a batch.
+    #[error(transparent)]
+    Batch(#[from] BatchError),
+}
+
 /// Batches that are sent in rotation.
 #[derive(Debug)]
 pub struct Ring {
@@ -154,7 +174,7 @@ impl Ring {
         batch: usize,
         rotation: usize,
         max_bytes: u64,
-    ) -> Result<Ring, String> {
+    ) -> Result<Ring, RingError> {
         let facts = program.facts();
         let room = if facts.changes_length { ResizeRoom::Both } else { ResizeRoom::None };
         let margin = if room == ResizeRoom::Both { RESIZE_ROOM as usize } else { 0 };
@@ -171,12 +191,12 @@ impl Ring {
         let limit = u64::from(u32::MAX) - READABLE_PAST_END as u64 - 8192;
         let fits = |count: &usize| taken(*count) <= max_bytes && bytes(batch * count) <= limit;
         let wanted = (rotation / batch.max(1)).max(BATCHES);
-        let count = [wanted, BATCHES, 2, 1].into_iter().find(fits).ok_or_else(|| {
-            let (need, most) = (taken(1) as f64 / 1e9, max_bytes.min(limit) as f64 / 1e9);
-            format!("it would take {need:.1} GB of memory, and {most:.1} GB may be taken")
+        let count = [wanted, BATCHES, 2, 1].into_iter().find(fits).ok_or_else(|| RingError::TooLarge {
+            gigabytes: taken(1) as f64 / 1e9,
+            limit: max_bytes.min(limit) as f64 / 1e9,
         })?;
 
-        let mut arena = Arena::new(bytes(batch * count) as usize + 8).map_err(|error| error.to_string())?;
+        let mut arena = Arena::new(bytes(batch * count) as usize + 8)?;
         let (mut at, mut descriptors) = (0, Vec::with_capacity(batch * count));
         for index in 0..batch * count {
             let packet = pool.packet(index);
@@ -194,7 +214,7 @@ impl Ring {
             } else {
                 Vec::new()
             };
-            let batch = cutter.cut_batch(descriptors.to_vec(), metadata, room).map_err(|error| error.to_string())?;
+            let batch = cutter.cut_batch(descriptors.to_vec(), metadata, room)?;
             batches.push_back((first, batch));
         }
         Ok(Ring { batches, batch, count, writes: facts.writes.max_bytes() > 0 || facts.changes_length })
@@ -281,7 +301,7 @@ mod tests {
         let pool = Pool::new(Packets::Bytes(1500), 100);
         let program = program("port_filter");
         let error = Ring::lay_out(&pool, &program, 10_000_000, RING, 1 << 33).unwrap_err();
-        assert!(error.contains("15.") && error.contains("4.3 GB"), "{error}");
+        assert!(error.to_string().contains("15.") && error.to_string().contains("4.3 GB"), "{error}");
         assert_eq!(Ring::lay_out(&pool, &program, 100_000, RING, 400_000_000).unwrap().count, 2);
         assert!(Ring::lay_out(&pool, &program, 100_000, RING, 100_000_000).is_err());
     }

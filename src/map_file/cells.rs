@@ -1,5 +1,16 @@
 //! Cells of rows.
 
+/// A cell or a row of cells that is wrong. The message says what was expected.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct CellError(String);
+
+impl CellError {
+    pub(super) fn new(message: impl Into<String>) -> CellError {
+        CellError(message.into())
+    }
+}
+
 /// The part of an entry that a cell belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {

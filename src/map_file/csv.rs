@@ -2,7 +2,7 @@
 
 use csv::{ReaderBuilder, StringRecord, Trim};
 
-use super::cells::quote_cell;
+use super::cells::{CellError, quote_cell};
 use super::row_builder::RowBuilder;
 
 /// Separators other than a comma that people may have used.
@@ -31,13 +31,13 @@ pub fn parse(text: &str, rows: &mut RowBuilder) {
         }
         if std::mem::take(&mut is_first) && is_header(&record, rows) {
             if let Err(what) = check_names(&record, rows) {
-                rows.record_error(line, what);
+                rows.record_error(line, what.to_string());
             }
             names = Some(record.iter().map(str::to_owned).collect());
             continue;
         }
         if let Err(what) = parse_row(&record, line, names.as_deref(), rows) {
-            rows.record_error(line, what);
+            rows.record_error(line, what.to_string());
         }
     }
 }
@@ -47,7 +47,7 @@ fn parse_row(
     line: usize,
     names: Option<&[String]>,
     rows: &mut RowBuilder,
-) -> Result<(), String> {
+) -> Result<(), CellError> {
     let has_several_columns = rows.names.len() > 1;
     // Columns that `dump` appends as annotations are ignored if all of them are present.
     let columns = match rows.annotation_columns() {
@@ -64,10 +64,10 @@ fn parse_row(
             } else if record.len() == 1 && has_several_columns && text.contains(OTHER_SEPARATORS) {
                 format!("`{}` is one cell; separate cells by commas", quote_cell(text))
             } else {
-                what
+                what.to_string()
             };
             let name = names.and_then(|names| names.get(index)).map_or(String::new(), |name| format!(" ({name})"));
-            format!("column {}{name}: {what}", index + 1)
+            CellError::new(format!("column {}{name}: {what}", index + 1))
         })?;
     }
     rows.end_row(line)
@@ -89,12 +89,12 @@ fn is_name(text: &str) -> bool {
 }
 
 /// Rejects a header with known columns in another order: cells are assigned by position.
-fn check_names(record: &StringRecord, rows: &RowBuilder) -> Result<(), String> {
+fn check_names(record: &StringRecord, rows: &RowBuilder) -> Result<(), CellError> {
     let known = record.iter().filter_map(|name| rows.names.iter().position(|known| known == name));
     if known.is_sorted() {
         return Ok(());
     }
-    Err(format!("the columns are in another order; expected `{}`", rows.names.join(",")))
+    Err(CellError::new(format!("the columns are in another order; expected `{}`", rows.names.join(","))))
 }
 
 /// Converts ascending byte offsets to line numbers.

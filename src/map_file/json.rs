@@ -93,7 +93,7 @@ fn parse_row(text: &str, line: usize, rows: &mut RowBuilder) -> Result<(), (usiz
         annotations => {
             let JsonMembers(pairs) = serde_json::from_str(text).map_err(|error| unfit(&error))?;
             RawRow::without_annotations(annotations, pairs)
-                .map_err(|name| (0, format!("unknown field `{}`; {}", quote_cell(&name), expected_row(rows))))?
+                .map_err(|what| (0, format!("{what}; {}", expected_row(rows))))?
         }
     };
     let (key, value) = match rows.map.kind {
@@ -121,7 +121,7 @@ fn parse_row(text: &str, line: usize, rows: &mut RowBuilder) -> Result<(), (usiz
             false => vec![cells],
         };
         for (number, cell) in cells.into_iter().enumerate() {
-            let here = |what| {
+            let here = |what: String| {
                 let item = if list { format!("item {} of `{name}`", number + 1) } else { format!("`{name}`") };
                 (offset_of(text, cell.get()), format!("{item}: {what}"))
             };
@@ -129,10 +129,10 @@ fn parse_row(text: &str, line: usize, rows: &mut RowBuilder) -> Result<(), (usiz
                 break;
             }
             let content = cell_text(cell).map_err(here)?;
-            rows.parse_cell(content.trim(), part).map_err(here)?;
+            rows.parse_cell(content.trim(), part).map_err(|what| here(what.to_string()))?;
         }
     }
-    rows.end_row(line).map_err(|what| (0, what))
+    rows.end_row(line).map_err(|what| (0, what.to_string()))
 }
 
 /// The digits of a number, or the content of a string.

@@ -27,29 +27,54 @@ impl Words {
     }
 }
 
+/// Why a text is not a literal, or not one for its place. The messages continue "`TEXT` …".
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LiteralError {
+    #[error("is a prefix, which is valid only as the key of an `lpm` map")]
+    UnexpectedPrefix,
+    #[error("is neither an IPv6 address nor a MAC")]
+    NotIpv6OrMac,
+    #[error("is not an IPv4 address")]
+    NotIpv4,
+    #[error("is more than {0} bits can hold")]
+    TooLarge(u32),
+    #[error("is empty")]
+    Empty,
+    #[error("is neither a number nor an address")]
+    NotANumber,
+    #[error("is not a prefix of an IPv4 or IPv6 address")]
+    NotAPrefix,
+    #[error("is not a prefix: its length is a number from 0 to {0}")]
+    PrefixLength(u64),
+    #[error("is of IPv4, but the keys of the map `{map}` are of IPv6 (key=4)")]
+    Ipv4ForIpv6 { map: String },
+    #[error("is of IPv6, but the keys of the map `{map}` are of IPv4 (key=1)")]
+    Ipv6ForIpv4 { map: String },
+}
+
 /// Parses a number, an address or a MAC.
-pub fn parse_cell(text: &str) -> Result<Words, String> {
+pub fn parse_cell(text: &str) -> Result<Words, LiteralError> {
     if text.contains('/') {
-        return Err("is a prefix, which is valid only as the key of an `lpm` map".into());
+        return Err(LiteralError::UnexpectedPrefix);
     }
     if let Some(mac) = parse_mac(text) {
         return Ok(mac);
     }
     if text.contains(':') {
-        let address: Ipv6Addr = text.parse().map_err(|_| "is neither an IPv6 address nor a MAC")?;
+        let address: Ipv6Addr = text.parse().map_err(|_| LiteralError::NotIpv6OrMac)?;
         return Ok(address_words(address.into()));
     }
     if text.contains('.') {
-        let address: Ipv4Addr = text.parse().map_err(|_| "is not an IPv4 address")?;
+        let address: Ipv4Addr = text.parse().map_err(|_| LiteralError::NotIpv4)?;
         return Ok(address_words(address.into()));
     }
     let number = parse_number(text)?;
-    Ok(Words::new(&[u32::try_from(number).map_err(|_| "is more than 32 bits can hold")?]))
+    Ok(Words::new(&[u32::try_from(number).map_err(|_| LiteralError::TooLarge(32))?]))
 }
 
 /// Parses what only a field of type `ty` accepts: a 64-bit number, or an IPv4 address in place of
 /// its IPv4-mapped IPv6 address. `None` for anything else.
-pub fn parse_field(text: &str, ty: Option<FieldType>) -> Option<Result<Vec<u32>, String>> {
+pub fn parse_field(text: &str, ty: Option<FieldType>) -> Option<Result<Vec<u32>, LiteralError>> {
     match ty? {
         FieldType::U64 if !text.contains([':', '.', '/', '-']) => {
             Some(parse_number(text).map(|number| vec![number as u32, (number >> 32) as u32]))
@@ -64,7 +89,7 @@ pub fn parse_field(text: &str, ty: Option<FieldType>) -> Option<Result<Vec<u32>,
 
 /// Parses a prefix, or an address as a prefix of full length: the words of the address, then the
 /// length. `None` for a plain number.
-pub fn parse_prefix(text: &str) -> Option<Result<Words, String>> {
+pub fn parse_prefix(text: &str) -> Option<Result<Words, LiteralError>> {
     let (address, length) = match text.split_once('/') {
         Some((address, length)) => (address, Some(length)),
         None => (text, None),
@@ -73,29 +98,29 @@ pub fn parse_prefix(text: &str) -> Option<Result<Words, String>> {
         return None;
     }
     let parse = || {
-        let address: IpAddr = address.parse().map_err(|_| "is not a prefix of an IPv4 or IPv6 address")?;
+        let address: IpAddr = address.parse().map_err(|_| LiteralError::NotAPrefix)?;
         let words = address_words(address);
         let most = 32 * words.count as u64;
-        let length = length.map_or(Ok(most), |it| parse_number(it).ok().filter(|it| *it <= most).ok_or(most));
-        let length = length.map_err(|most| format!("is not a prefix: its length is a number from 0 to {most}"))?;
+        let length = length.map_or(Some(most), |it| parse_number(it).ok().filter(|it| *it <= most));
+        let length = length.ok_or(LiteralError::PrefixLength(most))?;
         Ok(Words::new(&[words.as_slice(), &[length as u32]].concat()))
     };
     Some(parse())
 }
 
 /// Parses a number of up to 64 bits, decimal or hexadecimal.
-pub fn parse_number(text: &str) -> Result<u64, String> {
+pub fn parse_number(text: &str) -> Result<u64, LiteralError> {
     let (digits, base) = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
         Some(digits) => (digits, 16),
         None => (text, 10),
     };
     if text.is_empty() {
-        return Err("is empty".into());
+        return Err(LiteralError::Empty);
     }
     if digits.is_empty() || !digits.chars().all(|c| c.is_digit(base)) {
-        return Err("is neither a number nor an address".into());
+        return Err(LiteralError::NotANumber);
     }
-    u64::from_str_radix(digits, base).map_err(|_| "is more than 64 bits can hold".into())
+    u64::from_str_radix(digits, base).map_err(|_| LiteralError::TooLarge(64))
 }
 
 /// Parses a MAC: its first two bytes, then its last four, as `load_be16` and `load_be32` return
@@ -168,7 +193,7 @@ mod tests {
             ("fe80::1%eth0", "is neither an IPv6 address nor a MAC"),
             ("10.0.0.0/8", "is a prefix, which is valid only as the key of an `lpm` map"),
         ] {
-            assert!(parse_cell(text).unwrap_err().contains(wrong), "{text}: {:?}", parse_cell(text));
+            assert!(parse_cell(text).unwrap_err().to_string().contains(wrong), "{text}: {:?}", parse_cell(text));
         }
     }
 
@@ -182,7 +207,7 @@ mod tests {
         assert_eq!(words("::1"), Ok(vec![0, 0, 0, 1, 128]));
         assert_eq!(parse_prefix("7"), None);
         for bad in ["10.0.0.0/33", "::/129", "10.0.0.0/", "10.0.0.0/x", "10.0.0.0/-1", "10.0.0/8", "/8", "1/2/3"] {
-            assert!(words(bad).unwrap_err().starts_with("is not a prefix"), "{bad}");
+            assert!(words(bad).unwrap_err().to_string().starts_with("is not a prefix"), "{bad}");
         }
     }
 }

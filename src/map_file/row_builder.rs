@@ -5,9 +5,9 @@ use std::fmt;
 use portcullis_core::map::fields::{Field, FieldType};
 use portcullis_core::map::{Columns, Declaration, MapKind, lpm};
 
-use super::cells::{Part, quote_cell};
+use super::cells::{CellError, Part, quote_cell};
 use super::entries::Entries;
-use super::literals;
+use super::literals::{self, LiteralError};
 use super::typed_rows::TypedRowBuilder;
 
 /// Maximum number of errors that are reported individually.
@@ -123,12 +123,12 @@ impl<'a> RowBuilder<'a> {
     }
 
     /// Parses the cells of a row's key.
-    pub fn parse_key_cells(&mut self, cells: &[impl AsRef<str>]) -> Result<(), String> {
+    pub fn parse_key_cells(&mut self, cells: &[impl AsRef<str>]) -> Result<(), CellError> {
         cells.iter().try_for_each(|cell| self.parse_cell(cell.as_ref().trim(), Part::Key))
     }
 
     /// Parses the next cell of a row.
-    pub fn parse_cell(&mut self, text: &str, part: Part) -> Result<(), String> {
+    pub fn parse_cell(&mut self, text: &str, part: Part) -> Result<(), CellError> {
         if let Some(bytes) = &mut self.bytes {
             return bytes.parse_cell(text, part);
         }
@@ -137,12 +137,15 @@ impl<'a> RowBuilder<'a> {
             Part::Value => (self.words.len() - self.length(Part::Key), self.length(part)),
         };
         let column = self.column(part, before);
-        let wrong =
-            |what: &str| format!("`{}` {what}; {}", quote_cell(text), self.expected(part, all - before, column));
+        let wrong = |what: &str| {
+            let expected = self.expected(part, all - before, column);
+            CellError::new(format!("`{}` {what}; {expected}", quote_cell(text)))
+        };
         if before == all {
-            return Err(format!("`{}` is one cell too many; {}", quote_cell(text), self.describe_row()));
+            let row = self.describe_row();
+            return Err(CellError::new(format!("`{}` is one cell too many; {row}", quote_cell(text))));
         }
-        let words = self.parse_words(text, part, before).map_err(|what| wrong(&what))?;
+        let words = self.parse_words(text, part, before).map_err(|error| wrong(&error.to_string()))?;
         // A cell must not extend beyond its field, so that a missing cell is not filled by the next
         // one.
         let (name, room) = match column {
@@ -159,7 +162,7 @@ impl<'a> RowBuilder<'a> {
         Ok(())
     }
 
-    fn parse_words(&self, text: &str, part: Part, before: usize) -> Result<Vec<u32>, String> {
+    fn parse_words(&self, text: &str, part: Part, before: usize) -> Result<Vec<u32>, LiteralError> {
         if self.map.kind == MapKind::Counter && part == Part::Value {
             let sum = literals::parse_number(text)?;
             return Ok(vec![sum as u32, (sum >> 32) as u32]);
@@ -175,8 +178,8 @@ impl<'a> RowBuilder<'a> {
         let Some(prefix) = prefix else { return Ok(literals::parse_cell(text)?.as_slice().to_vec()) };
         let words = prefix?.as_slice().to_vec();
         match (words.len(), self.map.key) {
-            (2, 4) => Err(format!("is of IPv4, but the keys of the map `{}` are of IPv6 (key=4)", self.map.name)),
-            (5, 1) => Err(format!("is of IPv6, but the keys of the map `{}` are of IPv4 (key=1)", self.map.name)),
+            (2, 4) => Err(LiteralError::Ipv4ForIpv6 { map: self.map.name.clone() }),
+            (5, 1) => Err(LiteralError::Ipv6ForIpv4 { map: self.map.name.clone() }),
             _ => Ok(words),
         }
     }
@@ -196,13 +199,14 @@ impl<'a> RowBuilder<'a> {
     }
 
     /// Checks the key that has been parsed.
-    fn check_key(&self) -> Result<(), String> {
+    fn check_key(&self) -> Result<(), CellError> {
         match self.map.kind {
             MapKind::Array | MapKind::Counter if self.words[0] >= self.map.entries => {
                 let (name, number, last) = (&self.map.name, self.words[0], self.map.entries - 1);
-                Err(format!("the map `{name}` has no entry {number}: its entries are 0 to {last}"))
+                let what = format!("the map `{name}` has no entry {number}: its entries are 0 to {last}");
+                Err(CellError::new(what))
             }
-            MapKind::Lpm => lpm::check(self.map, &self.words).map_err(|error| error.to_string()),
+            MapKind::Lpm => lpm::check(self.map, &self.words).map_err(|error| CellError::new(error.to_string())),
             _ => Ok(()),
         }
     }
@@ -258,7 +262,7 @@ impl<'a> RowBuilder<'a> {
     }
 
     /// Ends a row that began in `line`.
-    pub fn end_row(&mut self, line: usize) -> Result<(), String> {
+    pub fn end_row(&mut self, line: usize) -> Result<(), CellError> {
         if let Some(bytes) = &mut self.bytes {
             let words = bytes.words()?;
             bytes.clear();
@@ -274,7 +278,8 @@ impl<'a> RowBuilder<'a> {
         }
         let (there, wanted, part) =
             if there < key { (there, key, Part::Key) } else { (there - key, all - key, Part::Value) };
-        Err(format!("the row ends after {there} of {wanted} words of its {}; {}", part.name(), self.describe_row()))
+        let row = self.describe_row();
+        Err(CellError::new(format!("the row ends after {there} of {wanted} words of its {}; {row}", part.name())))
     }
 
     /// Adds the words of a row that began in `line`.

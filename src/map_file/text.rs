@@ -11,6 +11,7 @@ use super::cells::Part;
 use super::row_builder::RowBuilder;
 use super::{csv, json};
 
+pub use super::cells::CellError;
 pub use super::row_builder::{ParsedRows, RowErrors};
 
 /// Parses rows for a map.
@@ -23,7 +24,7 @@ pub fn parse(map: &Declaration, format: Format, bytes: &[u8]) -> Result<ParsedRo
         RowErrors::single(before + 1, "not valid UTF-8; save the file in that encoding")
     })?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    reject_constants(map).map_err(|what| RowErrors::single(1, what))?;
+    reject_constants(map).map_err(|what| RowErrors::single(1, what.to_string()))?;
     let mut builder = RowBuilder::new(map);
     match format {
         Format::Csv => csv::parse(text, &mut builder),
@@ -33,20 +34,15 @@ pub fn parse(map: &Declaration, format: Format, bytes: &[u8]) -> Result<ParsedRo
 }
 
 /// Rejects maps of constants that the program was compiled with.
-fn reject_constants(map: &Declaration) -> Result<(), String> {
+fn reject_constants(map: &Declaration) -> Result<(), CellError> {
     match &map.typed {
         Some(typed) if typed.constant => {
-            Err(format!("`{}` holds constants that the program was compiled with; set them with --set", typed.name))
+            let what = "holds constants that the program was compiled with; set them with --set";
+            Err(CellError::new(format!("`{}` {what}", typed.name)))
         }
         _ => Ok(()),
     }
 }
-
-/// Error of [`parse_key`] and [`parse_entry`]: a cell is wrong or missing, or the map takes no
-/// entries. The message says what was expected.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct CellError(String);
 
 /// Parses a key from cells like those of rows. Returns its words.
 ///
@@ -54,14 +50,14 @@ pub struct CellError(String);
 /// [`CellError`] names the wrong cell.
 pub fn parse_key(map: &Declaration, cells: &[impl AsRef<str>]) -> Result<Vec<u32>, CellError> {
     let mut builder = RowBuilder::new(map);
-    builder.parse_key_cells(cells).map_err(CellError)?;
+    builder.parse_key_cells(cells)?;
     if let Some(bytes) = &builder.bytes {
-        return bytes.key_words().map_err(CellError);
+        return bytes.key_words();
     }
     let (there, wanted) = (builder.words.len(), builder.length(Part::Key));
     if there < wanted {
         let row = builder.describe_row();
-        return Err(CellError(format!("the key ends after {there} of {wanted} words; {row}")));
+        return Err(CellError::new(format!("the key ends after {there} of {wanted} words; {row}")));
     }
     Ok(builder.words)
 }
@@ -75,15 +71,14 @@ pub fn parse_entry(
     key: &[impl AsRef<str>],
     value: &[impl AsRef<str>],
 ) -> Result<(Vec<u32>, Vec<u32>), CellError> {
-    reject_constants(map).map_err(CellError)?;
+    reject_constants(map)?;
     let mut builder = RowBuilder::new(map);
-    builder.parse_key_cells(key).map_err(CellError)?;
+    builder.parse_key_cells(key)?;
     if builder.part() == Part::Value || builder.length(Part::Value) == 0 {
-        let parsed = value.iter().try_for_each(|cell| builder.parse_cell(cell.as_ref().trim(), Part::Value));
-        parsed.map_err(CellError)?;
+        value.iter().try_for_each(|cell| builder.parse_cell(cell.as_ref().trim(), Part::Value))?;
     }
-    builder.end_row(1).map_err(CellError)?;
-    let (key, value) = builder.rows.entries.iter().next().ok_or_else(|| CellError("there is no row".into()))?;
+    builder.end_row(1)?;
+    let (key, value) = builder.rows.entries.iter().next().ok_or_else(|| CellError::new("there is no row"))?;
     Ok((key.to_vec(), value.to_vec()))
 }
 

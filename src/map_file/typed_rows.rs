@@ -7,7 +7,7 @@ use portcullis_core::map::{Declaration, MapKind};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::cells::{Part, quote_cell};
+use super::cells::{CellError, Part, quote_cell};
 use super::json_members::{JsonMembers, message_of};
 use super::literals;
 
@@ -57,7 +57,7 @@ impl<'a> TypedRowBuilder<'a> {
 
     /// Parses the next cell. An empty cell leaves zeros, or the value of an earlier member of the
     /// same union.
-    pub fn parse_cell(&mut self, text: &str, part: Part) -> Result<(), String> {
+    pub fn parse_cell(&mut self, text: &str, part: Part) -> Result<(), CellError> {
         if part == Part::Key && self.cells == 0 && self.prefix(text)? {
             return Ok(());
         }
@@ -66,12 +66,14 @@ impl<'a> TypedRowBuilder<'a> {
             Part::Value => (&self.of_value, self.cells - self.of_key.len(), &mut self.value),
         };
         let Some(leaf) = scalar_fields.get(before) else {
-            return Err(format!("`{}` is one cell too many; {}", quote_cell(text), self.describe_row()));
+            let row = self.describe_row();
+            return Err(CellError::new(format!("`{}` is one cell too many; {row}", quote_cell(text))));
         };
         if !text.is_empty() {
             let before = leaf.overlaps.then(|| whole.clone());
-            typed::parse_into(&leaf.place(), text, NumberStyle::Human, whole)
-                .map_err(|what| format!("`{}` {what} (`{}` is {})", quote_cell(text), leaf.name, leaf.ty.name))?;
+            typed::parse_into(&leaf.place(), text, NumberStyle::Human, whole).map_err(|what| {
+                CellError::new(format!("`{}` {what} (`{}` is {})", quote_cell(text), leaf.name, leaf.ty.name))
+            })?;
             let place = leaf.at as usize..(leaf.at + leaf.ty.size) as usize;
             let place = place.start..place.end.min(whole.len());
             if let Some(before) = before
@@ -79,7 +81,7 @@ impl<'a> TypedRowBuilder<'a> {
                 && before[place.clone()] != whole[place]
             {
                 let what = "contradicts the earlier member of the union; leave one of them empty";
-                return Err(format!("`{}` as `{}` {what}", quote_cell(text), leaf.name));
+                return Err(CellError::new(format!("`{}` as `{}` {what}", quote_cell(text), leaf.name)));
             }
         }
         self.cells += 1;
@@ -88,17 +90,17 @@ impl<'a> TypedRowBuilder<'a> {
 
     /// Parses a prefix as the whole key, if the map's keys are prefixes and the text looks like
     /// one. Returns whether it did.
-    fn prefix(&mut self, text: &str) -> Result<bool, String> {
+    fn prefix(&mut self, text: &str) -> Result<bool, CellError> {
         let prefix = if self.typed.is_trie() { literals::parse_prefix(text) } else { None };
         let Some(words) = prefix else { return Ok(false) };
-        let words = words.map_err(|what| format!("`{}` {what}", quote_cell(text)))?;
+        let words = words.map_err(|what| CellError::new(format!("`{}` {what}", quote_cell(text))))?;
         let Some((length, address)) = words.as_slice().split_last() else { return Ok(false) };
         let address = address.iter().flat_map(|word| word.to_be_bytes());
         let key: Vec<u8> = length.to_le_bytes().into_iter().chain(address).collect();
         if key.len() != self.key.len() {
             let (bits, name) = (8 * (self.typed.key.size - 4), &self.typed.name);
             let what = format!("is not a prefix of an address of {bits} bits, as the keys of `{name}`");
-            return Err(format!("`{}` {what}", quote_cell(text)));
+            return Err(CellError::new(format!("`{}` {what}", quote_cell(text))));
         }
         self.key = key;
         self.cells = self.of_key.len();
@@ -107,32 +109,35 @@ impl<'a> TypedRowBuilder<'a> {
     }
 
     /// Checks the key that has been parsed.
-    fn check_key(&self) -> Result<(), String> {
-        self.typed.check_key(&self.key).map_err(|error| error.to_string())?;
+    fn check_key(&self) -> Result<(), CellError> {
+        self.typed.check_key(&self.key).map_err(|error| CellError::new(error.to_string()))?;
         let words = self.map.key_from_bytes(&self.key);
         match self.map.kind {
             MapKind::Array if words[0] >= self.map.entries => {
                 let (name, number, last) = (&self.typed.name, words[0], self.map.entries - 1);
-                Err(format!("the map `{name}` has no entry {number}: its entries are 0 to {last}"))
+                let what = format!("the map `{name}` has no entry {number}: its entries are 0 to {last}");
+                Err(CellError::new(what))
             }
             _ => Ok(()),
         }
     }
 
     /// Returns the words of the key once it is complete.
-    pub fn key_words(&self) -> Result<Vec<u32>, String> {
+    pub fn key_words(&self) -> Result<Vec<u32>, CellError> {
         let (there, wanted) = (self.cells, self.of_key.len());
         if there < wanted {
-            return Err(format!("the key ends after {there} of {wanted} cells; {}", self.describe_row()));
+            let row = self.describe_row();
+            return Err(CellError::new(format!("the key ends after {there} of {wanted} cells; {row}")));
         }
         Ok(self.map.key_from_bytes(&self.key))
     }
 
     /// Returns the words of the row once it is complete.
-    pub fn words(&self) -> Result<Vec<u32>, String> {
+    pub fn words(&self) -> Result<Vec<u32>, CellError> {
         let (there, wanted) = (self.cells, self.of_key.len() + self.of_value.len());
         if there < wanted {
-            return Err(format!("the row ends after {there} of {wanted} cells; {}", self.describe_row()));
+            let row = self.describe_row();
+            return Err(CellError::new(format!("the row ends after {there} of {wanted} cells; {row}")));
         }
         Ok(self.all())
     }
@@ -167,7 +172,7 @@ impl<'a> TypedRowBuilder<'a> {
         let (key, is_prefix) = match inner.key {
             Some(key) => {
                 let prefix = scalar_text(key).map(|cell| self.prefix(&cell)).transpose();
-                let prefix = prefix.map_err(|what| here(offset_of(text, key.get()), what))?;
+                let prefix = prefix.map_err(|what| here(offset_of(text, key.get()), what.to_string()))?;
                 (Some(key), prefix.unwrap_or(false))
             }
             None if is_section => (None, true),
@@ -175,7 +180,7 @@ impl<'a> TypedRowBuilder<'a> {
         };
         if let (Some(key), false) = (key, is_prefix) {
             fill_value(&FieldLocation::whole(&self.typed.key), key, "key", &mut self.key).map_err(in_text)?;
-            self.check_key().map_err(|what| here(offset_of(text, key.get()), what))?;
+            self.check_key().map_err(|what| here(offset_of(text, key.get()), what.to_string()))?;
         }
         match (inner.value, inner.values) {
             (Some(value), _) => {

@@ -219,7 +219,7 @@ fn the_traps_map_names_its_places_and_can_be_read_again() {
     for (name, text, words) in [
         ("e.csv", "1,40,unproved\n", "one cell too many"),
         ("e.csv", "2,40\n", "has no entry 2"),
-        ("e.json", r#"[{"index": 1, "sum": 40, "reasons": 1}]"#, "unknown field `reasons`"),
+        ("e.json", r#"[{"index": 1, "sum": 40, "reasons": 1}]"#, ": unknown field `reasons`; expected"),
         ("e.json", r#"[{"index": 1, "sum": 40, "sum": 41}]"#, "duplicate field `sum`"),
     ] {
         place.file(name, text);

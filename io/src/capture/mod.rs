@@ -18,7 +18,7 @@ use std::io::{self, Read};
 use std::path::Path;
 
 pub use crate::link_type::LinkType;
-pub use crate::source::MAX_PACKET;
+pub use crate::source::{FormatMismatch, MAX_PACKET};
 pub use writer::{CaptureKind, CaptureSink};
 pub(crate) use writer::{Encoder, append_records};
 
@@ -69,12 +69,13 @@ pub fn read(
     if header.is_empty() {
         return Err(SourceError::Empty { name: name.to_owned() });
     }
-    let unknown = |reason: String| SourceError::UnknownFormat { name: name.to_owned(), reason };
-    let what = detect_format(header).map_err(unknown)?;
+    let unknown = |reason| SourceError::UnknownFormat { name: name.to_owned(), reason };
+    let format = detect_format(header).map_err(unknown)?;
     if got < DETECTION_BYTES {
-        return Err(unknown(format!("the file ends at byte {got}, in the middle of its {what} header")));
+        let format = if format == CaptureFormatKind::Pcap { "pcap" } else { "pcapng" };
+        return Err(unknown(FormatMismatch::Truncated { at: got, format }));
     }
-    match what {
+    match format {
         CaptureFormatKind::Pcap => {
             let format = Pcap::new(header).map_err(|fault| fault.at(name, 0))?;
             Ok(Box::new(CaptureSource::open(input, format, &[], options)?))
@@ -90,42 +91,26 @@ enum CaptureFormatKind {
     Pcapng,
 }
 
-impl std::fmt::Display for CaptureFormatKind {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            CaptureFormatKind::Pcap => "pcap",
-            CaptureFormatKind::Pcapng => "pcapng",
-        })
-    }
-}
-
-/// Detects the format by the first bytes; the error describes what they are instead.
-fn detect_format(header: &[u8]) -> Result<CaptureFormatKind, String> {
+/// Detects the format by the first bytes.
+fn detect_format(header: &[u8]) -> Result<CaptureFormatKind, FormatMismatch> {
     let first: Vec<u8> = header.iter().copied().take(4).collect();
     let magic = |bytes: &[u8]| first.starts_with(bytes);
     let magic32 = <[u8; 4]>::try_from(&first[..]).map_or(0, u32::from_be_bytes);
+    let compressed = |program| Err(FormatMismatch::Compressed { program });
     match magic32 {
-        0xa1b2_c3d4 | 0xd4c3_b2a1 | 0xa1b2_3c4d | 0x4d3c_b2a1 => return Ok(CaptureFormatKind::Pcap),
-        0x0a0d_0d0a => return Ok(CaptureFormatKind::Pcapng),
-        _ => {}
-    }
-    Err(match magic32 {
-        0xa1b2_cd34 | 0x34cd_b2a1 => {
-            "a pcap file of the \"modified\" kind (magic a1b2cd34), which is not read here; convert it with editcap"
-                .into()
-        }
-        0x2204_2204..=0x2204_22ff | 0x28b5_2ffd => "it is compressed (zstd); decompress it first: zstd -dc FILE".into(),
-        0x0a0d_0a00..=0x0a0d_0aff | 0x0d0d_0a00..=0x0d0d_0aff => {
-            "a pcapng file with its line ends changed, as by a transfer in text mode; transfer it again".into()
-        }
-        _ if magic(&[0x1f, 0x8b]) => "it is compressed (gzip); decompress it first: gzip -dc FILE".into(),
-        _ if magic(b"BZh") => "it is compressed (bzip2); decompress it first: bzip2 -dc FILE".into(),
-        _ if magic(&[0xfd, b'7', b'z', b'X']) => "it is compressed (xz); decompress it first: xz -dc FILE".into(),
-        _ if magic(&[0x04, 0x22, 0x4d, 0x18]) => "it is compressed (lz4); decompress it first: lz4 -dc FILE".into(),
-        _ if magic(b"snoo") => "a snoop capture, which is not read here; convert it with editcap -F pcap".into(),
+        0xa1b2_c3d4 | 0xd4c3_b2a1 | 0xa1b2_3c4d | 0x4d3c_b2a1 => Ok(CaptureFormatKind::Pcap),
+        0x0a0d_0d0a => Ok(CaptureFormatKind::Pcapng),
+        0xa1b2_cd34 | 0x34cd_b2a1 => Err(FormatMismatch::ModifiedPcap),
+        0x2204_2204..=0x2204_22ff | 0x28b5_2ffd => compressed("zstd"),
+        0x0a0d_0a00..=0x0a0d_0aff | 0x0d0d_0a00..=0x0d0d_0aff => Err(FormatMismatch::ChangedLineEnds),
+        _ if magic(&[0x1f, 0x8b]) => compressed("gzip"),
+        _ if magic(b"BZh") => compressed("bzip2"),
+        _ if magic(&[0xfd, b'7', b'z', b'X']) => compressed("xz"),
+        _ if magic(&[0x04, 0x22, 0x4d, 0x18]) => compressed("lz4"),
+        _ if magic(b"snoo") => Err(FormatMismatch::Snoop),
         _ => {
             let hex: Vec<String> = first.iter().map(|b| format!("{b:02x}")).collect();
-            format!("neither pcap nor pcapng: it begins with the bytes {}", hex.join(" "))
+            Err(FormatMismatch::Unknown { first: hex.join(" ") })
         }
-    })
+    }
 }
