@@ -22,7 +22,7 @@ use portcullis_cpu::Cpu;
 
 use support::{ReusedBatch, Table, compile, fill_map, is_test_run, time_in_turn, written_batch};
 
-/// What the filter does with the keys.
+/// Operation of the filter on the keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Work {
     Find,

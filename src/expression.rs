@@ -72,11 +72,11 @@ fn with_dotted_networks(expression: &str) -> Option<(String, std::ops::Range<usi
 #[cfg(feature = "pcap-expr")]
 const RETURN_CONSTANT: u16 = 0x06;
 
-/// The snapshot length that the crate `pcap` uses for programs without a device …
+/// Snapshot length of the crate `pcap` for programs without a device.
 #[cfg(feature = "pcap-expr")]
 const PCAP_CRATE_SNAPLEN: u32 = 65_535;
 
-/// … and the one that tcpdump uses without `-s` (`MAXIMUM_SNAPLEN` in netdissect.h).
+/// Snapshot length of tcpdump without `-s` (`MAXIMUM_SNAPLEN` in netdissect.h).
 #[cfg(feature = "pcap-expr")]
 const TCPDUMP_SNAPLEN: u32 = 262_144;
 

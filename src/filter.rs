@@ -81,7 +81,7 @@ impl std::fmt::Debug for Device {
     }
 }
 
-/// What a filter is compiled from.
+/// Source of a filter.
 #[derive(Debug, Clone)]
 enum Input {
     Wgsl(Source),

@@ -30,8 +30,8 @@ pub fn shrink(text: &str, fails: impl Fn(&str) -> bool) -> String {
     }
 }
 
-/// For the statement that begins at line `at`: the line that ends its first branch (`}` or `} else
-/// {`), and one past its last line. `None` if no statement begins there.
+/// Returns the line that ends the first branch of the statement at line `at` (`}` or `} else {`),
+/// and one past its last line. `None` if no statement begins there.
 fn extent(lines: &[&str], at: usize) -> Option<(usize, usize)> {
     if lines[at].trim_start().starts_with('}') {
         return None;

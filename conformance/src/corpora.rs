@@ -26,8 +26,8 @@ pub struct Corpus {
 pub enum Depth {
     /// A sample of every corpus, for debug builds, in which the interpreter is slow.
     Quick,
-    /// All packets, except that of the hostile packets only one in three: long series of them
-    /// differ by a byte, and the reference is slow.
+    /// All packets, but only one in three of the hostile ones: long series of them differ by a
+    /// byte, and the reference is slow.
     #[default]
     Full,
 }

@@ -120,11 +120,12 @@ impl DeviceLimit {
 /// Whether a device accesses packets in host memory without a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InPlaceReads {
-    /// Never: the device works on copies.
+    /// No dispatch method reads packets in place: the device works on copies.
     Never,
-    /// By some dispatch methods, or if the memory allows it, as this text says.
+    /// Some dispatch methods read packets in place, or all do if the memory allows it, as this text
+    /// says.
     Sometimes(&'static str),
-    /// By every dispatch method.
+    /// Every dispatch method reads packets in place.
     Always,
 }
 
@@ -494,7 +495,7 @@ pub trait Session: Instrumented + Send {
     /// [`Session::submit`] accepts memory that was not registered.
     ///
     /// # Errors
-    /// Only if the driver is lost: memory that cannot be imported is [`Imported::Copied`].
+    /// If the driver is lost. Memory that cannot be imported is [`Imported::Copied`].
     fn import(&mut self, span: &Arc<Span>) -> Result<Imported, DeviceError>;
 
     /// Queues a batch without waiting for it. At most [`LoadOptions::depth`] batches may be in
@@ -566,8 +567,8 @@ pub trait Session: Instrumented + Send {
     }
 }
 
-/// What a session can tell about itself to those who measure it. Filtering needs none of it, so
-/// each method does nothing by default.
+/// Measurement interface of a session. Filtering does not need it, so each method does nothing by
+/// default.
 pub trait Instrumented {
     /// Runs pending background optimisation, such as compiling more code, to its end. What depends
     /// on the traffic is still learnt from later batches.

@@ -78,7 +78,7 @@ impl Namespace {
     }
 
     /// Returns a command that runs a program in the namespace, with the process id of the child.
-    /// What still runs when the namespace is removed is killed.
+    /// Removing the namespace kills programs that still run.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", self.name()]).arg(program);

@@ -57,7 +57,7 @@ impl Veth {
     }
 }
 
-/// Creates two namespaces and a link between them.
+/// Creates two namespaces and a link between them with default options.
 ///
 /// # Panics
 /// If the system refuses.

@@ -14,7 +14,7 @@ pub struct CommitId {
     pub sources: Vec<PathBuf>,
 }
 
-/// Returns the commit of the checkout with this `.git`: a folder, or in a worktree a file that
+/// Reads the commit of the checkout with this `.git`: a folder, or in a worktree a file that
 /// names one. `None` if there is no commit or its format is unknown.
 pub fn of(git: &Path) -> Option<CommitId> {
     let mut sources = Vec::new();

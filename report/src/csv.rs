@@ -15,7 +15,7 @@ const LOAD_COLUMNS: [&str; 4] = ["mpps", "p50_s", "p99_s", "p999_s"];
 /// Formats the results as CSV.
 ///
 /// # Errors
-/// None in practice: it writes to memory.
+/// Never in practice: the rows are written to memory.
 pub fn csv(results: &Results) -> Result<String, csv::Error> {
     let mut writer = csv::Writer::from_writer(Vec::new());
     let loads = LOADS.iter().flat_map(|load| LOAD_COLUMNS.map(|name| format!("load_{:.0}_{name}", load * 100.0)));

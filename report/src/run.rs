@@ -57,9 +57,9 @@ impl BenchDevice {
 /// Where packets are before they are filtered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PacketOrigin {
-    /// In host memory, moved to the device by this transfer.
+    /// Packets are in host memory, and moved to the device by this transfer.
     Host(Transfer),
-    /// In the device's memory: `resident`.
+    /// Packets are in the device's memory (`resident`).
     Device,
 }
 
@@ -82,7 +82,7 @@ pub enum Extent {
     /// Every batch size with one packet size; other packet sizes, transfers, dispatch methods and
     /// loads at one batch size.
     Quick,
-    /// All combinations.
+    /// All combinations of batch size, packet size, transfer, dispatch method and load.
     Full,
 }
 

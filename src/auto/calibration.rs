@@ -112,7 +112,7 @@ impl CalibrationStore {
     /// Returns the costs stored for a key, if any.
     ///
     /// # Errors
-    /// What is wrong with the stored file.
+    /// If the stored file is invalid, with the reason.
     pub fn get(&self, key: &CalibrationKey, ids: &[String]) -> Result<Option<Costs>, CalibrationError> {
         let Ok(cache) = &self.0 else { return Ok(None) };
         let Some(bytes) =

@@ -46,9 +46,9 @@ pub struct SplitCosts {
 /// Where a batch is filtered.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Placement {
-    /// On one device, given by its index.
+    /// One device, given by its index.
     Single(usize),
-    /// Split between two devices.
+    /// Two devices, between which the batch is split.
     Split {
         /// Device that gets the first part.
         first: usize,

@@ -7,7 +7,7 @@ use portcullis_core::device::DeviceInfo;
 use super::costs::{Costs, LENGTH_CLASSES, Placement, SWEEP_SIZES};
 use super::{CostsOrigin, PlacementOutcome, format_placement};
 
-/// What the choice of devices for a filter is based on. Its `Display` is the explanation.
+/// Basis of the choice of devices for a filter. Its `Display` is the explanation.
 #[derive(Debug, Clone)]
 pub struct Explanation {
     devices: Vec<DeviceInfo>,

@@ -34,7 +34,7 @@ impl SimulatedClock {
     }
 }
 
-/// What a fake device does with packets.
+/// Behaviour of a fake device.
 #[derive(Clone, Copy, PartialEq)]
 enum FilterBehavior {
     /// Filters like the reference interpreter.

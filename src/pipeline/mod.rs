@@ -98,7 +98,7 @@ pub enum PipelineError {
     Thread {
         /// Name of the thread.
         thread: &'static str,
-        /// What happened to it, as the rest of a sentence.
+        /// Predicate that says how the thread failed.
         problem: String,
     },
 }

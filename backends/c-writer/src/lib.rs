@@ -82,7 +82,7 @@ pub enum EntryKind {
 pub struct Options {
     /// The language to write.
     pub language: Language,
-    /// What to write around the filter.
+    /// Kind of code around the filter.
     pub entry_kind: EntryKind,
     /// Name of the kernel or function.
     pub entry: String,
@@ -149,7 +149,7 @@ impl Options {
     }
 }
 
-/// What a kernel takes (`docs/reference/abi.md`). Buffers are pointers to device memory.
+/// An argument of the kernel (`docs/reference/abi.md`). Buffers are pointers to device memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Argument {
     /// The arena's bytes, readable 128 bytes past their end. Absent if the filter does not read
@@ -205,7 +205,7 @@ pub enum WriteError {
 }
 
 impl Kernel {
-    /// What the kernel reads and writes, for the session that launches it.
+    /// Effects of the kernel, for the session that launches it.
     pub fn effects(&self) -> KernelEffects {
         let has = |is: fn(&Argument) -> bool| self.arguments.iter().any(is);
         KernelEffects {

@@ -9,7 +9,7 @@ use crate::dialect::{Dialect, MATH_FUNCTIONS};
 /// that the writer does not call.
 pub(crate) struct Scope {
     outer: Rc<HashSet<String>>,
-    /// In the order in which they were taken.
+    /// Names of the scope, in the order in which they were taken.
     order: Vec<String>,
     taken: HashSet<String>,
 }

@@ -1,4 +1,4 @@
-//! Statements of one function.
+//! Writes one function's statements as C.
 
 use naga::{AtomicFunction, Block, Expression, Function, Handle, Literal, Statement, SwitchValue, TypeInner};
 use portcullis_core::program::prelude::Intrinsic;

@@ -60,7 +60,7 @@ pub fn probe() -> Result<Vec<CudaDevice>, DeviceError> {
     Ok(devices)
 }
 
-/// What to do if the driver has no usable device.
+/// Returns the next step if the driver has no usable device.
 fn no_device_message(code: ErrorCode) -> String {
     let may_be_hidden = code == ErrorCode::NO_DEVICE || code == ErrorCode::INVALID_DEVICE;
     let visible = std::env::var(VISIBLE_DEVICES_ENV).ok().filter(|_| may_be_hidden);

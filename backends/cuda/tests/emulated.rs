@@ -695,8 +695,8 @@ fn cancel_while_a_kernel_hangs(dispatch: Dispatch, program: &Arc<Program>) {
     canceller.join().unwrap();
 }
 
-/// What benchmarks use besides sessions: a hand-written kernel over records that go to the device
-/// and back.
+/// Interfaces that benchmarks use besides sessions: a hand-written kernel over records
+/// that go to the device and back.
 #[test]
 fn records_go_to_the_device_and_back() {
     if !is_child() {

@@ -35,7 +35,7 @@ const MAX_LOG_BYTES: usize = 4096;
 pub(crate) struct LoadedProgram {
     pub kernel: Kernel,
     pub arguments: Vec<Argument>,
-    /// What the kernel reads and writes, and so what the session transfers.
+    /// Effects of the kernel, which determine what the session transfers.
     pub effects: KernelEffects,
     /// Work items in a group.
     pub group_size: usize,

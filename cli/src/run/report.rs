@@ -41,7 +41,8 @@ struct Line<'a> {
     packets: u64,
     bytes: u64,
     verdicts: Verdicts,
-    /// By target; `other` is the sum of targets that are not counted individually.
+    /// Redirected packets by target; `other` is the sum of targets that are not counted
+    /// individually.
     redirect_targets: BTreeMap<Target, u64>,
     elapsed_s: f64,
     mpps: f64,

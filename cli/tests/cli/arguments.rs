@@ -68,7 +68,7 @@ fn parameters_with_leading_zeros_are_refused_in_every_language() {
     }
 }
 
-/// Only the filter can reject a `--set`, and that is still wrong usage.
+/// A `--set` that the filter rejects is wrong usage, too.
 #[test]
 fn an_invalid_parameter_is_wrong_usage() {
     let place = Place::new();

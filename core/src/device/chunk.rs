@@ -15,14 +15,14 @@ pub const OVERREAD_BYTES: u64 = READABLE_PAST_END as u64;
 pub enum PacketLayout {
     /// The kernel accesses no packet bytes.
     NoAccess,
-    /// In the batch's own memory, which the device accesses in place.
+    /// Packets are in the batch's own memory, which the device accesses in place.
     InPlace,
-    /// In a copy of that memory, from the first packet to the last.
+    /// Packets are in a copy of the batch's memory, from the first packet to the last.
     Copied,
-    /// In a buffer to which each packet is copied by itself, at 4-byte-aligned offsets.
+    /// Packets are copied one by one to a buffer, at 4-byte-aligned offsets.
     Packed,
-    /// In a buffer of rows with equal stride, each the window of a packet rounded up to whole
-    /// words.
+    /// Packets are rows of equal stride in a buffer, each the window of a packet rounded up to
+    /// whole words.
     Rows,
 }
 

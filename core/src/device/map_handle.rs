@@ -156,7 +156,7 @@ impl<K: Words, V: Words> MapHandle<K, V> {
 pub struct Snapshot<K, V> {
     map: Declaration,
     table: Table,
-    /// No key was removed since the last compaction, so another one would win no room.
+    /// Set if no key was removed since the last compaction; compacting again would free no slot.
     is_compact: bool,
     types: PhantomData<fn(K) -> V>,
 }

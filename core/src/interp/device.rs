@@ -81,9 +81,9 @@ struct InterpSession {
 }
 
 enum Queued {
-    /// Not run yet.
+    /// The batch has not run yet.
     Waiting(Batch),
-    /// Run because a map was accessed.
+    /// The batch ran early because a map was accessed.
     Completed(Result<Completion, DeviceError>),
 }
 

@@ -56,7 +56,7 @@ enum ControlFrame<'p> {
     Loop { body: &'p Block, continuing: &'p Block, break_if: Option<Handle<Expression>>, next: LoopPhase },
 }
 
-/// What a loop does next, once everything above it on the control stack is finished.
+/// Next step of a loop, once everything above it on the control stack is finished.
 #[derive(Clone, Copy)]
 enum LoopPhase {
     Body,

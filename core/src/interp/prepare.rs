@@ -23,7 +23,7 @@ const MAX_SCALARS: usize = 8 << 20;
 #[derive(Debug)]
 pub(super) struct PreparedProgram {
     pub(super) layouts: Layouts,
-    /// By function handle.
+    /// Prepared functions, by handle.
     pub(super) functions: Vec<PreparedFunction>,
     /// Initial values of the private globals.
     pub(super) privates: Vec<Scalar>,

@@ -24,7 +24,7 @@ pub enum SlotOwner {
     Key,
     /// Another key.
     OtherKey,
-    /// None: the probe ends here.
+    /// No key has claimed the slot: the probe ends here.
     Unclaimed,
 }
 

@@ -39,7 +39,7 @@ pub trait Words: Sized {
     fn read(words: &[u32]) -> Self;
 }
 
-/// No words: the value of a map that only has keys.
+/// The value of a map that only has keys takes no words.
 impl Words for () {
     const COUNT: usize = 0;
     fn write(&self, _: &mut [u32]) {}

@@ -34,7 +34,7 @@ pub use ast::MAX_DEPTH;
 /// parameters become macros that are defined before the text starts, like a compiler's `-D`.
 ///
 /// # Errors
-/// All errors of the text that the last stage reached found, with their places.
+/// All errors that the last stage reached has found in the text, with their places.
 pub fn compile(
     source: &Source,
     options: &ProgramOptions,

@@ -1,7 +1,7 @@
 //! Suggestions for types and functions of other C dialects (Linux, eBPF, GCC built-ins), for errors
 //! about unknown names.
 
-/// What to write instead of another dialect's type or specifier.
+/// Suggests a replacement for another dialect's type or specifier.
 pub(super) fn suggest_type(name: &str) -> Option<String> {
     let bare = name.strip_suffix("_t").unwrap_or(name).trim_start_matches('_');
     let type_of = |bits: &str, signed: bool| {
@@ -36,7 +36,7 @@ pub(super) fn suggest_type(name: &str) -> Option<String> {
         .then(|| "leave it out: like `static` and `inline`, it has no effect here".into())
 }
 
-/// What to write instead of a call of another dialect's function.
+/// Suggests a replacement for a call of another dialect's function.
 pub(super) fn suggest_function(name: &str) -> Option<&'static str> {
     let bare = name.trim_start_matches("__").trim_start_matches("builtin_").trim_start_matches("bpf_");
     Some(match bare.trim_start_matches("constant_") {

@@ -17,7 +17,7 @@ type Lookup<'l, 'a> = &'l mut dyn FnMut(&'a str) -> Result<Option<Integer>, Diag
 /// overflow.
 ///
 /// # Errors
-/// Those of `lookup`.
+/// Errors of `lookup`.
 pub(super) fn evaluate<'a>(
     source: &'a str,
     tokens: &[Token],

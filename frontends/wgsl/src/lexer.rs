@@ -256,7 +256,7 @@ mod tests {
         }
     }
 
-    /// What naga parses the text to: the module written back to WGSL, or the error.
+    /// Returns the module that naga parses, written back to WGSL, or the error.
     fn naga(source: &str) -> String {
         use naga::valid::{Capabilities, ValidationFlags, Validator};
         let module = match naga::front::wgsl::parse_str(source) {

@@ -30,11 +30,11 @@ pub(crate) enum StackOutput {
 /// Outputs of a lane.
 #[derive(Debug, Default)]
 pub(crate) struct LaneOutputs {
-    /// For TX: the ingress port, for each of the lane's queues.
+    /// Ingress port, which TX sends to, for each of the lane's queues.
     pub tx_by_queue: Vec<SharedTx>,
-    /// For redirects: the port of each target.
+    /// Port of each redirect target.
     pub redirect: Vec<(u32, SharedTx)>,
-    /// For PASS: the path into the kernel's stack, for each of the lane's queues.
+    /// Path of passed packets into the kernel's stack, for each of the lane's queues.
     pub stack: Vec<StackOutput>,
 }
 

@@ -32,7 +32,7 @@ pub(crate) struct Queue {
     pub rx: Rx,
 }
 
-/// What batches contain and how packets are prepared.
+/// Contents of batches and preparation of packets.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BatchFormat {
     pub room: ResizeRoom,

@@ -14,9 +14,9 @@ use crate::live::OwnerProcess;
 /// XDP mode: where in the receive path the program runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Mode {
-    /// In the driver, before the kernel allocates a socket buffer.
+    /// The program runs in the driver, before the kernel allocates a socket buffer.
     Native,
-    /// In the kernel's stack, on any interface, and slower; also called generic.
+    /// The program runs in the kernel's stack, on any interface, and slower; also called generic.
     Skb,
 }
 

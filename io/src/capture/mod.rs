@@ -34,7 +34,7 @@ const DETECTION_BYTES: usize = 24;
 /// Opens a capture file.
 ///
 /// # Errors
-/// Those of [`read`], and [`SourceError::Open`].
+/// Errors of [`read`], and [`SourceError::Open`].
 pub fn open(path: impl AsRef<Path>, options: &SourceOptions) -> Result<Box<dyn Source>, SourceError> {
     let path = path.as_ref();
     let name = path.display().to_string();

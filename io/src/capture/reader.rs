@@ -40,8 +40,8 @@ pub(super) enum Step {
         /// Metadata of the packet.
         metadata: Metadata,
     },
-    /// Not a packet: the next record starts this many bytes further, possibly beyond the available
-    /// bytes.
+    /// The record is not a packet; the next record starts this many bytes further, possibly
+    /// beyond the available bytes.
     Skip(u64),
     /// The record needs this many bytes from its start, more than are available.
     More(usize),

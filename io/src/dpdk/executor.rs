@@ -23,13 +23,13 @@ const BURST: usize = 512;
 /// Outputs of a lane.
 #[derive(Debug, Default)]
 pub(super) struct LaneOutputs {
-    /// For TX: the ingress port, for each of the lane's queues.
+    /// Ingress port, which TX sends to, for each of the lane's queues.
     pub back: Vec<SharedTxQueue>,
-    /// For redirects: the port of each target.
+    /// Port of each redirect target.
     pub redirect: Vec<(u32, SharedTxQueue)>,
-    /// For PASS: the destination of passed packets.
+    /// Destination of passed packets.
     pub stack: Option<SharedTxQueue>,
-    /// Forwards packets received from there.
+    /// Forwarder of packets received from the destination of passed packets.
     pub stack_forwarder: Option<StackForwarder>,
 }
 

@@ -50,7 +50,7 @@ pub(super) struct Memory {
     /// Buffers for linearised packets; `None` if the CPU cannot access packets, or with header
     /// split.
     long: Option<Pool>,
-    /// With header split: the pool for the part of a packet after its head.
+    /// Pool for the part of a packet after its head; `None` without header split.
     rest: Option<TailPool>,
     /// Offset in bytes from the address of `pool`'s packets for port drivers to their address for
     /// the GPU.

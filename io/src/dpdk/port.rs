@@ -50,9 +50,9 @@ pub struct PortInfo {
 /// Implementation of header split.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HeaderSplit {
-    /// By the port (`RTE_ETH_RX_OFFLOAD_BUFFER_SPLIT`).
+    /// The port splits packets (`RTE_ETH_RX_OFFLOAD_BUFFER_SPLIT`).
     Hardware,
-    /// By the receiver, which copies the tail, because the driver does not support it.
+    /// The receiver copies the tail, because the driver does not support header split.
     Software,
 }
 

@@ -39,7 +39,7 @@ pub(super) struct Queue {
     pub number: u32,
 }
 
-/// What batches contain and how packets are prepared.
+/// Contents of batches and preparation of packets.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct BatchFormat {
     pub room: ResizeRoom,

@@ -33,7 +33,7 @@ pub fn sample() -> Spec {
 /// every reader supports.
 ///
 /// # Errors
-/// Those of the source and the sink.
+/// Errors of the source and the sink.
 pub fn write(spec: &Spec, path: &Path) -> Result<Written, Box<dyn std::error::Error + Send + Sync>> {
     let options = SourceOptions { room: ResizeRoom::None, metadata: true, ..SourceOptions::default() };
     let mut source = SynthSource::new(spec, &options);

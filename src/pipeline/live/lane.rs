@@ -285,7 +285,7 @@ struct LaneEndpoints<'a> {
     /// Whether a batch of the measurement window has arrived.
     is_measured: bool,
     observer: Option<&'a mut dyn Observer>,
-    /// With adaptive batches, the sizer and the time when the previous batch was done.
+    /// Sizer, and the time when the previous batch was done; `None` without adaptive batches.
     sizing: Option<(BatchSizer, Instant)>,
     shared: &'a SharedSizing,
     _cancel_on_panic: CancelOnPanic<'a>,

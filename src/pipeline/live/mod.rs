@@ -106,7 +106,7 @@ pub struct LiveOptions {
     /// CPUs to pin the lanes' threads to, assigned round-robin to the one or two threads of each
     /// lane. If empty, threads are not pinned.
     pub processors: Vec<usize>,
-    /// What happens to batches that the device has no capacity for.
+    /// Policy for batches that the device has no capacity for.
     pub overload: OverloadPolicy,
     /// Limits and measures the run, if set.
     pub window: Option<Arc<MeasurementWindow>>,
@@ -137,7 +137,7 @@ impl LiveOptions {
     }
 }
 
-/// What happens to batches that the device has no capacity for. It matters only to lanes with an RX
+/// Policy for batches that the device has no capacity for. It matters only to lanes with an RX
 /// thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -191,7 +191,7 @@ pub enum LaneError {
         lane: String,
         /// Name of the thread.
         thread: &'static str,
-        /// What happened to it, as the rest of a sentence.
+        /// Predicate that says how the thread failed.
         problem: String,
     },
 }

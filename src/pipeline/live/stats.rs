@@ -21,7 +21,7 @@ const MAX_LATENCY: Duration = Duration::from_secs(60);
 /// histogram for an empty one and adds it to its own.
 #[derive(Debug)]
 pub struct LaneStats {
-    /// What the lane has counted. The latencies are those since the last read.
+    /// Counts of the lane. The latencies are those since the last read.
     current: Mutex<Snapshot>,
     /// Packets dropped because the queue to the driver was full, counted by the RX thread.
     overload_drops: AtomicU64,
@@ -64,9 +64,9 @@ struct ReaderState {
 /// time.
 #[derive(Debug, Clone)]
 pub struct Snapshot {
-    /// What the receiver counted.
+    /// Counts of the receiver.
     pub received: ReceivedCounts,
-    /// What the executor counted.
+    /// Counts of the executor.
     pub executed: ExecutedCounts,
     /// Number of verdicts, by action.
     pub verdicts: VerdictCounts,

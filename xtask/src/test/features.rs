@@ -41,7 +41,7 @@ struct OptionalFeature {
     feature: &'static str,
     what: &'static str,
     can_build: fn() -> bool,
-    /// What building the feature needs.
+    /// Requirements of the feature's build.
     needs: &'static str,
 }
 

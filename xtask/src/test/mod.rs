@@ -399,8 +399,8 @@ mod tests {
         }
     }
 
-    /// What a program that only wants the CPU compiles: fewer than 90 crates, ours included, and
-    /// none that only the command line needs.
+    /// A program with only the CPU back end compiles fewer than 90 crates, ours included, and none
+    /// that only the command line needs.
     #[test]
     fn the_library_for_the_cpu_needs_few_crates() {
         let tree = ["tree", "--offline", "-p", "portcullis", "--no-default-features", "--features", "cpu"];

@@ -37,7 +37,7 @@ const SLOW: [&str; 6] = ["xdp_objects", "c_writer", "stateful_filters", "aarch64
 pub struct Suite {
     /// Name for messages.
     pub name: String,
-    /// What runs it.
+    /// Command that runs the suite.
     pub command: Command,
     /// Whether no other suite with links or ports may run beside this one.
     pub uses_network: bool,

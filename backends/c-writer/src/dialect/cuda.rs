@@ -166,6 +166,7 @@ const CPP_KEYWORDS: &str = "
     module std
 ";
 
+/// Types of CUDA headers and of the writer's own vectors.
 const TYPES: &str = "
     uchar uint ulonglong longlong ushort ulong schar size_t ptrdiff_t char1 char2 char3 char4 uchar1
     uchar2 uchar3 uchar4 short1 short2 short3 short4 ushort1 ushort2 ushort3 ushort4 int1 int2 int3
@@ -176,6 +177,7 @@ const TYPES: &str = "
     vec2_bool vec3_bool vec4_bool
 ";
 
+/// Built-in variables, handles and functions of CUDA that a filter's names must not shadow.
 const WORDS: &str = "
     threadIdx blockIdx blockDim gridDim warpSize cudaStream_t atomicAdd atomicSub atomicExch
     atomicMin atomicMax atomicInc atomicDec atomicCAS atomicAnd atomicOr atomicXor umin umax llmin

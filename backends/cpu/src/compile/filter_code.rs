@@ -18,9 +18,9 @@ use super::native::{EntryPoint, NativeCode};
 /// When map searches are prefetched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PrefetchPolicy {
-    /// In variants of their own, which are used if they measure faster.
+    /// Separate variants prefetch, and are used if they measure faster.
     IfFaster,
-    /// In every variant.
+    /// Every variant prefetches.
     Always,
 }
 

@@ -27,7 +27,7 @@ pub(super) const STEP_BYTES: usize = 32;
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(super) struct PrefetchCursor {
-    /// What the search reads next; null, or any address, if that is not known.
+    /// Address that the search reads next; null or any address if it is unknown.
     pub address: *const u8,
     /// The map's number plus one in a search for a prefix, 0 in any other.
     pub map: u32,

@@ -82,7 +82,7 @@ pub(super) struct Job {
     /// Number of packets.
     packets: usize,
     schedule: Schedule,
-    /// What the code reads and writes; the memory is owned by `buffers`.
+    /// Pointers to the memory that the code reads and writes, which `buffers` owns.
     context: BatchContext,
     /// Context of the code that computes flow numbers.
     flow_context: BatchContext,

@@ -60,7 +60,7 @@ const SOURCES: [(&str, &str); 7] = [
 /// Why there is no emulated driver.
 #[derive(Debug)]
 pub enum Unavailable {
-    /// Not possible on this machine: it has no C++ compiler, or does not run Linux.
+    /// This machine has no C++ compiler, or does not run Linux.
     NotSupported(String),
     /// The build failed, which is a bug of the emulator.
     Broken(String),

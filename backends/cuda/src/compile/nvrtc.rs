@@ -92,7 +92,7 @@ impl Nvrtc {
     /// installed, the first call picks the one that suits a driver of major version `major`.
     ///
     /// # Errors
-    /// What is missing, and what to do.
+    /// If no usable version is installed, with the next step.
     pub fn get(major: i32) -> Result<&'static Nvrtc, String> {
         static NVRTC: OnceLock<Result<Nvrtc, String>> = OnceLock::new();
         NVRTC.get_or_init(|| Nvrtc::load(major)).as_ref().map_err(String::clone)

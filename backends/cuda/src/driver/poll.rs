@@ -23,7 +23,7 @@ fn pause(waited: Duration) {
 /// Polls until `is_complete` returns true.
 ///
 /// # Errors
-/// That of `is_complete`; [`DeviceError::Cancelled`] if the token is used while waiting, in which
+/// Errors of `is_complete`; [`DeviceError::Cancelled`] if the token is used while waiting, in which
 /// case the device may still be busy; [`DeviceError::Failed`] after [`LAUNCH_TIMEOUT`].
 pub(crate) fn until(
     device: &str,

@@ -137,7 +137,7 @@ impl Event {
     /// Whether the event has completed.
     ///
     /// # Errors
-    /// That of any earlier command that has failed.
+    /// If an earlier command of the stream has failed, with its error.
     pub fn is_complete(&self) -> Result<bool, ErrorCode> {
         let _current = self.context.enter()?;
         // SAFETY: the event is alive, and belongs to the current context.

@@ -55,7 +55,7 @@ impl CudaRecords {
     /// bytes, which go to the device `chunk` at a time; a thread processes `per_item` of them.
     ///
     /// # Errors
-    /// Those of compiling, or the device has not enough memory.
+    /// If the kernel does not compile, or the device has not enough memory.
     #[expect(clippy::too_many_arguments, reason = "each is one thing")]
     pub fn open(
         device: &CudaDevice,

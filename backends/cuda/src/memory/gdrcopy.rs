@@ -16,7 +16,7 @@ const LIBRARY_NAMES: &[&str] = &["libgdrapi.so.2", "libgdrapi.so"];
 #[cfg(windows)]
 const LIBRARY_NAMES: &[&str] = &[];
 
-/// What a `gdr_t` points to.
+/// Opaque target of a `gdr_t`.
 #[derive(Debug, Clone, Copy)]
 enum GdrContext {}
 

@@ -53,7 +53,7 @@ impl PinnedSpan {
     /// Returns the pinned span, shared with other sessions, or pins it.
     ///
     /// # Errors
-    /// That of the driver if it refuses, because the system limits pinned memory; or those of
+    /// If the driver refuses, because the system limits pinned memory; and errors of
     /// [`Context::quiesce`].
     fn get_or_pin(context: &Arc<Context>, span: &Arc<Span>) -> Result<Arc<PinnedSpan>, ErrorCode> {
         let pinned = || PINNED_SPANS.lock().unwrap_or_else(PoisonError::into_inner);

@@ -35,7 +35,7 @@ pub(crate) use pipelined::PipelinedLauncher;
 /// Opens a session by [`Dispatch::Pipelined`] or [`Dispatch::Inline`].
 ///
 /// # Errors
-/// Those of opening the device and of compiling the program.
+/// If the device cannot be opened, or the program does not compile.
 pub(crate) fn open_pipelined(
     device: &GpuProperties,
     program: &Arc<Program>,

@@ -77,7 +77,7 @@ impl ResponseLayout {
 pub(crate) enum DeviceBuffers {
     /// The request only: kernels write their response to host memory.
     Request,
-    /// Also verdicts and targets, which are copied to the host.
+    /// The request, and verdicts and targets, which are copied to the host.
     RequestAndVerdicts,
 }
 

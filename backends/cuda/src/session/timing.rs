@@ -9,7 +9,7 @@ use crate::driver::ErrorCode;
 use crate::driver::context::Context;
 use crate::driver::stream::{Event, Stream};
 
-/// What the device does during a span of time.
+/// Activity of the device during a span of time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stage {
     Upload,

@@ -16,7 +16,7 @@ use portcullis_wgsl as wgsl;
 /// Environment variable that is set in the child process.
 pub const CHILD: &str = "PORTCULLIS_TEST_CUDA";
 
-/// What the emulated driver prints if something was not released.
+/// Message that the emulated driver prints if something was not released.
 const LEAK_MESSAGE: &str = "left in a context";
 
 pub fn is_child() -> bool {

@@ -34,7 +34,7 @@ pub(crate) struct GpuProperties {
 }
 
 impl GpuProperties {
-    /// What distinguishes the device's binaries from those of other devices and drivers.
+    /// Cache key that distinguishes the device's binaries from those of other devices and drivers.
     pub fn fingerprint(&self) -> String {
         let version = ocl_core::get_device_info(self.device, ocl_core::DeviceInfo::Version);
         let version = version.map_or_else(|error| error_text(&error), |version| version.to_string());

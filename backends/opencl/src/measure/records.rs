@@ -27,7 +27,7 @@ const GROUP: usize = 256;
 /// that it is given cannot be checked here: only for this project's own kernels.
 pub struct OpenClRecords {
     kernel: Kernel,
-    /// In the order of chunks.
+    /// Command queues, in the order of chunks.
     queues: Vec<CommandQueue>,
     /// Device buffer of a chunk, for each queue; empty if kernels use host memory.
     slots: Vec<Mem>,
@@ -53,7 +53,7 @@ impl OpenClRecords {
     /// bytes, which go to the device `chunk` at a time; a work item processes `per_item` of them.
     ///
     /// # Errors
-    /// Those of compiling, or the device has not enough memory.
+    /// If the kernel does not compile, or the device has not enough memory.
     #[expect(clippy::too_many_arguments, reason = "each is one thing")]
     pub fn open(
         device: &OpenClDevice,

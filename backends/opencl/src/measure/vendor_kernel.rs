@@ -19,7 +19,7 @@ impl VendorKernel {
     /// Compiles the kernel.
     ///
     /// # Errors
-    /// Those of the compiler.
+    /// If the kernel does not compile.
     pub fn compile(device: &OpenClDevice, text: &str, name: &str) -> Result<VendorKernel, DeviceError> {
         let gpu = Gpu::open(device.properties(), false)?;
         let source = Source { source: text.to_owned(), entry: name.to_owned(), arguments: Vec::new(), size: 0 };
@@ -29,7 +29,7 @@ impl VendorKernel {
     /// Runs `items` work items over a copy of `memory`, and copies the result back.
     ///
     /// # Errors
-    /// Those of the device.
+    /// If the device fails.
     pub fn run(&self, memory: &mut [u8], items: usize) -> Result<(), DeviceError> {
         let (gpu, queue) = (&self.gpu, &self.gpu.kernels);
         let failed = |error: ocl_core::Error| gpu.error("running a kernel failed", &error);

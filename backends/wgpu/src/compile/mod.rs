@@ -40,7 +40,7 @@ pub(crate) struct LoadedProgram {
     /// Layout of the maps' bind group, and the numbers of the maps in it.
     map_layout: Option<wgpu::BindGroupLayout>,
     pub used_maps: Vec<u32>,
-    /// What the kernel reads and writes, and so what the session transfers.
+    /// Effects of the kernel, which determine what the session transfers.
     pub effects: KernelEffects,
     /// Whether the kernel reads descriptors.
     pub descriptors: bool,

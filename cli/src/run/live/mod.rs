@@ -48,7 +48,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     }
 }
 
-/// What a filter requires of received packets.
+/// Requirements of a filter on received packets.
 #[cfg(all(target_os = "linux", feature = "live"))]
 pub struct CaptureRequirements {
     /// Headroom and tailroom.

@@ -19,11 +19,11 @@ use crate::run::Args;
 /// Why CAP_NET_ADMIN is needed during the run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Admin {
-    /// Not needed.
+    /// The run does not need the capability.
     No,
-    /// To remove interfaces at the end that the run has created.
+    /// The run removes the interfaces it has created when it ends.
     AtEnd,
-    /// The kernel checks it for each verdict.
+    /// The kernel checks the capability for each verdict.
     #[cfg_attr(not(feature = "nfqueue"), expect(dead_code, reason = "only netfilter queues need it"))]
     Always,
 }

@@ -12,7 +12,8 @@ use crate::packet::{Batch, Metadata, Span};
 /// copying out to overlap.
 pub(super) const MAX_CHUNKS_IN_FLIGHT: usize = 8;
 
-/// What a kernel accesses and returns, which determines the transfers around it.
+/// Memory that a kernel accesses and results that it returns, which determine the transfers around
+/// it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct KernelEffects {
     /// The kernel reads or writes packet bytes.

@@ -30,9 +30,9 @@ pub struct ScalarField {
 /// Interpretation of numbers in network byte order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NumberStyle {
-    /// By value: 80 is port 80.
+    /// Numbers are converted from network byte order: port 80 is 80.
     Human,
-    /// As the processor loads them, and as bpftool writes them: port 80 is 20480.
+    /// Numbers are as the processor loads them, and as bpftool writes them: port 80 is 20480.
     Raw,
 }
 
@@ -265,7 +265,7 @@ pub enum ParseValueError {
 /// Parses `text` and writes it to a part of a value.
 ///
 /// # Errors
-/// What is wrong with the text.
+/// If the text is no value of the type, with the reason.
 pub fn parse_into(
     place: &FieldLocation,
     text: &str,

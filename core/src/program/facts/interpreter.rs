@@ -33,7 +33,7 @@ const MAX_WORK: u64 = 1 << 21;
 /// Cell that holds the offset of the packet's first byte from where it was on arrival.
 pub(super) const HEAD_SHIFT: u32 = 0;
 
-/// What a pass has inferred about the filter.
+/// Facts inferred by one pass.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct InferredFacts {
     /// One past the last byte read and written, counted from the packet's first byte on arrival; 0

@@ -8,7 +8,7 @@ fn parse_ok(text: &str) -> Vec<Instruction> {
     parse(&Source::new("x.bpf", text)).unwrap_or_else(|errors| panic!("{}", errors.render()))
 }
 
-/// What tcpdump compiles `ip` to.
+/// Output of tcpdump for `ip`.
 const IP: [Code; 4] = [(40, 0, 0, 12), (21, 0, 1, 0x800), (6, 0, 0, 262_144), (6, 0, 0, 0)];
 
 #[test]

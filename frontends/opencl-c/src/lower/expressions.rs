@@ -1,4 +1,4 @@
-//! Expressions.
+//! Lowers expressions to naga.
 
 use naga::{Expression, Literal, Statement, UnaryOperator};
 

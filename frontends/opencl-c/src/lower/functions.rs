@@ -31,7 +31,7 @@ pub(super) struct LoweredFunction {
     result: Option<Rc<Shape>>,
 }
 
-/// What a local variable is lowered to.
+/// Lowering of a local variable.
 #[derive(Clone)]
 pub(super) enum Binding {
     /// A value that does not change.

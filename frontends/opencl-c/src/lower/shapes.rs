@@ -14,7 +14,7 @@ use crate::tree::{LocalId, TableId};
 use crate::types::{Scalar, Type};
 use portcullis_core::ir::builder::Value;
 
-/// What a pointer points into.
+/// Object that a pointer points into.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Base {
     Packet,
@@ -67,11 +67,11 @@ pub(super) struct Pointer {
 /// The location of an lvalue, ready to be read or written.
 #[derive(Clone)]
 pub(super) enum Location {
-    /// In a variable: a naga pointer.
+    /// A variable, by a naga pointer.
     Memory(Value),
     /// A value, which can only be read.
     Value(Value),
-    /// In the packet, at an offset plus a constant.
+    /// Packet bytes at an offset plus a constant.
     Packet(Value, u32),
     /// Components of a vector of this type at another location.
     Components(Box<Location>, Vec<u8>, Type),

@@ -53,7 +53,7 @@ const PREDEFINED: &str = "\
 /// Names that `#define` and `#undef` must not use (C11 6.10.8p2 and 6.10.3p5).
 const RESERVED: &[&str] = &["defined", "__VA_ARGS__", "__LINE__", "__FILE__"];
 
-/// What replaces a token of a replacement list.
+/// Substitution for a token of a replacement list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Substitution {
     /// The token itself.

@@ -75,7 +75,7 @@ impl Preprocessor<'_> {
         self.inputs.last()?.conditions.last()?.guarded
     }
 
-    /// In skipped text: declares the parameter whose default is skipped because the host has set
+    /// Declares, in skipped text, the parameter whose default is skipped because the host has set
     /// it.
     fn note_skipped_default(&mut self) -> Result<(), Abort> {
         let line = self.take_line_unchecked();

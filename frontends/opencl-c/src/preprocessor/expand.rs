@@ -17,7 +17,7 @@ pub(super) struct Context {
     owner: ContextKind,
 }
 
-/// What a context's tokens come from.
+/// Source of a context's tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ContextKind {
     /// The expansion of a macro, which is not expanded again until these are consumed.

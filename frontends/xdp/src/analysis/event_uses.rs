@@ -11,7 +11,7 @@ pub(crate) struct ReservedRecord {
     pub bytes: u32,
 }
 
-/// What a program records for the host.
+/// Records a program sends to the host.
 #[derive(Debug, Default)]
 pub(crate) struct EventUses {
     /// Reserved records with the section and index of the reserving instruction.

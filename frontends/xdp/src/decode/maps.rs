@@ -14,7 +14,7 @@ use portcullis_core::map::{Declaration, MapKind};
 /// Name of the map that counts traps.
 pub(crate) const TRAP_MAP: &str = "traps";
 
-/// What a map becomes.
+/// Lowering chosen for a map of the object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum MapUse {
     /// Indexed by number.
@@ -27,7 +27,7 @@ pub(crate) enum MapUse {
     Prefixes,
     /// A ring of events for the host; see [`crate::events`].
     EventRing,
-    /// Not possible, for this reason.
+    /// The map cannot be lowered, for this reason.
     Unsupported(String),
 }
 

@@ -486,7 +486,7 @@ impl<'a> ObjectReader<'a> {
         Ok(())
     }
 
-    /// What a section and offset refer to.
+    /// Returns the symbol that a section and offset refer to.
     fn resolve(&self, section: usize, offset: u64) -> Option<Reference> {
         if let Some(&section) = self.code.get(&section) {
             return Some(Reference::Code { section, offset });

@@ -22,9 +22,9 @@ use crate::live::link::interface_name;
 /// Redirects frames until dropped.
 #[derive(Debug)]
 pub enum Reinjection {
-    /// By a tcx program.
+    /// A tcx program.
     Tcx(tcx::TcxLink),
-    /// By traffic control.
+    /// Traffic control.
     Mirred(mirred::Mirred),
 }
 

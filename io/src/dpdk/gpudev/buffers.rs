@@ -14,11 +14,11 @@ use crate::dpdk::error::{DpdkError, last};
 /// How the ports of a run write packets into memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::dpdk) enum PacketWriters {
-    /// By DMA of network cards, without the CPU.
+    /// Network cards write packets by DMA, without the CPU.
     CardDma,
-    /// Not at all: packets have no contents and are not read either (net_null).
+    /// No port writes packets: they have no contents and are not read either (net_null).
     NoWriter,
-    /// By the CPU, in the driver of at least this port.
+    /// The CPU writes packets, in the driver of at least this port.
     Cpu {
         /// The port.
         port: String,

@@ -38,7 +38,7 @@ pub struct GpuProperties {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DriverError {
-    /// Not enough memory.
+    /// The GPU or host has not enough memory.
     #[error("no memory for {size} bytes")]
     OutOfMemory {
         /// Requested size in bytes.

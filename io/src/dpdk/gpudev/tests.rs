@@ -227,7 +227,7 @@ fn take(memory: &Memory, count: usize, bytes: u32) -> Mbufs {
     mbufs
 }
 
-/// What the GPU sees of an item: the status, and addresses and lengths of packets.
+/// Returns an item as the GPU sees it: the status, and addresses and lengths of packets.
 fn seen(list: &CommList, index: u32) -> (u32, Vec<(u64, usize)>) {
     // SAFETY: the item exists as DPDK describes it, and this GPU's memory is host memory.
     unsafe {

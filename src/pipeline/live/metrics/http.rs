@@ -11,7 +11,7 @@ const MAX_HEADERS: usize = 64;
 
 const PATH: &str = "/metrics";
 
-/// What to do after receiving part of a request.
+/// Action after receiving part of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
     /// The request is incomplete.

@@ -28,7 +28,7 @@ pub(super) struct LoweringOutput {
     pub saves_branches: bool,
 }
 
-/// What a pointer points to.
+/// Target of a pointer.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Place {
     /// Scalars in consecutive Cranelift variables, from this number on.
@@ -40,9 +40,9 @@ pub(super) enum Place {
 /// Where a variable of the filter is stored.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum VariableLocation {
-    /// In consecutive Cranelift variables, from this number on.
+    /// Consecutive Cranelift variables hold the variable's scalars, from this number on.
     Variables(u32),
-    /// In the filter's stack slot, at this byte offset.
+    /// The filter's stack slot holds the variable, at this byte offset.
     Stack(u32),
 }
 
@@ -172,7 +172,7 @@ pub(super) struct Codegen<'a, 'f> {
     pub fuel: Option<Variable>,
     /// `None` in the filter itself; in prefetch code, whether it has found a search to prefetch.
     pub found_search: Option<bool>,
-    /// In prefetch code, the address of the cursors and the position of the first packet.
+    /// Address of the cursors and position of the first packet; `None` except in prefetch code.
     pub cursors: Option<(Value, Value)>,
     pub locals: HashMap<(Handle<Function>, Handle<LocalVariable>), VariableLocation>,
     pub globals: HashMap<Handle<GlobalVariable>, VariableLocation>,

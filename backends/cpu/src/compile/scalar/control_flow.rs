@@ -49,7 +49,7 @@ struct BranchTargets {
     if_false: MergeBlock,
 }
 
-/// What consumes the boolean variable that an `if` sets.
+/// Consumer of the boolean variable that an `if` sets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ConditionUse {
     /// The statement after next, an `if` with the variable as its condition.

@@ -22,7 +22,7 @@ pub(crate) const ANONYMOUS: SymbolicName = u32::MAX;
 /// so a zero high half is NULL for every pointer type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RegType {
-    /// Not set on every path. Reading it is rejected. Absorbing in joins.
+    /// A register that is not set on every path. Reading it is rejected. Absorbing in joins.
     Uninit,
     /// A number within an interval.
     Scalar(Interval),

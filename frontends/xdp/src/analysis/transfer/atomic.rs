@@ -147,7 +147,7 @@ impl BlockInterpreter<'_, '_> {
         Ok(old)
     }
 
-    /// What an operation leaves in memory, as halves.
+    /// Returns the value that an operation leaves in memory, as halves.
     fn atomic_result(
         &mut self,
         it: Instruction,

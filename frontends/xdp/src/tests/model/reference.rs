@@ -15,7 +15,7 @@ pub enum Cell {
     Pointer(Region, i64),
 }
 
-/// What a pointer points to.
+/// Target of a pointer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Region {
     Context,
@@ -100,7 +100,8 @@ struct Frame {
 enum Continuation {
     Nowhere,
     To(usize),
-    /// In a `bpf_loop`: callback, round, limit, argument, and where to continue after it.
+    /// The next round of a `bpf_loop`: callback, round, limit, argument, and where to continue
+    /// after the loop.
     Round {
         function: usize,
         round: u64,

@@ -25,7 +25,7 @@ pub(crate) enum OffsetStrategy {
     /// Speculate that headers have no options and load the fields together with fixed ones; if that
     /// is wrong in a lane where it matters, gather them.
     Speculate,
-    /// Gather them packet by packet.
+    /// Gather the fields packet by packet.
     Gather,
 }
 
@@ -43,7 +43,7 @@ pub(super) struct Plan {
     phase: u32,
     /// Starts of the rows to load. A word outside them is loaded by itself.
     rows: Vec<u32>,
-    /// By the node of the offset.
+    /// Speculated offsets, by the node of the offset.
     pub speculations: HashMap<Node, SpeculativeOffset>,
     /// Number of live nodes.
     pub node_count: usize,

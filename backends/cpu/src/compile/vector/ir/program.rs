@@ -84,10 +84,10 @@ impl Effect {
 /// Which lanes are active in the iterations of a loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LoopMask {
-    /// In the first iteration.
+    /// Lanes that are active in the first iteration.
     pub initial: Node,
-    /// In the next iteration, of the lanes that are active in this one: it need not be masked with
-    /// [`Op::Live`](super::node::Op::Live).
+    /// Lanes that are active in the next iteration, among those active in this one: the mask need
+    /// not be combined with [`Op::Live`](super::node::Op::Live).
     pub next: Node,
 }
 

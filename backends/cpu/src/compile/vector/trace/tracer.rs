@@ -30,14 +30,14 @@ pub(super) const START: usize = 1;
 pub(super) const LENGTH: usize = 2;
 pub(super) const FIXED_SLOTS: usize = 3;
 
-/// What a pointer points to: consecutive scalars.
+/// Target of a pointer: consecutive scalars.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
-    /// From this state slot on.
+    /// Scalars in state slots, from this one on.
     Slots(usize),
-    /// From this word of a lane's own array on.
+    /// Words of a lane's own array, from this index on.
     Array { array: u32, index: Node },
-    /// From this word of a map on.
+    /// Words of a map, from this index on.
     Map { map: u32, index: Node },
 }
 

@@ -8,7 +8,7 @@ use super::{corpus, filter_of};
 use crate::interp::Outcome;
 use crate::testing::Random;
 
-/// Only this pass.
+/// Returns a lowering with only this pass.
 fn alone() -> Lowering {
     Lowering { int64: true, ..Lowering::default() }
 }

@@ -31,7 +31,7 @@ pub(super) enum Location {
 
 /// Result of register allocation.
 pub(super) struct Allocation {
-    /// By number of the virtual register.
+    /// Location of each virtual register, by its number.
     pub locations: Vec<Location>,
     /// Registers to save to frame slots at an [`Instruction::EnterConditional`], and to restore at
     /// the matching [`Instruction::ExitConditional`], by that instruction's number.
