@@ -49,11 +49,12 @@ pub const EXPECTED_BATCH_PACKETS: usize = 16_384;
 /// When the costs of a filter are measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CalibrationMode {
-    /// Never: without a cached calibration, the first candidate that accepts the filter is used.
+    /// No costs are measured: without a cached calibration, the first candidate that accepts the filter is used.
     Never,
-    /// For the first filter that is loaded, before any packets flow, unless its costs are cached.
+    /// Costs of the first filter that is loaded are measured before any packets flow, unless they
+    /// are cached.
     FirstLoad,
-    /// For every filter, even if its costs are cached.
+    /// Costs of every filter are measured, even if they are cached.
     Always,
 }
 

@@ -169,7 +169,7 @@ fn exchange(one: &mut TcpStream, other: &mut TcpStream, text: &str) -> bool {
     go(one, other) && go(other, one)
 }
 
-/// Like an administrator who is logged in over the interface.
+/// The connection is like that of an administrator who is logged in over the interface.
 #[test]
 fn connections_outside_the_rules_survive_a_run() {
     let Some(Net { veth, left, right, _suite }) = net(1) else { return };

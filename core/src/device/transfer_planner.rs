@@ -352,7 +352,7 @@ mod tests {
     const HEADERS: AccessNeeds = AccessNeeds { window: 54, room: false };
     const MOVES: AccessNeeds = AccessNeeds { window: u32::MAX, room: true };
 
-    /// Like a GPU whose kernels require word alignment.
+    /// Returns memory as a GPU sees it whose kernels require word alignment.
     fn memory(reach: MemoryReach) -> BatchMemory<()> {
         BatchMemory { reach, word_aligned_only: true, ..BatchMemory::unreachable() }
     }

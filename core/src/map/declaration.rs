@@ -98,7 +98,7 @@ pub struct Declaration {
     pub read_only: bool,
     /// Byte range of the declaration in the source.
     pub source_range: Range<usize>,
-    /// For a map of an eBPF object, its name and C types, which take the place of `fields`.
+    /// Name and C types of a map of an eBPF object, which take the place of `fields`.
     pub typed: Option<Arc<TypeInfo>>,
     /// Annotations of the entries of a map by index.
     pub annotations: Option<Arc<Annotations>>,

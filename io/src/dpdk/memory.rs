@@ -388,7 +388,7 @@ impl Memory {
         self.buffers.as_ref()
     }
 
-    /// For queues with header split: the pool for tails, and the length of heads.
+    /// Pool for tails and length of heads; `None` without header split.
     pub fn tail_pool(&self) -> Option<(*mut sys::rte_mempool, u16)> {
         self.rest.as_ref().map(|rest| (rest.pool.pool.as_ptr(), rest.head))
     }

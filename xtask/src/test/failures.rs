@@ -28,7 +28,7 @@ pub struct Failures {
 enum Section {
     #[default]
     Outside,
-    /// Between `running N tests` and the failures.
+    /// A line between `running N tests` and the failures.
     Inside,
     /// Output of failed tests.
     Output,

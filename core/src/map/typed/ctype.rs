@@ -117,7 +117,7 @@ pub struct CMember {
     pub ty: Arc<CType>,
     /// Offset in bits.
     pub bit: u32,
-    /// For a bit field, its width in bits; otherwise 0.
+    /// Width of a bit field in bits; otherwise 0.
     pub bits: u32,
 }
 

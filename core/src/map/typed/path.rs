@@ -12,9 +12,9 @@ pub struct FieldLocation {
     pub ty: Arc<CType>,
     /// Offset of its first byte.
     pub at: u32,
-    /// For a bit field, the offset of its first bit.
+    /// Offset of the first bit of a bit field.
     pub bit: u32,
-    /// For a bit field, its width in bits; otherwise 0.
+    /// Width of a bit field in bits; otherwise 0.
     pub bits: u32,
 }
 

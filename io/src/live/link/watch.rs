@@ -105,15 +105,15 @@ impl LinkState {
     }
 }
 
-/// For waiting together with other descriptors: readable after any event, perhaps about another
-/// interface.
+/// The descriptor is readable after any event, perhaps about another interface; poll it together
+/// with others.
 impl AsRawFd for LinkWatch {
     fn as_raw_fd(&self) -> RawFd {
         self.events.as_raw_fd()
     }
 }
 
-/// For waiting together with other descriptors.
+/// The descriptor of `as_raw_fd`, borrowed.
 impl AsFd for LinkWatch {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.events.as_fd()

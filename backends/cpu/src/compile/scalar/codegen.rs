@@ -68,14 +68,14 @@ pub(super) struct Frame<'a> {
     pub exit: ReturnTarget,
 }
 
-/// Where a `return` statement leads.
+/// Target of a `return` statement.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum ReturnTarget {
-    /// To the end of the loop's body, with a verdict.
+    /// The end of the loop's body, with a verdict.
     Verdict,
-    /// To the block behind an inlined call, with the result. `used` is set by the first `return`.
+    /// The block behind an inlined call, with the result. `used` is set by the first `return`.
     Block { block: ir::Block, used: bool },
-    /// Nowhere: the call is lowered without branches and its result is a value.
+    /// No block: the call is lowered without branches and its result is a value.
     Collected,
 }
 

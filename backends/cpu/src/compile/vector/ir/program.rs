@@ -94,11 +94,11 @@ pub(crate) struct LoopMask {
 /// A loop-carried value. Lanes that are not active in an iteration keep their value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LoopCarried {
-    /// Before the first iteration.
+    /// Value before the first iteration.
     pub initial: Node,
-    /// After an iteration, in lanes that continue. Need not be computed if no lane does.
+    /// Value after an iteration in lanes that continue. Need not be computed if no lane does.
     pub next: Node,
-    /// After an iteration, in lanes that leave the loop.
+    /// Value after an iteration in lanes that leave the loop.
     pub on_exit: Node,
 }
 
