@@ -49,7 +49,8 @@ pub const EXPECTED_BATCH_PACKETS: usize = 16_384;
 /// When the costs of a filter are measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CalibrationMode {
-    /// No costs are measured: without a cached calibration, the first candidate that accepts the filter is used.
+    /// No costs are measured: without a cached calibration, the first candidate that accepts the
+    /// filter is used.
     Never,
     /// Costs of the first filter that is loaded are measured before any packets flow, unless they
     /// are cached.
