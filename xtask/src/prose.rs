@@ -89,7 +89,7 @@ pub fn check(root: &Path) -> Result<(), String> {
 }
 
 fn is_checked(path: &str) -> bool {
-    [".rs", ".wgsl", ".cl", ".h", ".c", ".md", "Cargo.toml"].iter().any(|ending| path.ends_with(ending))
+    [".rs", ".wgsl", ".cl", ".h", ".c", ".md", ".toml"].iter().any(|ending| path.ends_with(ending))
 }
 
 /// Findings in `files` (path and text), where `tree` has every tracked path.
@@ -100,7 +100,7 @@ fn findings(files: &BTreeMap<String, String>, tree: &BTreeSet<&str>) -> Vec<Viol
             Some((_, "rs")) => check_rust(path, text, &mut all),
             Some((_, "wgsl" | "cl" | "h" | "c")) => check_comments(path, text, &mut all),
             Some((_, "md")) => check_page(path, text, (files, tree), &mut all),
-            _ => check_manifest(path, text, &mut all),
+            _ => check_toml(path, text, &mut all),
         }
     }
     if let Some(index) = files.get("docs/README.md") {
@@ -263,15 +263,16 @@ fn check_columns(line: &str, find: &mut impl FnMut(String)) {
     }
 }
 
-/// Checks that core's manifest names no other crate of the project.
-fn check_manifest(path: &str, text: &str, all: &mut Vec<Violation>) {
-    if path != "core/Cargo.toml" {
-        return;
-    }
+/// Checks the width of comments in TOML, and that core's manifest names no other crate of the
+/// project.
+fn check_toml(path: &str, text: &str, all: &mut Vec<Violation>) {
     for (index, line) in text.lines().enumerate() {
-        if line.starts_with("portcullis") {
-            let message = format!("core depends on no other crate of the project: {line}");
-            all.push(Violation { path: path.to_owned(), line: index + 1, message });
+        let mut find = |message: String| all.push(Violation { path: path.to_owned(), line: index + 1, message });
+        if line.trim_start().starts_with('#') {
+            check_columns(line, &mut find);
+        }
+        if path == "core/Cargo.toml" && line.starts_with("portcullis") {
+            find(format!("core depends on no other crate of the project: {line}"));
         }
     }
 }
@@ -304,6 +305,10 @@ mod tests {
             assert_eq!(messages(path, &format!("code\n    // {wide}\n")).len(), 1, "{path}");
             assert_eq!(messages(path, &format!("/* {wide}\n * {wide} */\n")).len(), 2, "{path}");
             assert!(messages(path, &format!("//! map {wide}\nlet a = b; // {wide}\n")).is_empty(), "{path}");
+        }
+        for path in ["Cargo.toml", "rustfmt.toml"] {
+            assert_eq!(messages(path, &format!("[a]\n## {wide}\n  # {wide}\n")).len(), 2, "{path}");
+            assert!(messages(path, &format!("a = \"{wide}\"\n")).is_empty(), "{path}");
         }
         assert_eq!(messages("a.md", &format!("{wide}x\n")).len(), 1);
         for exempt in [format!("| {wide} |"), format!("    {wide}"), format!("https://a.example {wide}")] {
