@@ -204,7 +204,7 @@ fn errors_name_the_missing_capability() {
         ("pair: pc0-", &format!("a: creating a veth pair {needs}")[..]),
         ("tap: pc0-", &format!("t: creating a TAP interface {needs}")),
         ("stack: pc0-", needs),
-        ("none: ", "there is no interface `none` here; `ip link` lists those that there are"),
+        ("none: ", "there is no interface `none` here; `ip link` lists the interfaces"),
         ("found: ", "lo"),
     ] {
         assert!(stdout.lines().any(|it| it.starts_with(line) && it.contains(part)), "{line}: {stdout}");

@@ -34,8 +34,8 @@ pub enum LinkError {
     },
     /// Reverse path filtering would make the kernel drop what arrives at an interface of this run.
     #[error(
-        "{interface}: the kernel drops what comes in there, since net.ipv4.conf.all.rp_filter is {value}; set it to 0 \
-         (`sysctl net.ipv4.conf.all.rp_filter=0`), and that of each interface to what it was"
+        "{interface}: the kernel drops packets received on it, since net.ipv4.conf.all.rp_filter is {value}; set it \
+         to 0 (`sysctl net.ipv4.conf.all.rp_filter=0`), then restore each interface's rp_filter"
     )]
     ReversePath {
         /// The interface.
@@ -57,7 +57,7 @@ pub enum LinkError {
 
 /// The message for an interface name unknown in the calling thread's network namespace.
 pub(crate) fn no_interface(name: &str) -> String {
-    format!("there is no interface `{name}` here; `ip link` lists those that there are")
+    format!("there is no interface `{name}` here; `ip link` lists the interfaces")
 }
 
 impl LinkError {
