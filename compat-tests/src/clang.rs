@@ -33,11 +33,12 @@ pub fn to_file(source: &Path, options: &[&str], file: &Path) -> Result<(), Strin
 ///
 /// # Panics
 /// If compilation failed and `PORTCULLIS_REQUIRE` names clang.
-pub fn made<T>(made: Result<T, String>) -> Option<T> {
-    made.map_err(|said| {
-        let required = std::env::var("PORTCULLIS_REQUIRE").unwrap_or_default();
-        assert!(!required.split(',').any(|name| name.trim() == NAME), "{NAME} is required: {said}");
-        println!("skipped: clang and libbpf's headers make no programs for BPF: {said}");
-    })
-    .ok()
+pub fn require_clang<T>(compiled: Result<T, String>) -> Option<T> {
+    compiled
+        .map_err(|said| {
+            let required = std::env::var("PORTCULLIS_REQUIRE").unwrap_or_default();
+            assert!(!required.split(',').any(|name| name.trim() == NAME), "{NAME} is required: {said}");
+            println!("skipped: clang and libbpf's headers make no programs for BPF: {said}");
+        })
+        .ok()
 }

@@ -9,7 +9,7 @@ use portcullis::device::{Device, DeviceError, Dispatch, SingleDispatch};
 use portcullis_cpu::{Cpu, Processor, Style};
 
 use crate::records::is_required;
-pub use crate::records::{REQUIRE, absent, record};
+pub use crate::records::{REQUIRE, record, record_skip};
 
 /// Environment variable that selects the share of the cases that run on a device with a slow
 /// compiler ([`share`]): a number, 0 by default, or `all`. Consecutive numbers together cover all

@@ -10,7 +10,7 @@ use crate::synchronous::Execute;
 const FILL: u8 = 0xa5;
 
 /// Offset given to packets without bytes, far outside every arena; the ABI allows any.
-const NOWHERE: usize = 0xffff_fff0;
+const OUT_OF_BOUNDS: usize = 0xffff_fff0;
 
 /// A kernel's inputs and outputs, as in `docs/reference/abi.md`.
 #[derive(Debug)]
@@ -39,14 +39,14 @@ pub struct Launcher {
     pub is_aligned: bool,
     /// Set to place packets without bytes outside the arena: a kernel may read nothing but their
     /// length.
-    pub has_empty_packets_nowhere: bool,
+    pub places_empty_packets_out_of_bounds: bool,
 }
 
 impl Launcher {
     /// Creates an executor from a function that runs the kernel over all packets, or returns a
     /// description of the failure.
     pub fn new(launch: impl FnMut(&mut Memory) -> Result<(), String> + Send + 'static) -> Launcher {
-        Launcher { launch: Box::new(launch), is_aligned: false, has_empty_packets_nowhere: false }
+        Launcher { launch: Box::new(launch), is_aligned: false, places_empty_packets_out_of_bounds: false }
     }
 }
 
@@ -62,8 +62,8 @@ impl Execute for Launcher {
         let (mut arena, mut offsets, mut owned) = (Vec::new(), Vec::new(), Vec::new());
         for (packet, _) in packets {
             let shift = if self.is_aligned { 0 } else { packet.as_ptr().addr() % 4 };
-            if self.has_empty_packets_nowhere && packet.is_empty() && room == ResizeRoom::None {
-                offsets.push((NOWHERE + shift) as u32);
+            if self.places_empty_packets_out_of_bounds && packet.is_empty() && room == ResizeRoom::None {
+                offsets.push((OUT_OF_BOUNDS + shift) as u32);
                 continue;
             }
             let offset = (arena.len() + margin).next_multiple_of(4) + shift;

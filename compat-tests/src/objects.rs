@@ -87,7 +87,7 @@ pub fn missing() -> Option<String> {
 /// # Panics
 /// If the compiler is required.
 pub fn is_missing(suite: &str) -> bool {
-    missing().inspect(|reason| devices::absent(suite, clang::NAME, reason)).is_some()
+    missing().inspect(|reason| devices::record_skip(suite, clang::NAME, reason)).is_some()
 }
 
 /// Returns whether the kernel cannot be used as a reference, and records that the suite is skipped
@@ -96,7 +96,7 @@ pub fn is_missing(suite: &str) -> bool {
 /// # Panics
 /// If the kernel is required.
 pub fn is_kernel_missing(suite: &str) -> bool {
-    kernel::missing().inspect(|reason| devices::absent(suite, "kernel-bpf", reason)).is_some()
+    kernel::missing().inspect(|reason| devices::record_skip(suite, "kernel-bpf", reason)).is_some()
 }
 
 /// Compiles one of the sources, given its name without `.c`, for the usual instruction set.

@@ -20,7 +20,7 @@ pub fn is_required(name: &str) -> bool {
 ///
 /// # Panics
 /// If it is required.
-pub fn absent(suite: &str, what: &str, reason: &str) {
+pub fn record_skip(suite: &str, what: &str, reason: &str) {
     let required = is_required(what);
     record(suite, what, if required { "failed" } else { "skipped" }, reason);
     assert!(!required, "{what} is required and missing for {suite}: {reason}");

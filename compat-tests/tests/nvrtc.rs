@@ -19,14 +19,14 @@ const RANDOM_FILTERS: u64 = 60;
 /// Returns the path of ptxas, or `None` unless NVRTC is present as well.
 fn compilers() -> Option<PathBuf> {
     let ptxas = std::env::var_os(PTXAS).map(PathBuf::from);
-    let absent = |reason: &str| {
-        devices::absent(SUITE, "nvrtc", reason);
+    let skip = |reason: &str| {
+        devices::record_skip(SUITE, "nvrtc", reason);
         None
     };
     match (portcullis::backend::cuda::nvrtc_version(), ptxas) {
         (Ok(_), Some(ptxas)) => Some(ptxas),
-        (Err(error), _) => absent(&error.to_string()),
-        (Ok(_), None) => absent(&format!("no ptxas ({PTXAS}), which `cargo xtask test` fetches")),
+        (Err(error), _) => skip(&error.to_string()),
+        (Ok(_), None) => skip(&format!("no ptxas ({PTXAS}), which `cargo xtask test` fetches")),
     }
 }
 

@@ -136,7 +136,7 @@ fn check(device: &OpenClDevice, filter: &Filter, corpus: &Corpus) -> usize {
 fn on_each_device(suite: &str, corpus: &Corpus) {
     let found = match opencl::devices() {
         Ok(devices) => devices,
-        Err(missing) => return devices::absent(suite, "opencl", &format!("{missing:?}")),
+        Err(missing) => return devices::record_skip(suite, "opencl", &format!("{missing:?}")),
     };
     let filters = filters();
     let all = filters.len() * corpus.packets.len();

@@ -18,7 +18,7 @@ use portcullis::device::{CancelToken, Dispatch};
 use portcullis::packet_io::af_xdp::StackDevice;
 use portcullis::packet_io::af_xdp::{self, Options};
 use portcullis::pipeline::live::{BatchPolicy, LaneStats, LiveOptions};
-use portcullis_live_tests::{End, Flood, KernelXdp, Veth, linked};
+use portcullis_live_tests::{End, Flood, KernelXdp, Veth, create_link};
 use support::bare::bare;
 use support::latency::{quantile, round_trips};
 use support::testpmd::Testpmd;
@@ -39,7 +39,7 @@ fn main() {
     if !support::prepare() {
         return;
     }
-    let (_, _, veth) = linked(|link| link);
+    let (_, _, veth) = create_link();
     let has_testpmd = match Testpmd::start(&veth.right, "rxonly") {
         Ok(_) => true,
         Err(reason) => {

@@ -23,7 +23,7 @@ use portcullis::packet_io::live::{ExecutedCounts, Executor, Lane, LiveError};
 use portcullis::packet_io::nfqueue::{QueueExecutor, QueueOptions, open};
 use portcullis::pipeline::live::{BatchPolicy, LaneStats, LiveOptions};
 use portcullis::program::facts::Window;
-use portcullis_live_tests::{Namespace, Veth, linked, pin_to_processor, wait_until};
+use portcullis_live_tests::{Namespace, Veth, create_link, pin_to_processor, wait_until};
 use support::Side;
 
 /// Packets queued when the clock starts: about as many as fit into 200 MiB of kernel memory.
@@ -115,7 +115,7 @@ struct Bench {
 
 impl Bench {
     fn new() -> Bench {
-        let (left, right, veth) = linked(|link| link);
+        let (left, right, veth) = create_link();
         let mut rule: Command = right.command("iptables-legacy");
         let output = rule.args("-w -A INPUT -p udp -j NFQUEUE --queue-num 0".split(' ')).output().expect("iptables");
         assert!(output.status.success(), "iptables-legacy: {}", String::from_utf8_lossy(&output.stderr));

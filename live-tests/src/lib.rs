@@ -3,7 +3,7 @@
 //!
 //! - [`Suite`]: decides whether tests can run here, and records how they ended;
 //! - [`Namespace`]: a network namespace of the test's own, which threads and programs can enter;
-//! - [`Veth`]: a link between two namespaces; [`linked`] creates all three;
+//! - [`Veth`]: a link between two namespaces; [`create_link`] creates all three;
 //! - [`Bridge`]: two networks, and packet sockets that carry frames between them;
 //! - [`PacketSocket`]: sends and receives frames, byte for byte, at an end of a link;
 //! - [`frames`]: builds frames to send;
@@ -16,10 +16,10 @@
 //!
 //! ```no_run
 //! use std::time::Duration;
-//! use portcullis_live_tests::{Suite, linked, ping};
+//! use portcullis_live_tests::{Suite, create_link_with, ping};
 //!
 //! let Some(_suite) = Suite::begin("links", "af-xdp", &[]) else { return };
-//! let (left, _right, veth) = linked(|link| link.mtu(9000));
+//! let (left, _right, veth) = create_link_with(|link| link.mtu(9000));
 //! assert!(ping(&left, veth.right.ipv4().into(), Duration::from_secs(5)));
 //! ```
 #![cfg(target_os = "linux")]
@@ -58,7 +58,7 @@ pub use packet_socket::{Checksum, Frame, PacketSocket};
 pub use ping::ping;
 pub use suite::Suite;
 pub use tcp::tcp_echo;
-pub use veth::{End, Options, Veth, linked};
+pub use veth::{End, Options, Veth, create_link, create_link_with};
 
 /// Timeout for what must happen; long, as the machine may be busy.
 pub const TIMEOUT: Duration = Duration::from_secs(20);

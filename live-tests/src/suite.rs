@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 use std::time::Instant;
 
 use crate::namespace;
-use crate::records::{absent, record};
+use crate::records::{record, record_skip};
 
 /// A running suite. Dropping it records how it ended: failed if a panic is unwinding.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ impl Suite {
         match missing_requirement(programs) {
             None => Some(Suite { name, tests, started: Instant::now() }),
             Some(reason) => {
-                absent(name, tests, &reason);
+                record_skip(name, tests, &reason);
                 None
             }
         }
@@ -46,7 +46,7 @@ impl Suite {
     /// # Panics
     /// If `PORTCULLIS_REQUIRE` names the device.
     pub fn lacks(&self, device: &'static str, reason: &str) {
-        absent(self.name, device, reason);
+        record_skip(self.name, device, reason);
     }
 
     /// Records the suite as skipped, for a reason that only its tests could find out, such as a
@@ -57,7 +57,7 @@ impl Suite {
     pub fn skip(self, reason: &str) {
         let (name, tests) = (self.name, self.tests);
         std::mem::forget(self);
-        absent(name, tests, reason);
+        record_skip(name, tests, reason);
     }
 }
 

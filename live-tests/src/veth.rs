@@ -61,7 +61,15 @@ impl Veth {
 ///
 /// # Panics
 /// If the system refuses.
-pub fn linked(options: impl FnOnce(Options<'_>) -> Options<'_>) -> (Namespace, Namespace, Veth) {
+pub fn create_link() -> (Namespace, Namespace, Veth) {
+    create_link_with(|link| link)
+}
+
+/// Creates two namespaces and a link between them with these options.
+///
+/// # Panics
+/// If the system refuses.
+pub fn create_link_with(options: impl FnOnce(Options<'_>) -> Options<'_>) -> (Namespace, Namespace, Veth) {
     let (left, right) = (Namespace::new(), Namespace::new());
     let veth = options(Veth::between(&left, &right)).make();
     (left, right, veth)

@@ -7,7 +7,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use portcullis_live_tests::{
-    Checksum, Namespace, PacketSocket, QUIET_TIME, Suite, TIMEOUT, Veth, linked, ping, remove_leftovers, wait_until,
+    Checksum, Namespace, PacketSocket, QUIET_TIME, Suite, TIMEOUT, Veth, create_link_with, ping, remove_leftovers,
+    wait_until,
 };
 
 fn begin() -> Option<Suite> {
@@ -53,7 +54,7 @@ fn linked_namespaces_reach_each_other_and_no_other() {
 #[test]
 fn frames_go_through_byte_for_byte() {
     let Some(_suite) = begin() else { return };
-    let (_, _, veth) = linked(|link| link.mtu(9000).without_ipv4().without_ipv6());
+    let (_, _, veth) = create_link_with(|link| link.mtu(9000).without_ipv4().without_ipv6());
     let (near, mut far) = (PacketSocket::at(&veth.left), PacketSocket::at(&veth.right));
     let payload: Vec<u8> = (0..9000u32).map(|i| ((i * i) >> 5) as u8).collect();
     for length in [0, 1, 45, 46, 1500, 8996, 9000] {
@@ -96,7 +97,7 @@ fn a_checksum_left_to_the_card_is_reported_as_partial() {
 #[test]
 fn links_have_the_requested_number_of_queues() {
     let Some(_suite) = begin() else { return };
-    let (_, _, veth) = linked(|link| link.queues(3));
+    let (_, _, veth) = create_link_with(|link| link.queues(3));
     for end in [&veth.left, &veth.right] {
         let current = end.ethtool(&["-l"]);
         let current = current.split("Current").nth(1).unwrap().split_whitespace().collect::<Vec<_>>().join(" ");

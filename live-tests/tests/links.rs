@@ -11,7 +11,8 @@ use portcullis_io::af_xdp::{InjectionPoint, StackDevice, StackInjector};
 use portcullis_io::live::checksum;
 use portcullis_io::live::link::{Interface, LinkError, LinkState, LinkWatch, Tap, VethPair};
 use portcullis_live_tests::{
-    Bridge, Child, Frame, Namespace, PacketSocket, QUIET_TIME, Suite, TIMEOUT, linked, ping, tcp_echo, wait_until,
+    Bridge, Child, Frame, Namespace, PacketSocket, QUIET_TIME, Suite, TIMEOUT, create_link, create_link_with, ping,
+    tcp_echo, wait_until,
 };
 
 fn begin() -> Option<Suite> {
@@ -27,7 +28,7 @@ fn ip_link_show(namespace: &Namespace, name: &str) -> String {
 #[test]
 fn an_interface_is_described_as_ip_and_ethtool_describe_it() {
     let Some(_suite) = begin() else { return };
-    let (left, right, veth) = linked(|link| link.queues(3).mtu(2345));
+    let (left, right, veth) = create_link_with(|link| link.queues(3).mtu(2345));
     let find = || right.run(|| Interface::find(veth.right.name()));
     let found = find().unwrap();
     let output = ip_link_show(&right, veth.right.name());
@@ -123,7 +124,7 @@ fn frames_go_through_a_tap_both_ways() {
 #[test]
 fn a_watch_follows_an_interface_up_down_and_gone() {
     let Some(_suite) = begin() else { return };
-    let (left, right, veth) = linked(|link| link);
+    let (left, right, veth) = create_link();
     let name = veth.right.name();
     let index = right.run(|| Interface::find(name)).unwrap().index;
     let mut watch = right.run(|| LinkWatch::new(name).unwrap());
@@ -157,7 +158,7 @@ fn a_watch_follows_an_interface_up_down_and_gone() {
 #[test]
 fn a_watch_that_overflowed_reports_the_current_state() {
     let Some(_suite) = begin() else { return };
-    let (_, right, veth) = linked(|link| link.without_ipv6());
+    let (_, right, veth) = create_link_with(|link| link.without_ipv6());
     let name = veth.right.name();
     let up_and_down = format!("link set {name} down\nlink set {name} up\n").repeat(400);
     // Vary the number of events before, so that the overflow falls on a different event each time.
@@ -225,7 +226,7 @@ fn child_that_holds_interfaces() {
 #[test]
 fn the_next_run_removes_only_what_a_killed_run_left() {
     let Some(_suite) = begin() else { return };
-    let (_, right, veth) = linked(|link| link);
+    let (_, right, veth) = create_link();
     let (child, made) = Child::start(&veth.right, "child_that_holds_interfaces");
     let [pair, tap, "mirred", "tcx"] = made.split(' ').collect::<Vec<_>>()[..] else { panic!("{made}") };
     // Names that resemble the run's, one of them in the same format but given by someone else.
@@ -349,7 +350,7 @@ fn frames_reach_the_stack_by_each_delivery_method() {
 #[test]
 fn direct_delivery_is_refused_under_a_reverse_path_filter() {
     let Some(_suite) = begin() else { return };
-    let (_, right, veth) = linked(|link| link);
+    let (_, right, veth) = create_link();
     right.sysctl("net.ipv4.conf.all.rp_filter", "1");
     let mut stack = right.run(|| StackInjector::open(veth.right.name(), StackDevice::Auto)).unwrap();
     let error = right.run(|| stack.connect_direct().map(|way| way.name()).unwrap_err().to_string());

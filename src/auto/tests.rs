@@ -234,7 +234,7 @@ fn gpu_and_cpu(clock: &Arc<SimulatedClock>) -> [FakeDevice; 2] {
 }
 
 /// Variant of [`gpu_and_cpu`] that passes all packets, because the interpreter is slow.
-fn idle_gpu_and_cpu(clock: &Arc<SimulatedClock>) -> [FakeDevice; 2] {
+fn pass_all_gpu_and_cpu(clock: &Arc<SimulatedClock>) -> [FakeDevice; 2] {
     gpu_and_cpu(clock).map(|fake| FakeDevice { behavior: FilterBehavior::PassAll, ..fake })
 }
 
@@ -407,7 +407,7 @@ fn throughput_is_at_least_nine_tenths_of_the_best_device() {
         [((60_000, 1), (400, 4)), ((20_000, 5), (300, 4)), ((900, 2), (4000, 8)), ((200_000, 1), (500, 30))]
     {
         let clock = Arc::new(SimulatedClock::default());
-        let mut fakes = idle_gpu_and_cpu(&clock);
+        let mut fakes = pass_all_gpu_and_cpu(&clock);
         for (fake, costs) in fakes.iter_mut().zip([gpu, cpu]) {
             (fake.fixed, fake.packet) = costs;
         }
@@ -429,7 +429,7 @@ fn throughput_is_at_least_nine_tenths_of_the_best_device() {
 #[test]
 fn two_devices_are_faster_than_one_with_large_batches() {
     let clock = Arc::new(SimulatedClock::default());
-    let [mut gpu, mut cpu] = idle_gpu_and_cpu(&clock);
+    let [mut gpu, mut cpu] = pass_all_gpu_and_cpu(&clock);
     (gpu.fixed, gpu.packet, cpu.packet) = (1000, 3, 3);
     let (device, fakes) = auto(vec![gpu, cpu], settings(&clock));
     let mut session = device.load(&program(PLAIN), &LoadOptions::default()).unwrap();
@@ -453,7 +453,7 @@ fn two_devices_are_faster_than_one_with_large_batches() {
 #[test]
 fn crossovers_match_the_computed_ones() {
     let clock = Arc::new(SimulatedClock::default());
-    let (device, _) = auto(idle_gpu_and_cpu(&clock).into(), settings(&clock));
+    let (device, _) = auto(pass_all_gpu_and_cpu(&clock).into(), settings(&clock));
     device.load(&program(PLAIN), &LoadOptions::default()).unwrap();
     let (costs, _) = device.costs().unwrap();
     let alone = Costs { split: None, ..costs };
@@ -474,7 +474,7 @@ fn filters_with_state_stay_on_one_device() {
         let with =
             |measure| settings(&clock).with_store(store.clone()).with_mode(measure).with_expected_packets(expected);
         let program = program(text);
-        let (calibrated, _) = auto(idle_gpu_and_cpu(&clock).into(), with(CalibrationMode::FirstLoad));
+        let (calibrated, _) = auto(pass_all_gpu_and_cpu(&clock).into(), with(CalibrationMode::FirstLoad));
         calibrated.load(&program, &LoadOptions::default()).unwrap();
 
         let (device, fakes) = auto(gpu_and_cpu(&clock).into(), with(CalibrationMode::Never));
@@ -499,7 +499,7 @@ fn costs_are_measured_once_and_cached() {
     let folder = tempfile::tempdir().unwrap();
     let store = store_in(&folder);
     let clock = Arc::new(SimulatedClock::default());
-    let fakes = || idle_gpu_and_cpu(&clock).to_vec();
+    let fakes = || pass_all_gpu_and_cpu(&clock).to_vec();
     let (one, other) = (program(PLAIN), program("fn xdp_filter(pkt: u32) -> u32 { return XDP_DROP; }"));
     let options = LoadOptions::default();
     // Devices that have loaded the first program.
@@ -617,7 +617,7 @@ fn failing_devices_are_reported_and_others_used() {
     let program = program(PLAIN);
     // A device cannot run the filter.
     let clock = Arc::new(SimulatedClock::default());
-    let mut fakes = idle_gpu_and_cpu(&clock);
+    let mut fakes = pass_all_gpu_and_cpu(&clock);
     fakes[0].refuses = Some("it has no arithmetic");
     let (device, _) = auto(fakes.into(), settings(&clock));
     let mut session = device.load(&program, &options).unwrap();
@@ -634,7 +634,7 @@ fn failing_devices_are_reported_and_others_used() {
     assert!(error.contains("gpu cannot run this filter: not today; cpu cannot run"), "{error}");
 
     // A device is lost during the calibration.
-    let mut fakes = idle_gpu_and_cpu(&clock);
+    let mut fakes = pass_all_gpu_and_cpu(&clock);
     fakes[0].fails_after = 20;
     let (device, _) = auto(fakes.into(), settings(&clock));
     device.load(&program, &options).unwrap();

@@ -26,7 +26,8 @@ fn print_probe_error() {
     eprintln!("<<{text}>>");
 }
 
-fn printed(child: &Output) -> String {
+/// Returns what a child that must have succeeded has printed between `<<` and `>>`.
+fn text_between_markers(child: &Output) -> String {
     let error = String::from_utf8_lossy(&child.stderr);
     assert!(child.status.success(), "{}\n{error}", String::from_utf8_lossy(&child.stdout));
     let text = error.split_once("<<").and_then(|(_, rest)| rest.split_once(">>"));
@@ -40,7 +41,7 @@ fn a_missing_loader_is_explained() {
     }
     let child =
         run_child("a_missing_loader_is_explained", &[("PORTCULLIS_OPENCL_LIBRARY", "/nonexistent/libOpenCL.so.1")]);
-    let text = printed(&child);
+    let text = text_between_markers(&child);
     assert!(text.contains("install") && text.contains("/nonexistent/libOpenCL.so.1"), "{text}");
     if cfg!(target_os = "linux") {
         assert!(text.contains("ocl-icd-libopencl1") && text.contains("pocl-opencl-icd"), "{text}");
@@ -54,7 +55,7 @@ fn a_library_that_is_not_opencl_is_explained() {
         return print_probe_error();
     }
     let child = run_child("a_library_that_is_not_opencl_is_explained", &[("PORTCULLIS_OPENCL_LIBRARY", "libm.so.6")]);
-    let text = printed(&child);
+    let text = text_between_markers(&child);
     assert!(text.contains("libm.so.6") && text.contains("no clGetPlatformIDs"), "{text}");
 }
 
@@ -70,7 +71,7 @@ fn missing_drivers_are_explained() {
         "missing_drivers_are_explained",
         &[("OCL_ICD_VENDORS", "/nonexistent"), ("OPENCL_VENDOR_PATH", "/nonexistent")],
     );
-    let text = printed(&child);
+    let text = text_between_markers(&child);
     assert!(text.contains("pocl-opencl-icd"), "{text}");
     assert!(started.elapsed() < std::time::Duration::from_secs(5), "it waits for a driver that does not exist");
 }

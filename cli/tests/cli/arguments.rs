@@ -8,36 +8,36 @@ use crate::support::{PASS, Place, pcap};
 fn wrong_usage_and_wrong_input_have_different_exit_codes() {
     let place = Place::new();
     let (filter, capture) = (place.file("f.wgsl", PASS), place.file("c.pcap", pcap(&[&[0; 60]])));
-    let with = |more: &[&str]| place.run(&[&["run", filter, "--read", capture], more].concat());
-    with(&["--set", "novalue"]).failed(2, &["--set", "NAME=VALUE"]);
-    with(&["--set", "=1"]).failed(2, &["NAME=VALUE"]);
+    let with = |extra_args: &[&str]| place.run(&[&["run", filter, "--read", capture], extra_args].concat());
+    with(&["--set", "novalue"]).assert_failure(2, &["--set", "NAME=VALUE"]);
+    with(&["--set", "=1"]).assert_failure(2, &["NAME=VALUE"]);
     for bad in ["0", "-1", "NaN", "1.5", "4294967296", "", "0x10"] {
-        with(&[&format!("--batch={bad}")]).failed(2, &["--batch"]);
+        with(&[&format!("--batch={bad}")]).assert_failure(2, &["--batch"]);
     }
-    with(&["--batch=auto"]).failed(2, &["--batch auto", "adapts to live traffic only"]);
+    with(&["--batch=auto"]).assert_failure(2, &["--batch auto", "adapts to live traffic only"]);
     for bad in ["0", "-1", "NaN", "1025", ""] {
-        with(&[&format!("--threads={bad}")]).failed(2, &["--threads"]);
+        with(&[&format!("--threads={bad}")]).assert_failure(2, &["--threads"]);
     }
     with(&["--dispatch=Inline"])
-        .failed(2, &["--dispatch", "`Inline`", "inline, pipelined, persistent, waitvalue and graph"]);
+        .assert_failure(2, &["--dispatch", "`Inline`", "inline, pipelined, persistent, waitvalue and graph"]);
     with(&["--device=cpu", "--dispatch=graph"])
-        .failed(1, &["cpu has no dispatch method `graph`; it has pipelined and inline"]);
-    with(&["--limit=-1"]).failed(2, &["--limit"]);
-    with(&["--fuel=x"]).failed(2, &["--fuel"]);
-    with(&["--fuel=16777217"]).failed(2, &["--fuel"]);
-    with(&["--fuel=16777216", "--device=cpu"]).done();
-    with(&["--read", capture]).failed(2, &["--read"]);
+        .assert_failure(1, &["cpu has no dispatch method `graph`; it has pipelined and inline"]);
+    with(&["--limit=-1"]).assert_failure(2, &["--limit"]);
+    with(&["--fuel=x"]).assert_failure(2, &["--fuel"]);
+    with(&["--fuel=16777217"]).assert_failure(2, &["--fuel"]);
+    with(&["--fuel=16777216", "--device=cpu"]).assert_success();
+    with(&["--read", capture]).assert_failure(2, &["--read"]);
     // An empty value, as from an unset shell variable.
     for option in ["--write", "--write-tx", "--write-redirect", "--read"] {
-        place.run(&["run", filter, &format!("{option}=")]).failed(2, &[option]);
+        place.run(&["run", filter, &format!("{option}=")]).assert_failure(2, &[option]);
     }
-    with(&["--write-redirect", "-"]).failed(2, &["--write-redirect -: "]);
-    place.run(&["selftest", "--json="]).failed(2, &["--json"]);
-    with(&["--nonsense"]).failed(2, &["--nonsense"]);
-    place.run(&["run", filter]).failed(2, &["--read"]);
-    place.run(&["run"]).failed(2, &["FILTER"]);
-    place.run(&["walk"]).failed(2, &["walk"]);
-    place.run(&["check", filter, "--json", "--emit", "wgsl"]).failed(2, &["--emit"]);
+    with(&["--write-redirect", "-"]).assert_failure(2, &["--write-redirect -: "]);
+    place.run(&["selftest", "--json="]).assert_failure(2, &["--json"]);
+    with(&["--nonsense"]).assert_failure(2, &["--nonsense"]);
+    place.run(&["run", filter]).assert_failure(2, &["--read"]);
+    place.run(&["run"]).assert_failure(2, &["FILTER"]);
+    place.run(&["walk"]).assert_failure(2, &["walk"]);
+    place.run(&["check", filter, "--json", "--emit", "wgsl"]).assert_failure(2, &["--emit"]);
 }
 
 /// C reads `010` as 8, and WGSL has no such number: it is refused in every language.
@@ -57,14 +57,14 @@ fn parameters_with_leading_zeros_are_refused_in_every_language() {
         for value in ["010", "00", "-01", "010u"] {
             let message =
                 format!("`{value}` is no value for the parameter `PORT`: expected a number without leading zeros");
-            place.run(&["check", filter, "--set", &format!("PORT={value}")]).failed(2, &[&message, "octal"]);
+            place.run(&["check", filter, "--set", &format!("PORT={value}")]).assert_failure(2, &[&message, "octal"]);
         }
-        place.run(&["check", filter, "--set", "RATE=010"]).failed(2, &["without leading zeros"]);
+        place.run(&["check", filter, "--set", "RATE=010"]).assert_failure(2, &["without leading zeros"]);
         for (value, number) in [("10", 10), ("0", 0), ("0x10", 16), ("0x010", 16), ("100u", 100)] {
-            let parameters = set(&format!("PORT={value}")).done().json()["parameters"].clone();
+            let parameters = set(&format!("PORT={value}")).assert_success().parse_json()["parameters"].clone();
             assert_eq!((&parameters[0]["name"], &parameters[0]["value"]), (&"PORT".into(), &number.into()), "{filter}");
         }
-        set("RATE=0.5").done();
+        set("RATE=0.5").assert_success();
     }
 }
 
@@ -84,19 +84,21 @@ fn an_invalid_parameter_is_wrong_usage() {
         (&["--set", "limit=x"], "error: --set limit: `x` is no value for the parameter `limit`: expected a number"),
         (&["--set", "on=1"], "error: --set on: `1` is no value for the parameter `on`: expected `true` or `false`\n"),
     ] {
-        place.run(&[&["run", filter, "--read", capture][..], set].concat()).failed(2, &[expected, list]);
-        place.run(&[&["check", filter][..], set].concat()).failed(2, &[expected, list]);
+        place.run(&[&["run", filter, "--read", capture][..], set].concat()).assert_failure(2, &[expected, list]);
+        place.run(&[&["check", filter][..], set].concat()).assert_failure(2, &[expected, list]);
         let ran = place.run(&[&["check", filter, "--json"][..], set].concat());
         assert_eq!(ran.code, 2);
-        let error = &ran.json()["errors"][0];
+        let error = &ran.parse_json()["errors"][0];
         let message = error["message"].as_str().unwrap();
         assert!(expected.trim_end().ends_with(message) || message.contains("expected a number"), "{message}");
     }
     let filter = place.file("unset.wgsl", format!("override limit: u32;\n{PASS}"));
-    place.run(&["run", filter, "--read", capture]).failed(2, &["--set limit: the parameter `limit` has no value"]);
+    place
+        .run(&["run", filter, "--read", capture])
+        .assert_failure(2, &["--set limit: the parameter `limit` has no value"]);
     // An error in the filter's text is reported before wrong parameters.
     let filter = place.file("bad.wgsl", "override a: u32 = 1u;\nfn xdp_filter(pkt: u32) -> u32 { return b; }");
-    place.run(&["check", filter, "--set", "a=x"]).failed(1, &["bad.wgsl:2:41"]);
+    place.run(&["check", filter, "--set", "a=x"]).assert_failure(1, &["bad.wgsl:2:41"]);
 }
 
 /// More threads than fit into the address space: the message says that the number is too high.
@@ -107,20 +109,22 @@ fn too_many_threads_are_refused_with_a_hint() {
     place.file("f.wgsl", PASS);
     place.file("c.pcap", pcap(&[&[0; 60]]));
     let run = "portcullis run f.wgsl --read c.pcap --device cpu --threads 1024";
-    place.shell(&format!("ulimit -v 1500000; {run}")).failed(1, &["cpu: cannot start worker threads (try fewer): "]);
+    place
+        .shell(&format!("ulimit -v 1500000; {run}"))
+        .assert_failure(1, &["cpu: cannot start worker threads (try fewer): "]);
 }
 
 #[test]
 fn help_names_every_option() {
     let place = Place::new();
-    let help = place.run(&["run", "--help"]).done().out;
+    let help = place.run(&["run", "--help"]).assert_success().out;
     let options =
         "--read --write --write-tx --write-redirect --set --device --batch --threads --limit --fuel --json --progress";
     for option in options.split(' ') {
         assert!(help.contains(option), "{option}");
     }
-    assert!(place.run(&["--version"]).done().out.contains(env!("CARGO_PKG_VERSION")));
-    let help = place.run(&["--help"]).done().out;
+    assert!(place.run(&["--version"]).assert_success().out.contains(env!("CARGO_PKG_VERSION")));
+    let help = place.run(&["--help"]).assert_success().out;
     for command in ["run", "check", "devices", "selftest", "completions", "130", "141"] {
         assert!(help.contains(command), "{command}");
     }
@@ -185,7 +189,7 @@ fn errors_in_mutated_inputs_name_the_file() {
         let ran = place.run(&["run", filter, "--read", "noise.pcap", "--device", "cpu", "--json"]);
         assert!(ran.code == 0 || (ran.code == 1 && ran.err.contains("noise.pcap")), "{}: {}", ran.code, ran.err);
         place.file("noise.wgsl", &bytes[round..]);
-        place.run(&["check", "noise.wgsl"]).failed(1, &["noise.wgsl"]);
+        place.run(&["check", "noise.wgsl"]).assert_failure(1, &["noise.wgsl"]);
     }
 }
 
@@ -193,5 +197,5 @@ fn errors_in_mutated_inputs_name_the_file() {
 #[test]
 fn missing_features_are_named() {
     let part = if cfg!(target_os = "linux") { "build it with `--features dpdk`" } else { "Linux only" };
-    Place::new().run(&["l2fwd", "--dpdk", "net_null0"]).failed(2, &["l2fwd: ", part]);
+    Place::new().run(&["l2fwd", "--dpdk", "net_null0"]).assert_failure(2, &["l2fwd: ", part]);
 }

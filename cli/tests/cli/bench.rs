@@ -5,19 +5,19 @@ use serde_json::Value;
 use crate::support::{PASS, Place, RunOutput, has_device};
 
 /// Runs a short benchmark of the CPU.
-fn run(place: &Place, more: &[&str]) -> RunOutput {
-    run_on(place, "cpu", "64,1000", more)
+fn run(place: &Place, extra_args: &[&str]) -> RunOutput {
+    run_on(place, "cpu", "64,1000", extra_args)
 }
 
 /// Runs a short benchmark of devices that are separated by spaces.
-fn run_on(place: &Place, devices: &str, batches: &str, more: &[&str]) -> RunOutput {
+fn run_on(place: &Place, devices: &str, batches: &str, extra_args: &[&str]) -> RunOutput {
     let mut args = vec!["bench", "--time", "1s"];
     args.extend(devices.split(' ').flat_map(|device| ["--device", device]));
     args.extend(["--batch", batches, "--packets", "64"]);
-    place.run(&[&args, more].concat())
+    place.run(&[&args, extra_args].concat())
 }
 
-fn json(bytes: &[u8]) -> Value {
+fn parse_json(bytes: &[u8]) -> Value {
     serde_json::from_slice(bytes).unwrap()
 }
 
@@ -26,10 +26,10 @@ fn every_measurement_is_in_every_output_file() {
     let place = Place::new();
     let files =
         ["--json", "r.json", "--csv", "r.csv", "--report", "r.html", "--filter", "port_filter", "--filter", "mac_swap"];
-    let ran = run(&place, &files).done();
+    let ran = run(&place, &files).assert_success();
     // The budget of these tests is too short, which is noted.
     assert!(ran.err.lines().all(|line| line.contains(" is too short for ")), "{}", ran.err);
-    let results = json(&place.read("r.json"));
+    let results = parse_json(&place.read("r.json"));
     let cells = results["cells"].as_array().unwrap();
     // All dispatch methods of the first filter at one batch size, one method otherwise.
     assert!(cells.len() >= 5, "{cells:?}");
@@ -51,20 +51,20 @@ fn every_measurement_is_in_every_output_file() {
 #[test]
 fn a_report_can_be_made_from_earlier_results_and_bars() {
     let place = Place::new();
-    run(&place, &["--filter", "port_filter", "--json", "r.json"]).done();
+    run(&place, &["--filter", "port_filter", "--json", "r.json"]).assert_success();
     let bar = r#"[{"what": "capture in, capture out", "against": "tcpdump", "bar": "≥ 2", "measured": "2.43, 2.54 and 2.77",
         "met": true, "command": "cargo bench --bench capture"}]"#;
     // One bar a line, as benchmarks write them.
     place.file("bars.json", bar.trim_matches(['[', ']']).replace('\n', " ") + "\n");
     let from = ["bench", "--from", "r.json", "--bars", "bars.json", "--report", "r.html", "--json", "s.json"];
-    place.run(&from).done();
+    place.run(&from).assert_success();
     let page = place.text("r.html");
     assert!(page.contains("port_filter") && page.contains("2.43, 2.54 and 2.77"));
-    let (before, after) = (json(&place.read("r.json")), json(&place.read("s.json")));
+    let (before, after) = (parse_json(&place.read("r.json")), parse_json(&place.read("s.json")));
     assert_eq!(before["cells"], after["cells"]);
     assert_eq!(before["bars"].as_array().unwrap().len(), after["bars"].as_array().unwrap().len());
     place.file("no.json", "{}");
-    place.run(&["bench", "--from", "r.json", "--bars", "no.json"]).ended(1, &["no.json: not a file of bars"]);
+    place.run(&["bench", "--from", "r.json", "--bars", "no.json"]).assert_exit(1, &["no.json: not a file of bars"]);
 }
 
 #[test]
@@ -79,8 +79,8 @@ fn device_resident_packets_are_measured_separately() {
             "bench --time 2s --device {device} --device cpu --packets 64 --batch 64,5000 --filter port_filter \
              --filter mac_swap --transfer resident --json r.json --report r.html"
         );
-        place.run(&args.split(' ').collect::<Vec<_>>()).done();
-        let results = json(&place.read("r.json"));
+        place.run(&args.split(' ').collect::<Vec<_>>()).assert_success();
+        let results = parse_json(&place.read("r.json"));
         let cells = results["cells"].as_array().unwrap();
         let (resident, other): (Vec<_>, Vec<_>) = cells.iter().partition(|cell| cell["transfer"] == "device-resident");
         assert!(resident.len() >= 2 && resident.iter().all(|cell| cell["filter"] == "port_filter"), "{resident:?}");
@@ -105,8 +105,8 @@ fn device_resident_packets_are_measured_separately() {
 #[test]
 fn auto_can_be_measured_as_a_device() {
     let place = Place::new();
-    run_on(&place, "auto cpu", "64", &["--filter", "port_filter", "--json", "r.json"]).done();
-    let results = json(&place.read("r.json"));
+    run_on(&place, "auto cpu", "64", &["--filter", "port_filter", "--json", "r.json"]).assert_success();
+    let results = parse_json(&place.read("r.json"));
     let cells = results["cells"].as_array().unwrap();
     let auto: Vec<_> = cells.iter().filter(|cell| cell["device"] == "auto").collect();
     assert!(!auto.is_empty() && auto.iter().all(|cell| cell["outcome"]["measured"]["compared"].as_u64() > Some(0)));
@@ -118,13 +118,13 @@ fn auto_can_be_measured_as_a_device() {
 fn a_device_with_wrong_results_is_marked_and_not_rated() {
     let place = Place::new();
     // `noop` passes every packet, whatever the filter says.
-    let more = ["--filter", "port_filter", "--json", "r.json", "--csv", "r.csv"];
-    let ran = run_on(&place, "noop cpu", "100", &more);
+    let extra_args = ["--filter", "port_filter", "--json", "r.json", "--csv", "r.csv"];
+    let ran = run_on(&place, "noop cpu", "100", &extra_args);
     assert_eq!(ran.code, 1, "{}", ran.err);
     let row = ran.out.lines().find(|line| line.contains("  noop  ")).unwrap();
     assert!(row.trim_end().ends_with("WRONG"), "{row}");
-    ran.printed(&[" of a batch of 100: pass instead of "]);
-    let results = json(&place.read("r.json"));
+    ran.assert_stdout_contains(&[" of a batch of 100: pass instead of "]);
+    let results = parse_json(&place.read("r.json"));
     for cell in results["cells"].as_array().unwrap() {
         let is_wrong = cell["outcome"]["wrong"]["detail"].is_string();
         assert_eq!(is_wrong, cell["device"] == "noop", "{cell}");
@@ -146,7 +146,7 @@ fn maps_are_compared_on_devices_that_run_no_filter() {
     for (file, wrong) in [("counts.wgsl", true), ("has.wgsl", false)] {
         let ran = run_on(&place, "noop", "100", &["--json", "r.json", "--filter", file]);
         assert_eq!(ran.code, i32::from(wrong), "{file}: {}{}", ran.out, ran.err);
-        for cell in json(&place.read("r.json"))["cells"].as_array().unwrap() {
+        for cell in parse_json(&place.read("r.json"))["cells"].as_array().unwrap() {
             let detail = cell["outcome"]["wrong"]["detail"].as_str().unwrap_or_default();
             assert_eq!(detail.contains("map `seen`"), wrong, "{cell}");
             assert_eq!(cell["outcome"]["measured"].is_null(), wrong, "{cell}");
@@ -158,11 +158,11 @@ fn maps_are_compared_on_devices_that_run_no_filter() {
 fn only_one_output_may_be_standard_output() {
     let place = Place::new();
     let filter = ["--filter", "minimal", "--batch", "64"];
-    let ran = run(&place, &[&filter[..], &["--json", "-"]].concat()).done();
-    assert_eq!(json(ran.out.as_bytes())["schema"], 1);
-    let ran = run(&place, &[&filter[..], &["--csv", "-"]].concat()).done();
+    let ran = run(&place, &[&filter[..], &["--json", "-"]].concat()).assert_success();
+    assert_eq!(parse_json(ran.out.as_bytes())["schema"], 1);
+    let ran = run(&place, &[&filter[..], &["--csv", "-"]].concat()).assert_success();
     assert!(ran.out.starts_with("filter,device,batch,"), "{}", ran.out);
-    run(&place, &["--csv", "-", "--json", "-"]).failed(2, &["only one of"]);
+    run(&place, &["--csv", "-", "--json", "-"]).assert_failure(2, &["only one of"]);
 }
 
 /// If one file cannot be written, the others are.
@@ -171,17 +171,17 @@ fn only_one_output_may_be_standard_output() {
 fn a_full_disk_does_not_affect_other_files() {
     let place = Place::new();
     let ran = run(&place, &["--filter", "minimal", "--batch", "64", "--json", "/dev/full", "--csv", "r.csv"]);
-    let ran = ran.ended(1, &["/dev/full: ", "No space left on device"]);
+    let ran = ran.assert_exit(1, &["/dev/full: ", "No space left on device"]);
     assert!(place.text("r.csv").contains("minimal,cpu,64,"));
-    ran.printed(&["minimal, 64-byte packets"]);
+    ran.assert_stdout_contains(&["minimal, 64-byte packets"]);
 }
 
 #[test]
 fn runs_are_compared_cell_by_cell() {
     let place = Place::new();
-    run(&place, &["--filter", "minimal", "--json", "a.json"]).done();
+    run(&place, &["--filter", "minimal", "--json", "a.json"]).assert_success();
     // The same results with lower rates, and with one cell of another filter.
-    let mut half = json(&place.read("a.json"));
+    let mut half = parse_json(&place.read("a.json"));
     let cells = half["cells"].as_array_mut().unwrap();
     for cell in cells.iter_mut() {
         for part in ["median", "low", "high"] {
@@ -192,24 +192,28 @@ fn runs_are_compared_cell_by_cell() {
     cells[0]["filter"] = "other".into();
     place.file("b.json", half.to_string());
 
-    place.run(&["bench", "--compare", "a.json", "a.json"]).done().printed(&[" 1.00 ", ": 0 slower and 0 faster"]);
+    place
+        .run(&["bench", "--compare", "a.json", "a.json"])
+        .assert_success()
+        .assert_stdout_contains(&[" 1.00 ", ": 0 slower and 0 faster"]);
     let ran = place.run(&["bench", "--compare", "a.json", "b.json"]);
     assert_eq!(ran.code, 1);
-    let apart = ["only in the first: minimal, cpu, batches of 64", "only in the second: other, cpu, batches of 64"];
-    ran.printed(&["SLOWER", apart[0], apart[1]]);
+    let unmatched_cells =
+        ["only in the first: minimal, cpu, batches of 64", "only in the second: other, cpu, batches of 64"];
+    ran.assert_stdout_contains(&["SLOWER", unmatched_cells[0], unmatched_cells[1]]);
     let ran = place.run(&["bench", "--compare", "b.json", "a.json"]);
     assert_eq!(ran.code, 1, "the other filter is no longer measured");
     assert!(ran.out.contains("faster by more") && !ran.out.contains("SLOWER"), "{}", ran.out);
     half["cells"][0]["filter"] = "minimal".into();
     place.file("b.json", half.to_string());
-    place.run(&["bench", "--compare", "b.json", "a.json"]).done();
+    place.run(&["bench", "--compare", "b.json", "a.json"]).assert_success();
 
     place.file("c.json", half.to_string().replace("\"schema\":1", "\"schema\":99"));
     place.file("d.json", "{\"packets\": 4}");
     for (file, words) in
         [("c.json", "version 99"), ("d.json", "no results of portcullis bench"), ("e.json", "e.json: ")]
     {
-        place.run(&["bench", "--compare", "a.json", file]).failed(1, &[file, words]);
+        place.run(&["bench", "--compare", "a.json", file]).assert_failure(1, &[file, words]);
     }
 }
 
@@ -234,7 +238,7 @@ fn wrong_usage_is_refused_before_measuring() {
         (&["--compare", "a.json"], 2, "--compare"),
         (&["--compare", "a.json", "b.json", "--json", "c.json"], 2, "--json"),
     ] {
-        place.run(&[&["bench"], args].concat()).failed(code, &[words]);
+        place.run(&[&["bench"], args].concat()).assert_failure(code, &[words]);
         assert_eq!(place.names(), [""; 0]);
     }
 }
@@ -256,7 +260,7 @@ fn outputs_may_not_overwrite_inputs() {
         let before = read();
         for option in ["--json", "--csv", "--report"] {
             let words = format!("{to}: this is {what}; choose another name");
-            run(&place, &[&["--filter"], filter, &[option, to]].concat()).failed(2, &[&words]);
+            run(&place, &[&["--filter"], filter, &[option, to]].concat()).assert_failure(2, &[&words]);
             assert!(read() == before, "{filter:?} {option} {to}");
         }
     }
@@ -266,13 +270,13 @@ fn outputs_may_not_overwrite_inputs() {
 fn batches_that_exceed_memory_are_left_out_and_reported() {
     let place = Place::new();
     let args = ["bench", "--time", "1s", "--device", "cpu", "--batch", "100,3000000", "--packets", "9000"];
-    let ran = place.run(&[&args[..], &["--filter", "minimal", "--json", "r.json"]].concat()).done();
-    let results = json(&place.read("r.json"));
+    let ran = place.run(&[&args[..], &["--filter", "minimal", "--json", "r.json"]].concat()).assert_success();
+    let results = parse_json(&place.read("r.json"));
     let left = results["left_out"].as_array().unwrap();
     assert_eq!(left.len(), 1, "{left:?}");
     assert!(left[0]["what"].as_str().unwrap().contains("batches of 3000000"), "{left:?}");
     assert!(left[0]["why"].as_str().unwrap().contains("GB of memory"), "{left:?}");
-    ran.printed(&["left out: minimal, 9000-byte packets in batches of 3000000: "]);
+    ran.assert_stdout_contains(&["left out: minimal, 9000-byte packets in batches of 3000000: "]);
 }
 
 /// Earlier results stay until new ones are complete, and those of an interrupted run are marked.
@@ -293,7 +297,7 @@ fn an_interrupted_run_writes_its_results_so_far() {
     let ended = child.wait_with_output().unwrap();
     // With signals ignored at the start, as by `nohup`, the run would not be interrupted.
     assert_eq!(ended.status.code(), Some(130), "{}", String::from_utf8_lossy(&ended.stderr));
-    let results = json(&place.read("r.json"));
+    let results = parse_json(&place.read("r.json"));
     assert_eq!(results["run"]["interrupted"], true);
     let out = String::from_utf8(ended.stdout).unwrap();
     assert!(out.contains("interrupted: these results are incomplete"), "{out}");
@@ -311,8 +315,8 @@ fn a_quick_run_measures_every_required_device() {
     if !require.is_empty() {
         args.extend(["--require", &require]);
     }
-    let ran = place.run(&args).done();
-    let results = json(&place.read("r.json"));
+    let ran = place.run(&args).assert_success();
+    let results = parse_json(&place.read("r.json"));
     let cells = results["cells"].as_array().unwrap();
     for device in devices {
         for filter in ["port_filter", "hash_lb"] {
@@ -355,17 +359,17 @@ char LICENSE[] SEC("license") = "GPL";
     crate::objects::compile(&place, SOURCE, &["-g"]).unwrap();
     place.file("sized.csv", "3,77\n");
     let filter = ["--filter", "prog.o:counts", "--json", "r.json"];
-    run(&place, &filter).failed(1, &["the map `sized` has no entries"]);
+    run(&place, &filter).assert_failure(1, &["the map `sized` has no entries"]);
     let set = ["--set", "sized.max_entries=4", "--map", "sized=sized.csv"];
-    run(&place, &[&filter[..], &set].concat()).done();
-    let results = json(&place.read("r.json"));
+    run(&place, &[&filter[..], &set].concat()).assert_success();
+    let results = parse_json(&place.read("r.json"));
     let cells = results["cells"].as_array().unwrap();
     assert!(!cells.is_empty());
     for cell in cells {
         assert_eq!(cell["filter"], "prog.o:counts --set sized.max_entries=4 --map sized=sized.csv");
         assert!(cell["outcome"]["measured"]["compared"].as_u64() > Some(0), "{cell}");
     }
-    for (more, code, words) in [
+    for (extra_args, code, words) in [
         (&["--set", "nothing=1"][..], 2, "--set nothing: the object has no variable `nothing`"),
         (&["--set", "verdict"], 2, "expected NAME=VALUE"),
         (&["--set", "verdict=none"], 2, "`none` is no number"),
@@ -379,10 +383,10 @@ char LICENSE[] SEC("license") = "GPL";
         (&["--set", "sized.max_entries=4", "--map", "sized=gone.csv"], 1, "gone.csv"),
         (&["--set", "sized.max_entries=4", "--kernel-routes"], 2, "--kernel-routes: the filter looks up no routes"),
     ] {
-        run(&place, &[&filter[..], more].concat()).failed(code, &[words]);
+        run(&place, &[&filter[..], extra_args].concat()).assert_failure(code, &[words]);
     }
     // Without a filter of its own, `--set` has nothing to apply to.
-    run(&place, &["--set", "verdict=1"]).failed(2, &["--filter"]);
+    run(&place, &["--set", "verdict=1"]).assert_failure(2, &["--filter"]);
 }
 
 /// Settings apply to the filters that have the parameter or map, and to be in none is an error.
@@ -400,22 +404,22 @@ fn settings_apply_to_the_filters_that_have_them() {
     place.file("limits.csv", "2,9\n");
     let filters = ["--filter", "without.wgsl", "--filter", "with.wgsl", "--filter", "without.cl", "--json", "r.json"];
     let settings = ["--set", "most=8", "--map", "limits=limits.csv"];
-    let ran = run(&place, &[&filters[..], &settings].concat()).done();
+    let ran = run(&place, &[&filters[..], &settings].concat()).assert_success();
     for setting in ["--set most=8", "--map limits=limits.csv"] {
         let note = format!("{setting} applies to with.wgsl, not to without.wgsl, without.cl");
         assert!(ran.err.contains(&note), "{}", ran.err);
     }
-    let results = json(&place.read("r.json"));
+    let results = parse_json(&place.read("r.json"));
     let mut names: Vec<_> =
         results["cells"].as_array().unwrap().iter().map(|cell| cell["filter"].as_str().unwrap()).collect();
     names.dedup();
     assert_eq!(names, ["without.wgsl", "with.wgsl --set most=8 --map limits=limits.csv", "without.cl"]);
     let files = &filters[..6];
-    run(&place, &[files, &["--set", "least=8"]].concat()).failed(2, &["the filter has no parameter `least`"]);
+    run(&place, &[files, &["--set", "least=8"]].concat()).assert_failure(2, &["the filter has no parameter `least`"]);
     run(&place, &[files, &["--map", "none=limits.csv"]].concat())
-        .failed(2, &["--map none=limits.csv", "no map `none`"]);
+        .assert_failure(2, &["--map none=limits.csv", "no map `none`"]);
     // A value that the filter with the parameter does not take is no reason to leave it out.
-    run(&place, &[files, &["--set", "most=many"]].concat()).failed(2, &["--set most"]);
+    run(&place, &[files, &["--set", "most=many"]].concat()).assert_failure(2, &["--set most"]);
 }
 
 #[test]
@@ -423,7 +427,7 @@ fn a_budget_that_is_too_short_is_said_before_the_run() {
     let place = Place::new();
     let args =
         ["bench", "--time", "1ms", "--device", "cpu", "--batch", "64,1000", "--packets", "64", "--filter", "minimal"];
-    let ran = place.run(&args).done();
+    let ran = place.run(&args).assert_success();
     assert!(ran.err.contains("--time 0.001 s is too short for "), "{}", ran.err);
     assert!(ran.err.contains("measurements: this takes up to "), "{}", ran.err);
 }
@@ -431,8 +435,8 @@ fn a_budget_that_is_too_short_is_said_before_the_run() {
 #[test]
 fn the_summary_begins_with_what_limits_trust() {
     let place = Place::new();
-    run(&place, &["--filter", "minimal", "--json", "r.json"]).done();
-    let mut results = json(&place.read("r.json"));
+    run(&place, &["--filter", "minimal", "--json", "r.json"]).assert_success();
+    let mut results = parse_json(&place.read("r.json"));
     let cells = results["cells"].as_array_mut().unwrap();
     let count = cells.len();
     for cell in cells {
@@ -442,7 +446,7 @@ fn the_summary_begins_with_what_limits_trust() {
     results["method"]["filters"] = serde_json::json!(["minimal", "forgotten"]);
     results["run"]["load"] = serde_json::json!({ "average_at_start": 7.25, "busy_elsewhere": 1.5 });
     place.file("r.json", results.to_string());
-    let out = place.run(&["bench", "--from", "r.json"]).done().out;
+    let out = place.run(&["bench", "--from", "r.json"]).assert_success().out;
     let lines: Vec<&str> = out.lines().collect();
     assert!(lines[0].starts_with("No figures for forgotten"), "{out}");
     assert!(lines[1].starts_with(&format!("{count} of {count} confidence intervals did not converge")), "{out}");

@@ -47,7 +47,7 @@ char LICENSE[] SEC("license") = "GPL";
 /// Compiles the program; `None` without clang.
 fn object(place: &Place) -> Option<&'static str> {
     place.file("hub.c", PROGRAM);
-    clang::made(clang::to_file(&place.path("hub.c"), &[], &place.path("hub.o")))?;
+    clang::require_clang(clang::to_file(&place.path("hub.c"), &[], &place.path("hub.o")))?;
     Some("hub.o")
 }
 
@@ -108,9 +108,9 @@ fn packets_go_to_every_device_of_a_map() {
         redirected += 1;
         to.into_iter().for_each(|port| files.entry(port).or_default().push(packet.clone()));
     }
-    for more in [&["--device", "cpu"][..], &["--device", "interp", "--batch", "7"]] {
+    for extra_args in [&["--device", "cpu"][..], &["--device", "interp", "--batch", "7"]] {
         let arguments = ["run", object, "--read", "in.pcapng", "--map", "ports=ports.csv", "--write-redirect", "out"];
-        let json = place.run(&[&arguments[..], &["--json"], more].concat()).done().json();
+        let json = place.run(&[&arguments[..], &["--json"], extra_args].concat()).assert_success().parse_json();
         let verdicts = &json["verdicts"];
         assert_eq!(
             (&verdicts["redirect"], &verdicts["aborted"], &verdicts["tx"]),

@@ -12,7 +12,7 @@ use crate::support::{PASS, Place, RunOutput, has_device, interrupt, pcap_of, wai
 fn objects(place: &Place, names: &[&str]) -> Option<()> {
     for name in names {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../compat-tests/xdp/{name}.c"));
-        clang::made(clang::to_file(&source, &["-mcpu=v3"], &place.path(&format!("{name}.o"))))?;
+        clang::require_clang(clang::to_file(&source, &["-mcpu=v3"], &place.path(&format!("{name}.o"))))?;
     }
     Some(())
 }
@@ -46,27 +46,27 @@ fn events_are_written_as_lines_and_counted() {
         place.run(&[&["run"], args, &common].concat())
     };
     // For each packet: as many bytes as it says, its header, and every other time eight bytes.
-    let ran = run(&["events_ringbuf.o:ring_output_part", "--events", "out.jsonl", "--json"]).done();
+    let ran = run(&["events_ringbuf.o:ring_output_part", "--events", "out.jsonl", "--json"]).assert_success();
     let events = lines(&place.read("out.jsonl"));
     let count = 40 * 2 + (0..40).filter(|number| number & 4 != 0).count();
-    assert_eq!(ran.json()["events"], serde_json::json!({"count": count, "lost": 0}));
+    assert_eq!(ran.parse_json()["events"], serde_json::json!({"count": count, "lost": 0}));
     assert_eq!(events.len(), count);
     assert!(events.iter().all(|event| event["map"] == "events" && event["time_ns"].is_u64()), "{events:?}");
     assert_eq!((&events[0]["data"], &events[1]["data"]), (&"".into(), &"000102030400060708090a0b0c0d".into()));
     assert_eq!(events[2]["data"], "00");
 
     // Without the option events are counted, in the table too.
-    let ran = run(&["events_ringbuf.o:ring_output_part"]).done();
+    let ran = run(&["events_ringbuf.o:ring_output_part"]).assert_success();
     assert_eq!(events_row(&ran), format!("events {count} 0 lost"));
 
     // If events go to standard output, the totals do not.
-    let ran = run(&["events_print.o:print_few", "--events", "-"]).done();
+    let ran = run(&["events_print.o:print_few", "--events", "-"]).assert_success();
     let texts = lines(ran.out.as_bytes());
     assert_eq!(texts.len(), 80);
     assert_eq!(texts[0]["text"], "packet of 60 bytes, proto 0c0d");
     assert!(ran.err.contains("events"), "{}", ran.err);
 
-    let ran = run(&["events_perf.o:perf_sample", "--events", "-"]).done();
+    let ran = run(&["events_perf.o:perf_sample", "--events", "-"]).assert_success();
     let samples = lines(ran.out.as_bytes());
     assert_eq!(samples.len(), 40);
     assert_eq!(samples[7]["data"], "adde3c00");
@@ -79,10 +79,11 @@ fn events_are_written_as_lines_and_counted() {
 
     // Errors are reported before anything runs.
     let filter = place.file("f.wgsl", PASS);
-    run(&[filter, "--events", "x"]).failed(2, &["--events x", "no events"]);
-    run(&["events_print.o:print_few", "--events", input]).failed(2, &["--events in.pcap", "choose another name"]);
+    run(&[filter, "--events", "x"]).assert_failure(2, &["--events x", "no events"]);
+    run(&["events_print.o:print_few", "--events", input])
+        .assert_failure(2, &["--events in.pcap", "choose another name"]);
     run(&["events_print.o:print_few", "--events", "no/such/folder"])
-        .failed(1, &["no/such/folder", "cannot be created"]);
+        .assert_failure(1, &["no/such/folder", "cannot be created"]);
 }
 
 /// Events that could not be written are lost, and the totals say how many; the file has the others.
@@ -94,10 +95,10 @@ fn events_that_cannot_be_written_are_counted_as_lost() {
     let counts = |line: &str| {
         let ran = place.shell(line);
         assert!(ran.code == 1 && ran.err.contains("error: "), "{line}: {}{}", ran.out, ran.err);
-        let events = &ran.json()["events"];
+        let events = &ran.parse_json()["events"];
         (events["count"].as_u64().unwrap(), events["lost"].as_u64().unwrap())
     };
-    let all = place.shell(&format!("{run} --json")).done().json()["events"]["count"].as_u64().unwrap();
+    let all = place.shell(&format!("{run} --json")).assert_success().parse_json()["events"]["count"].as_u64().unwrap();
     assert!(all > 1000, "{all}");
     assert_eq!(counts(&format!("{run} --json --events /dev/full")), (0, all));
     let ran = place.shell(&format!("{run} --events /dev/full"));
@@ -121,7 +122,7 @@ fn an_interrupt_loses_no_events() {
         let child = place.spawn(&args);
         let events = place.path("out.jsonl");
         wait_until("events are written", || events.metadata().is_ok_and(|file| file.len() > 1_000_000));
-        let totals = interrupt(child).ended(130, &[]).json();
+        let totals = interrupt(child).assert_exit(130, &[]).parse_json();
         // All packets but IPv6 go back, each with an event.
         let count = totals["verdicts"]["tx"].as_u64().unwrap();
         assert_eq!(totals["events"], serde_json::json!({"count": count, "lost": 0}), "{device}: {totals}");

@@ -16,43 +16,45 @@ fn output_of_tcpdump_ddd_is_a_filter() {
     let place = Place::new();
     let (filter, capture) = (place.file("dns.bpf", DNS), capture(&place));
     for device in ["cpu", "interp"].into_iter().filter(|device| has_device(device)) {
-        place.run(&["run", filter, "--read", capture, "--write", "o.pcap", "--device", device]).done();
+        place.run(&["run", filter, "--read", capture, "--write", "o.pcap", "--device", device]).assert_success();
         assert_eq!(packets(&place.read("o.pcap")), [udp(53)]);
     }
-    let ran = place.run_with(&["run", "-", "--language", "bpf", "--read", capture, "--json"], DNS.as_bytes()).done();
-    assert_eq!(ran.json()["verdicts"]["pass"], 1);
-    place.run_with(&["check", "-"], DNS.as_bytes()).failed(1, &["read as WGSL", "--language bpf"]);
+    let ran = place
+        .run_with(&["run", "-", "--language", "bpf", "--read", capture, "--json"], DNS.as_bytes())
+        .assert_success();
+    assert_eq!(ran.parse_json()["verdicts"]["pass"], 1);
+    place.run_with(&["check", "-"], DNS.as_bytes()).assert_failure(1, &["read as WGSL", "--language bpf"]);
     // Comma-separated, as for iptables' xt_bpf, and as C source.
     let one_line = DNS.trim_end().replace('\n', ",");
-    place.run(&["check", place.file("one.bpf", one_line)]).done();
-    place.run(&["check", place.file("c.bpf", "{ 0x6, 0, 0, 0x00040000 },\n")]).done();
-    let line = place.run(&["check", filter, "--json"]).done().json();
+    place.run(&["check", place.file("one.bpf", one_line)]).assert_success();
+    place.run(&["check", place.file("c.bpf", "{ 0x6, 0, 0, 0x00040000 },\n")]).assert_success();
+    let line = place.run(&["check", filter, "--json"]).assert_success().parse_json();
     assert_eq!(line["facts"]["reads_bytes"], 78);
     if cfg!(feature = "cpu") {
-        assert!(place.run(&["check", filter, "--emit", "lanes"]).done().out.contains("verdict"));
+        assert!(place.run(&["check", filter, "--emit", "lanes"]).assert_success().out.contains("verdict"));
     }
-    place.run(&["check", filter, "--set", "a=1"]).failed(2, &["--set a", "no parameter `a`"]);
+    place.run(&["check", filter, "--set", "a=1"]).assert_failure(2, &["--set a", "no parameter `a`"]);
 }
 
 #[test]
 fn instructions_are_listed() {
     let place = Place::new();
-    let shown = place.run(&["check", place.file("dns.bpf", DNS), "--emit", "bpf"]).done().out;
+    let shown = place.run(&["check", place.file("dns.bpf", DNS), "--emit", "bpf"]).assert_success().out;
     assert!(shown.starts_with("(000) ldh      [12]\n(001) jeq      #0x86dd          jt 2\tjf 8\n"), "{shown}");
     assert_eq!(shown.lines().count(), 20);
-    place.run(&["check", place.file("f.wgsl", PASS), "--emit", "bpf"]).failed(1, &["not made of classic BPF"]);
+    place.run(&["check", place.file("f.wgsl", PASS), "--emit", "bpf"]).assert_failure(1, &["not made of classic BPF"]);
 }
 
 #[test]
 fn errors_in_programs_have_line_and_column() {
     let place = Place::new();
     let bad = place.file("bad.bpf", "2\n40 0 0 12\n21 0 9 2048\n");
-    place.run(&["check", bad]).failed(1, &["bad.bpf:3:1", "jump to instruction 2, out", "is not a `ret`"]);
-    let line = place.run(&["check", bad, "--json"]).json();
+    place.run(&["check", bad]).assert_failure(1, &["bad.bpf:3:1", "jump to instruction 2, out", "is not a `ret`"]);
+    let line = place.run(&["check", bad, "--json"]).parse_json();
     assert_eq!((&line["errors"][0]["line"], &line["errors"][0]["column"]), (&3.into(), &1.into()));
-    place.run(&["check", place.file("list.bpf", "(000) ret #0\n")]).failed(1, &["tcpdump -ddd"]);
-    place.run(&["check", place.file("text.bpf", "tcp port 80\n")]).failed(1, &["text.bpf:1:1", "--expr"]);
-    place.run(&["check", place.file("c.bpf", pcap(&[&[0; 60]]))]).failed(1, &["c.bpf: this is a capture"]);
+    place.run(&["check", place.file("list.bpf", "(000) ret #0\n")]).assert_failure(1, &["tcpdump -ddd"]);
+    place.run(&["check", place.file("text.bpf", "tcp port 80\n")]).assert_failure(1, &["text.bpf:1:1", "--expr"]);
+    place.run(&["check", place.file("c.bpf", pcap(&[&[0; 60]]))]).assert_failure(1, &["c.bpf: this is a capture"]);
 }
 
 #[test]
@@ -62,13 +64,13 @@ fn a_filter_is_a_file_or_an_expression() {
     let all: [&[&str]; 4] =
         [&["run", "--read", capture], &["check"], &["calibrate"], &["ctl", "--control", "/run/none.sock", "reload"]];
     for command in all {
-        let with = |more: &[&str]| place.run(&[command, more].concat());
-        with(&[]).failed(2, &["FILTER"]);
-        with(&["--expr", "tcp", filter]).failed(2, &["--expr", "FILTER"]);
-        with(&["--expr", "tcp", "--language", "bpf"]).failed(2, &["--expr", "--language"]);
-        with(&["--expr", "tcp", "--set", "a=1"]).failed(2, &["--expr", "--set"]);
+        let with = |extra_args: &[&str]| place.run(&[command, extra_args].concat());
+        with(&[]).assert_failure(2, &["FILTER"]);
+        with(&["--expr", "tcp", filter]).assert_failure(2, &["--expr", "FILTER"]);
+        with(&["--expr", "tcp", "--language", "bpf"]).assert_failure(2, &["--expr", "--language"]);
+        with(&["--expr", "tcp", "--set", "a=1"]).assert_failure(2, &["--expr", "--set"]);
     }
-    place.run(&["bench", "--from", "x.json", "--expr", "tcp"]).failed(2, &["--expr", "--from"]);
+    place.run(&["bench", "--from", "x.json", "--expr", "tcp"]).assert_failure(2, &["--expr", "--from"]);
 }
 
 #[cfg(not(feature = "pcap-expr"))]
@@ -78,7 +80,7 @@ fn without_libpcap_the_error_says_what_to_do() {
     let capture = capture(&place);
     for command in [&["run", "--read", capture][..], &["check"], &["bench", "--quick"]] {
         let ran = place.run(&[command, &["--expr", "udp port 53"]].concat());
-        ran.failed(
+        ran.assert_failure(
             1,
             &["--expr: ", "this build lacks libpcap", "--features pcap-expr", "libpcap-dev", "tcpdump -y EN10MB -ddd"],
         );
@@ -90,19 +92,19 @@ fn without_libpcap_the_error_says_what_to_do() {
 fn an_expression_compiles_to_tcpdumps_program() {
     let place = Place::new();
     let capture = capture(&place);
-    let ran = place.run(&["run", "--expr", "udp port 53", "--read", capture, "--write", "o.pcap"]).done();
+    let ran = place.run(&["run", "--expr", "udp port 53", "--read", capture, "--write", "o.pcap"]).assert_success();
     assert!(ran.out.starts_with("udp port 53, on "), "{}", ran.out);
     assert_eq!(packets(&place.read("o.pcap")), [udp(53)]);
-    let numbers = place.run(&["check", "--expr", "udp port 53", "--emit", "bpf"]).done().out;
-    let file = place.run(&["check", place.file("dns.bpf", DNS), "--emit", "bpf"]).done().out;
+    let numbers = place.run(&["check", "--expr", "udp port 53", "--emit", "bpf"]).assert_success().out;
+    let file = place.run(&["check", place.file("dns.bpf", DNS), "--emit", "bpf"]).assert_success().out;
     assert_eq!(numbers, file);
     // An empty expression accepts everything, as in tcpdump.
-    assert!(place.run(&["check", "--expr", ""]).done().out.contains("pass"));
-    let ran = place.run(&["run", "--expr", "", "--read", capture]).done();
+    assert!(place.run(&["check", "--expr", ""]).assert_success().out.contains("pass"));
+    let ran = place.run(&["run", "--expr", "", "--read", capture]).assert_success();
     assert!(ran.out.starts_with("'', on "), "{}", ran.out);
-    place.run(&["check", "--expr", "udp port"]).failed(1, &["--expr:1:1", "udp port", "syntax error"]);
-    place.run(&["check", "--expr", "tcp and udp"]).failed(1, &["expression rejects all packets"]);
-    let line = place.run(&["check", "--expr", "udp port", "--json"]).json();
+    place.run(&["check", "--expr", "udp port"]).assert_failure(1, &["--expr:1:1", "udp port", "syntax error"]);
+    place.run(&["check", "--expr", "tcp and udp"]).assert_failure(1, &["expression rejects all packets"]);
+    let line = place.run(&["check", "--expr", "udp port", "--json"]).parse_json();
     assert_eq!((&line["ok"], &line["filter"]), (&false.into(), &"udp port".into()));
 }
 
@@ -114,13 +116,14 @@ fn an_expression_may_start_with_a_minus_sign() {
     let capture = capture(&place);
     // A TTL of 64: the low byte of -64 is 0xc0.
     let expression = "-ip[8] & 0xff = 0xc0";
-    let filtered =
-        |arguments: &[&str]| place.run(&[&["run", "--read", capture, "--json"], arguments].concat()).done().json();
+    let filtered = |arguments: &[&str]| {
+        place.run(&[&["run", "--read", capture, "--json"], arguments].concat()).assert_success().parse_json()
+    };
     assert_eq!(filtered(&["--expr", expression])["filter"], expression);
     assert_eq!(filtered(&["--expr=-ip[8] & 0xff = 0"])["verdicts"]["pass"], 3, "their TTL is 0");
-    place.run(&["check", "--expr", expression, "--emit", "bpf"]).done();
+    place.run(&["check", "--expr", expression, "--emit", "bpf"]).assert_success();
     // Taken as the option's value, and the words after it as options.
-    place.run(&["bench", "--expr", expression, "--batch", "0"]).failed(2, &["--batch"]);
+    place.run(&["bench", "--expr", expression, "--batch", "0"]).assert_failure(2, &["--batch"]);
 }
 
 /// Listings equal tcpdump's, byte for byte.

@@ -9,7 +9,7 @@ fn a_firewall_gives_the_same_results_on_every_device_and_batch_size() {
         let (capture, filter) = (sample(), stock(filter));
         let mut args = vec!["run", &filter, "--read", &capture, "--dump-map", "connections=c.csv", "--write", "w.pcap"];
         args.extend(options);
-        place.run(&args).done();
+        place.run(&args).assert_success();
         (place.read("c.csv"), place.read("w.pcap"))
     };
     let wanted = run("conntrack_fw", &["--device", "interp"]);
@@ -26,9 +26,9 @@ fn a_firewall_gives_the_same_results_on_every_device_and_batch_size() {
 #[test]
 fn check_reports_flows() {
     let place = Place::new();
-    let checked = place.run(&["check", &stock("conntrack_fw")]).done();
+    let checked = place.run(&["check", &stock("conntrack_fw")]).assert_success();
     assert!(checked.out.contains("in order, by `xdp_flow`"), "{}", checked.out);
-    let json = |filter: &str| place.run(&["check", "--json", &stock(filter)]).done().json();
+    let json = |filter: &str| place.run(&["check", "--json", &stock(filter)]).assert_success().parse_json();
     let has_flows = |filter: &str| json(filter).to_string().contains(r#""has_flows":true"#);
     assert!(has_flows("conntrack_fw") && !has_flows("minimal"));
 }

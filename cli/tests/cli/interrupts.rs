@@ -40,10 +40,10 @@ fn an_interrupt_finishes_the_files() {
     stdin.write_all(&pcap(&[&[1; 60], &[2; 60]])).unwrap();
     // Packets are being processed once the output file has its header.
     wait_until("the file has its header", || size(&place, "o.pcap") >= 24);
-    let ran = interrupt(child).ended(130, &[]);
+    let ran = interrupt(child).assert_exit(130, &[]);
     assert!(ran.err.ends_with("interrupted: the rest of the input was not read\n"), "{}", ran.err);
     // The output is a complete capture of the packets counted.
-    let line = ran.json();
+    let line = ran.parse_json();
     let written = packets(&place.read("o.pcap"));
     assert_eq!((&line["packets"], &line["interrupted"]), (&written.len().into(), &true.into()));
     assert!([[1; 60], [2; 60]].starts_with(&written.iter().map(|p| p[..].try_into().unwrap()).collect::<Vec<_>>()));
@@ -76,7 +76,7 @@ fn interrupt_a_long_run(device: &str) {
     wait_until("the files grow", || {
         ["o.pcap", "tx.pcap", "r/7.pcap"].iter().all(|name| size(&place, name) > 20_000_000)
     });
-    let line = interrupt(child).ended(130, &[]).json();
+    let line = interrupt(child).assert_exit(130, &[]).parse_json();
     let count = |name: &str| packets(&place.read(name)).len();
     assert_eq!(line["verdicts"]["pass"], count("o.pcap"));
     assert_eq!(line["verdicts"]["tx"], count("tx.pcap"));
@@ -94,11 +94,11 @@ fn an_interrupted_run_dumps_its_maps() {
     let child = place.spawn(&[&args[..], &["--dump-map", "seen=seen.csv", "--state", "s"]].concat());
     wait_until("the file grows", || size(&place, "o.pcap") > 1_000_000);
     assert!(!place.has("seen.csv") && !place.has("s"), "maps and state are written at the end");
-    let line = interrupt(child).ended(130, &[]).json();
+    let line = interrupt(child).assert_exit(130, &[]).parse_json();
     let wanted = format!("index,sum\n0,{}\n", line["packets"]);
     assert_eq!(place.text("seen.csv"), wanted);
     let again = ["run", filter, "--read", place.file("none.pcap", pcap(&[])), "--state", "s"];
-    place.run(&[&again[..], &["--dump-map", "seen=again.csv"]].concat()).done();
+    place.run(&[&again[..], &["--dump-map", "seen=again.csv"]].concat()).assert_success();
     assert_eq!(place.text("again.csv"), wanted);
 }
 

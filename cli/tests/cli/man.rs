@@ -4,7 +4,7 @@ use crate::support::Place;
 
 /// Calls `visit` with each command, as its words, and its `--help`.
 fn each_command(place: &Place, words: &[String], visit: &mut dyn FnMut(&[String], &str)) {
-    let help = place.run(&[words, &["--help".to_owned()]].concat()).done().out;
+    let help = place.run(&[words, &["--help".to_owned()]].concat()).assert_success().out;
     visit(words, &help);
     let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1);
     // An entry has two spaces before it; lines that go on have more.
@@ -26,7 +26,7 @@ fn options(help: &str) -> Vec<String> {
 #[test]
 fn every_subcommand_and_option_has_its_manual_page() {
     let place = Place::new();
-    place.run(&["man", "new/man1"]).done();
+    place.run(&["man", "new/man1"]).assert_success();
     let mut pages = Vec::new();
     let mut found = 0;
     each_command(&place, &[], &mut |words, help| {
@@ -51,14 +51,14 @@ fn every_subcommand_and_option_has_its_manual_page() {
     pages.sort();
     assert_eq!(written, pages);
     place.file("file", "");
-    place.run(&["man", "file"]).failed(1, &["cannot write manual pages to file: "]);
+    place.run(&["man", "file"]).assert_failure(1, &["cannot write manual pages to file: "]);
 }
 
 #[test]
 fn short_help_fits_a_screen() {
     let place = Place::new();
     each_command(&place, &[], &mut |words, _| {
-        let help = place.run(&[words, &["-h".to_owned()]].concat()).done().out;
+        let help = place.run(&[words, &["-h".to_owned()]].concat()).assert_success().out;
         assert!(help.lines().count() <= 50, "{words:?} has {} lines:\n{help}", help.lines().count());
         // clap does not wrap the usage.
         let mut lines = help.lines().filter(|line| !line.starts_with("Usage:"));

@@ -75,8 +75,8 @@ fn entries_are_inserted_before_the_first_packet() {
             args.extend(["--map", file]);
         }
         args.extend(["--map", "counts=counts.json", "--batch", "2", "--dump-map", "counts=counts.csv"]);
-        let ran = place.run(&args).done();
-        let verdicts = &ran.json()["verdicts"];
+        let ran = place.run(&args).assert_success();
+        let verdicts = &ran.parse_json()["verdicts"];
         assert_eq!([&verdicts["pass"], &verdicts["tx"], &verdicts["drop"]], [3, 1, 3], "{device}");
         let mut sent = packet(26, &[10, 0, 0, 1]);
         sent[..6].copy_from_slice(&[2, 0x12, 0x34, 0x56, 0x78, 0x9a]);
@@ -103,7 +103,7 @@ fn dumps_can_be_read_and_dumped_again() {
         let mut args: Vec<String> = ["run", filter, "--read", none].map(String::from).to_vec();
         args.extend(arguments("--map", from));
         args.extend(arguments("--dump-map", to));
-        place.run(&args).done();
+        place.run(&args).assert_success();
         names.map(|name| place.text(&to(name)))
     };
     let given = |name: &str| format!("{name}.{}", if name == "hosts" { "json" } else { "csv" });
@@ -126,7 +126,7 @@ fn later_files_override_earlier_ones_and_the_state() {
     place.file("a.csv", "10.0.0.1,1,1\n10.0.0.2,1,2\n");
     place.file("b.csv", "10.0.0.2,2,2\n10.0.0.3,2,3\n");
     let run = |args: &[&str]| {
-        place.run(&[&["run", filter, "--read", none, "--dump-map", "routes=o.csv"], args].concat()).done();
+        place.run(&[&["run", filter, "--read", none, "--dump-map", "routes=o.csv"], args].concat()).assert_success();
         place.text("o.csv")
     };
     let rows = |rows: [[u32; 2]; 3]| {
@@ -148,7 +148,7 @@ fn invalid_rows_are_reported_by_line_before_the_run() {
     let refused = |map: &str, content: &str, wanted: &str| {
         place.file("r.csv", content);
         let ran = place.run(&["run", filter, "--read", capture, "--write", "o.pcap", "--state", "s", "--map", map]);
-        assert_eq!(ran.failed(1, &[]).err, format!("error: {wanted}\n"));
+        assert_eq!(ran.assert_failure(1, &[]).err, format!("error: {wanted}\n"));
         assert_eq!(place.names(), ["c.pcap", "f.wgsl", "r.csv"]);
     };
     let row = "a row is a key of 1 word and a value of 2 words";
@@ -200,7 +200,7 @@ fn oversized_files_are_refused() {
     let why = "larger than all rows of the map `routes` could be (entries=3); is this the right file?";
     for (option, file) in [("--map", "zero.json"), ("--map", "sparse.csv"), ("--watch-map", "sparse.csv")] {
         let ran = place.run(&["run", filter, "--read", capture, option, &format!("routes={file}")]);
-        assert_eq!(ran.failed(1, &[]).err, format!("error: {file}: {why}\n"));
+        assert_eq!(ran.assert_failure(1, &[]).err, format!("error: {file}: {why}\n"));
     }
 }
 
@@ -213,17 +213,21 @@ fn wrong_usage_is_refused_before_the_run() {
     place.file("r.csv", ROUTES);
     let run = |args: &[&str]| place.run(&[&["run", "--read", capture], args].concat());
     for bad in ["routes", "=r.csv", "routes="] {
-        run(&[filter, "--map", bad]).failed(2, &["expected NAME=FILE, for example --map blocked=blocked.csv"]);
+        run(&[filter, "--map", bad]).assert_failure(2, &["expected NAME=FILE, for example --map blocked=blocked.csv"]);
     }
     for bad in ["routes=r.txt", "routes=-", "routes=/dev/stdin"] {
-        run(&[filter, "--map", bad]).failed(2, &["the file name must end in .csv or .json, which selects the format"]);
+        run(&[filter, "--map", bad])
+            .assert_failure(2, &["the file name must end in .csv or .json, which selects the format"]);
     }
     let maps = "it has `stations`, `hosts`, `routes`, `settings`, `counts`; did you mean `routes`?";
     let ran = run(&[filter, "--map", "route=r.csv"]);
-    assert_eq!(ran.failed(2, &[]).err, format!("error: --map route=r.csv: the filter has no map `route`; {maps}\n"));
-    run(&[none, "--map", "a=r.csv"]).failed(2, &["the filter has no map `a`; it has no maps"]);
-    run(&[filter, "--map", "routes=r.csv", "--device", "noop"]).failed(2, &["noop runs no filter"]);
+    assert_eq!(
+        ran.assert_failure(2, &[]).err,
+        format!("error: --map route=r.csv: the filter has no map `route`; {maps}\n")
+    );
+    run(&[none, "--map", "a=r.csv"]).assert_failure(2, &["the filter has no map `a`; it has no maps"]);
+    run(&[filter, "--map", "routes=r.csv", "--device", "noop"]).assert_failure(2, &["noop runs no filter"]);
     run(&[filter, "--map", "routes=r.csv", "--dump-map", "routes=./r.csv"])
-        .failed(2, &["--dump-map routes=./r.csv: this is the input of --map; choose another name"]);
+        .assert_failure(2, &["--dump-map routes=./r.csv: this is the input of --map; choose another name"]);
     assert_eq!(place.read("r.csv"), ROUTES.as_bytes());
 }

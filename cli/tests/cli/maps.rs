@@ -125,8 +125,8 @@ fn dumps_do_not_depend_on_device_or_batch_size() {
             args.push(&sample);
             args.extend(arguments.split_whitespace());
             args.extend(dumps.iter().map(String::as_str));
-            let ran = place.run(&args).done();
-            assert_eq!(ran.json()["verdicts"]["aborted"], 0);
+            let ran = place.run(&args).assert_success();
+            assert_eq!(ran.parse_json()["verdicts"]["aborted"], 0);
             for (_, file, wanted) in &files {
                 let text = place.text(file);
                 assert!(text == *wanted, "{device} {arguments}: {file}:\n{text}");
@@ -143,7 +143,7 @@ fn a_dump_to_standard_output_is_its_only_content() {
     let filter = place.file("f.wgsl", ACCOUNTS);
     let wanted = &ExpectedMaps::of(&packets(&std::fs::read(sample()).unwrap())).files()[0].2;
     for to in ["sources=-", "sources=/dev/stdout"] {
-        let ran = place.run(&["run", filter, "--read", &sample(), "--dump-map", to]).done();
+        let ran = place.run(&["run", filter, "--read", &sample(), "--dump-map", to]).assert_success();
         assert!(ran.out == *wanted && ran.err.contains("packets"), "{to}: {}{}", ran.out, ran.err);
     }
     assert_eq!(place.names(), ["f.wgsl"]);
@@ -156,7 +156,7 @@ fn invalid_dump_arguments_are_refused_before_the_run() {
     let content = pcap(&[&[1; 60]]);
     let capture = place.file("c.pcap", &content);
     let with = |args: &[&str]| place.run(&[&["run", filter, "--read", capture, "--write", "o.pcap"], args].concat());
-    let refused = |dump: &str, words: &[&str]| with(&["--dump-map", dump]).failed(2, words);
+    let refused = |dump: &str, words: &[&str]| with(&["--dump-map", dump]).assert_failure(2, words);
     for bad in ["sources", "=a.csv", "sources="] {
         refused(bad, &["--dump-map", "expected NAME=FILE"]);
     }
@@ -168,8 +168,8 @@ fn invalid_dump_arguments_are_refused_before_the_run() {
     refused("souces=a.csv", &[listed]);
     place.file("none.wgsl", PASS);
     let none = place.run(&["run", "none.wgsl", "--read", capture, "--dump-map", "a=a.csv"]);
-    none.failed(2, &["the filter has no map `a`; it has no maps"]);
-    with(&["--device", "noop", "--dump-map", "sources=a.csv"]).failed(2, &["noop runs no filter"]);
+    none.assert_failure(2, &["the filter has no map `a`; it has no maps"]);
+    with(&["--device", "noop", "--dump-map", "sources=a.csv"]).assert_failure(2, &["noop runs no filter"]);
     // No output may overwrite another, or an input.
     let mine = "the output of --dump-map";
     for (args, what) in [
@@ -178,7 +178,7 @@ fn invalid_dump_arguments_are_refused_before_the_run() {
         (&["--dump-map", "sources=-", "--write-tx", "-"], "the output of --write-tx"),
         (&["--dump-map", "sources=a.csv", "--write-tx", "a.csv"], "the output of --write-tx"),
     ] {
-        with(args).failed(2, &["error: --dump-map ", what]);
+        with(args).assert_failure(2, &["error: --dump-map ", what]);
     }
     std::fs::hard_link(place.path("c.pcap"), place.path("c.csv")).unwrap();
     refused("sources=c.csv", &["--dump-map sources=c.csv: this is the input capture"]);
@@ -189,7 +189,7 @@ fn invalid_dump_arguments_are_refused_before_the_run() {
         ("dir.csv", "Is a directory (os error 21)"),
         ("c.pcap/a.csv", "Not a directory (os error 20)"),
     ] {
-        let ran = with(&["--dump-map", &format!("sources={file}")]).failed(1, &[]);
+        let ran = with(&["--dump-map", &format!("sources={file}")]).assert_failure(1, &[]);
         assert_eq!(ran.err, format!("error: {file}: cannot be created: {why}\n"));
     }
     assert_eq!(place.names(), ["c.csv", "c.pcap", "dir.csv", "f.wgsl", "none.wgsl"]);
@@ -204,7 +204,7 @@ fn a_malformed_capture_dumps_the_maps_of_packets_before_the_fault() {
     content.extend([0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0x7f, 0xff, 0xff, 0xff, 0x7f]);
     let capture = place.file("c.pcap", content);
     let ran = place.run(&["run", filter, "--read", capture, "--dump-map", "lengths=l.csv", "--json"]);
-    ran.failed(1, &["c.pcap"]);
+    ran.assert_failure(1, &["c.pcap"]);
     let wanted = &ExpectedMaps::of(&[vec![1; 60], vec![2; 250]]).files()[4].2;
     assert_eq!(std::str::from_utf8(&place.read("l.csv")).unwrap(), wanted);
 }
@@ -224,7 +224,7 @@ fn a_failed_dump_keeps_the_old_file() {
     assert_eq!((place.read("p.csv"), place.names()), (b"old".to_vec(), vec!["f.wgsl".into(), "p.csv".into()]));
     std::os::unix::fs::symlink("/dev/full", place.path("full.csv")).unwrap();
     let ran = place.run(&["run", "f.wgsl", "--read", &sample(), "--dump-map", "pairs=full.csv"]);
-    ran.failed(1, &["error: full.csv: writing failed: No space left on device (os error 28)", judged]);
+    ran.assert_failure(1, &["error: full.csv: writing failed: No space left on device (os error 28)", judged]);
     // If a capture cannot be written, batches may be in flight, and the maps match no count.
     let ran = place.shell(&format!("trap '' XFSZ; ulimit -f 8; {run} --write o.pcap"));
     assert_eq!(ran.code, 1);

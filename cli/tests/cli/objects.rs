@@ -83,7 +83,7 @@ pub fn compile(place: &Place, source: &str, arguments: &[&str]) -> Result<(), St
 /// 9, 80 and 443; `None` if clang cannot compile BPF.
 pub fn place(arguments: &[&str]) -> Option<Place> {
     let place = Place::new();
-    clang::made(compile(&place, SOURCE, arguments))?;
+    clang::require_clang(compile(&place, SOURCE, arguments))?;
     let packet = |port: u16| {
         let mut packet = [0_u8; 60];
         packet[26..30].copy_from_slice(&[10, 0, 0, 1]);
@@ -100,7 +100,7 @@ fn run(place: &Place, arguments: &[&str]) -> RunOutput {
 }
 
 fn verdicts(ran: &RunOutput) -> [u64; 3] {
-    let json = ran.json();
+    let json = ran.parse_json();
     ["drop", "pass", "tx"].map(|verdict| json["verdicts"][verdict].as_u64().unwrap_or_else(|| panic!("{json}")))
 }
 
@@ -109,7 +109,7 @@ fn set_constants_change_the_verdicts() {
     let Some(place) = place(&["-g"]) else { return };
     let of = |set: &[&str]| {
         let arguments: Vec<&str> = set.iter().flat_map(|set| ["--set", set]).collect();
-        verdicts(&run(&place, &arguments).done())
+        verdicts(&run(&place, &arguments).assert_success())
     };
     assert_eq!(of(&[]), [1, 2, 0]);
     // In network byte order, as the type says.
@@ -125,7 +125,7 @@ fn set_variables_are_initial_values_and_can_be_dumped() {
     let Some(place) = place(&["-g"]) else { return };
     let set = ["--set", "counter=-9223372036854775808", "--set", "config.bounds[1].least=-300", "--set", "label=xyz"];
     let files = ["--dump-map", ".data=data.json", "--dump-map", "bss=bss.csv", "--dump-map", ".data=data.csv"];
-    run(&place, &[&set[..], &files].concat()).done();
+    run(&place, &[&set[..], &files].concat()).assert_success();
     let data: Value = serde_json::from_slice(&place.read("data.json")).unwrap();
     // Three packets, and the counter wraps.
     let counter = i64::MIN.wrapping_sub(900);
@@ -158,26 +158,26 @@ fn invalid_settings_are_refused_with_the_alternatives() {
         ("table.flags=1", &["`table.max_entries`"]),
         ("random_seed=-1", &["random numbers"]),
     ] {
-        run(&place, &["--set", set]).failed(2, words);
+        run(&place, &["--set", set]).assert_failure(2, words);
     }
-    run(&place, &["--set", "closed=1", "--set", "closed=2"]).failed(2, &["`closed` is given twice"]);
+    run(&place, &["--set", "closed=1", "--set", "closed=2"]).assert_failure(2, &["`closed` is given twice"]);
 }
 
 #[test]
 fn without_types_variables_are_numbers() {
     let Some(place) = place(&["-g0", "-DNONE"]) else { return };
     // Maps in `.maps` need BTF.
-    run(&place, &[]).failed(1, &["build with -g"]);
+    run(&place, &[]).assert_failure(1, &["build with -g"]);
     let plain: String = SOURCE.lines().filter(|line| !line.contains(".maps")).collect::<Vec<_>>().join("\n");
     let program = plain.split("SEC(\"xdp\") int ports").next().unwrap().to_owned()
         + "SEC(\"xdp\") int ports(struct xdp_md *ctx) { total++; return closed == bpf_htons(9) ? otherwise : XDP_DROP; }\n";
     compile(&place, &program, &[]).unwrap();
-    assert_eq!(verdicts(&run(&place, &[]).done()), [0, 3, 0]);
-    assert_eq!(verdicts(&run(&place, &["--set", "otherwise=3"]).done()), [0, 0, 3]);
+    assert_eq!(verdicts(&run(&place, &[]).assert_success()), [0, 3, 0]);
+    assert_eq!(verdicts(&run(&place, &["--set", "otherwise=3"]).assert_success()), [0, 0, 3]);
     // Without BTF nothing says that the variable is in network byte order.
-    assert_eq!(verdicts(&run(&place, &["--set", "closed=9"]).done()), [3, 0, 0]);
-    assert_eq!(verdicts(&run(&place, &["--set", "closed=0x0900", "--set", "otherwise=1"]).done()), [3, 0, 0]);
-    run(&place, &["--set", "otherwise=WHAT_TX"]).failed(2, &["`otherwise` is __u32", "has no types"]);
+    assert_eq!(verdicts(&run(&place, &["--set", "closed=9"]).assert_success()), [3, 0, 0]);
+    assert_eq!(verdicts(&run(&place, &["--set", "closed=0x0900", "--set", "otherwise=1"]).assert_success()), [3, 0, 0]);
+    run(&place, &["--set", "otherwise=WHAT_TX"]).assert_failure(2, &["`otherwise` is __u32", "has no types"]);
 }
 
 #[test]
@@ -191,7 +191,7 @@ fn json_and_csv_rows_round_trip() {
 ]"#;
     place.file("in.json", json);
     let dumps = ["--dump-map", "table=a.json", "--dump-map", "table=a.csv"];
-    run(&place, &[&["--map", "table=in.json"], &dumps[..]].concat()).done();
+    run(&place, &[&["--map", "table=in.json"], &dumps[..]].concat()).assert_success();
     let got: Value = serde_json::from_slice(&place.read("a.json")).unwrap();
     let none = json!([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     let six = |bytes: Value, halves: Value, words: Value| json!({"in6_u": {"u6_addr8": bytes, "u6_addr16": halves, "u6_addr32": words}});
@@ -225,7 +225,7 @@ fn json_and_csv_rows_round_trip() {
     for file in ["a.json", "a.csv"] {
         let map = format!("table={file}");
         let again = ["--map", &map, "--limit", "0", "--dump-map", "table=b.json", "--dump-map", "table=b.csv"];
-        run(&place, &again).done();
+        run(&place, &again).assert_success();
         assert_eq!((place.read("b.json"), place.read("b.csv")), (place.read("a.json"), place.read("a.csv")), "{file}");
     }
 }
@@ -264,13 +264,13 @@ fn invalid_rows_are_reported_by_file_line_and_member() {
         ),
     ] {
         place.file(name, content);
-        run(&place, &["--map", &format!("table={name}")]).failed(1, words);
+        run(&place, &["--map", &format!("table={name}")]).assert_failure(1, words);
     }
     place.file("c.csv", "0,1\n2,1\n");
-    run(&place, &["--map", "counts=c.csv"]).failed(1, &["c.csv:2", "the map `counts` has no entry 2"]);
+    run(&place, &["--map", "counts=c.csv"]).assert_failure(1, &["c.csv:2", "the map `counts` has no entry 2"]);
     // Values of the kernel's processors are summed.
     place.file("c.json", r#"[{"key": 1, "values": [{"cpu": 0, "value": 3}, {"cpu": 1, "value": 4}]}]"#);
-    run(&place, &["--map", "counts=c.json", "--dump-map", "counts=d.csv"]).done();
+    run(&place, &["--map", "counts=c.json", "--dump-map", "counts=d.csv"]).assert_success();
     assert_eq!(place.text("d.csv"), "key,value\n0,3\n1,7\n");
 }
 
@@ -286,15 +286,15 @@ fn a_file_may_have_as_many_keys_as_the_hash_has_entries() {
     place.file("eight.json", rows(8));
     place.file("nine.json", rows(9));
     let message = "nine.json:10: there is no room in the map `table` for this row and those behind it (entries=8): --set table.max_entries=9";
-    run(&place, &["--map", "table=nine.json"]).failed(1, &[message]);
-    run(&place, &["--map", "table=eight.json"]).done();
-    run(&place, &["--map", "table=nine.json", "--set", "table.max_entries=9"]).done();
+    run(&place, &["--map", "table=nine.json"]).assert_failure(1, &[message]);
+    run(&place, &["--map", "table=eight.json"]).assert_success();
+    run(&place, &["--map", "table=nine.json", "--set", "table.max_entries=9"]).assert_success();
 }
 
 #[test]
 fn check_lists_programs_maps_and_variables() {
     let Some(place) = place(&["-g"]) else { return };
-    place.run(&["check", "prog.o", "--set", "label=set"]).ended(1, &[]).printed(&[
+    place.run(&["check", "prog.o", "--set", "label=set"]).assert_exit(1, &[]).assert_stdout_contains(&[
         "prog.o: 3 XDP programs, 1 accepted",
         "ports (xdp): accepted",
         "helpers  bpf_map_lookup_elem",
@@ -310,7 +310,7 @@ fn check_lists_programs_maps_and_variables() {
         "label: char[8] = set (.data, set)",
         "total: __u32 = 0 (.bss)",
     ]);
-    let json = place.run(&["check", "prog.o", "--json", "--set", "sized.max_entries=4"]).json();
+    let json = place.run(&["check", "prog.o", "--json", "--set", "sized.max_entries=4"]).parse_json();
     let taken: Vec<_> = json["programs"].as_array().unwrap().iter().map(|it| (&it["name"], &it["ok"])).collect();
     let (yes, no) = (Value::Bool(true), Value::Bool(false));
     assert_eq!(taken, [(&json!("ports"), &yes), (&json!("second"), &yes), (&json!("third"), &no)], "{json}");
@@ -319,14 +319,14 @@ fn check_lists_programs_maps_and_variables() {
     let otherwise = json["variables"].as_array().unwrap().iter().find(|it| it["name"] == "otherwise").unwrap();
     assert_eq!((&otherwise["value"], &otherwise["type"]), (&json!("WHAT_PASS"), &json!("enum what")));
     // One program in full.
-    place.run(&["check", "prog.o:ports"]).done().printed(&[
+    place.run(&["check", "prog.o:ports"]).assert_success().assert_stdout_contains(&[
         "program          `ports` of prog.o",
         "helpers          bpf_map_lookup_elem",
         "verdicts",
         "key.address (__be32), key.port (__be16), key.pad (__u16)",
         "value.packets (__u64)",
     ]);
-    let json = place.run(&["check", "prog.o:ports", "--json"]).done().json();
+    let json = place.run(&["check", "prog.o:ports", "--json"]).assert_success().parse_json();
     assert_eq!(json["object"]["program"], "ports");
     let table = json["maps"].as_array().unwrap().iter().find(|it| it["name"] == "table").unwrap();
     assert_eq!((&table["object"]["type"], &table["object"]["key_type"]), (&json!("hash"), &json!("struct key")));
@@ -361,7 +361,7 @@ SEC("xdp") int all(struct xdp_md *ctx)
     let of = "{ip: 167772161, word: 20480, port: 80, on: true, name: eth0, mac: 02:00:00:00:00:0a, \
               each: [{mode: MODE_ON, low: -3, high: 7}, {mode: 9, low: 0, high: -1}], six: 2001:db8::1}";
     let shown: String = of.chars().take(60).collect();
-    place.run(&["check", "prog.o"]).done().printed(&[
+    place.run(&["check", "prog.o"]).assert_success().assert_stdout_contains(&[
         "reflected: __be16 = 9 (.rodata)",
         "closed: __be16[2] = [10, 19] (.rodata)",
         &format!("cfg: struct settings = {shown}… (.rodata)"),
@@ -375,7 +375,7 @@ SEC("xdp") int all(struct xdp_md *ctx)
         + " cfg = {};\n"
         + &source.split_once("\n};\nSEC").map(|(_, rest)| format!("SEC{rest}")).unwrap();
     let json = |arguments: &[&str]| {
-        let ran = place.run(&[&["check", "prog.o", "--json"], arguments].concat()).done().json();
+        let ran = place.run(&[&["check", "prog.o", "--json"], arguments].concat()).assert_success().parse_json();
         let all = ran["object"]["variables"].as_array().unwrap_or_else(|| panic!("{ran}")).clone();
         all.into_iter().map(|it| (it["name"].clone(), it["value"].clone())).collect::<Vec<_>>()
     };
@@ -392,17 +392,17 @@ fn max_entries_can_be_set() {
         let all = ["run", "prog.o:second", "--read", "in.pcap", "--device", "interp", "--json"];
         place.run(&[&all, set].concat())
     };
-    second(&[]).failed(1, &["`sized` has no entries", "--set sized.max_entries=N"]);
-    assert_eq!(verdicts(&second(&["--set", "sized.max_entries=3"]).done()), [3, 0, 0]);
-    assert_eq!(verdicts(&second(&["--set", "sized.max_entries=4"]).done()), [0, 3, 0]);
-    assert_eq!(verdicts(&second(&["--set", "sized.max_entries=0x10"]).done()), [0, 3, 0]);
-    second(&["--set", "sized.max_entries=-0x1"]).failed(2, &["`-0x1` is not a number of entries"]);
-    second(&["--set", "sized.max_entries=99999999"]).failed(2, &["`99999999` is not a number of entries"]);
+    second(&[]).assert_failure(1, &["`sized` has no entries", "--set sized.max_entries=N"]);
+    assert_eq!(verdicts(&second(&["--set", "sized.max_entries=3"]).assert_success()), [3, 0, 0]);
+    assert_eq!(verdicts(&second(&["--set", "sized.max_entries=4"]).assert_success()), [0, 3, 0]);
+    assert_eq!(verdicts(&second(&["--set", "sized.max_entries=0x10"]).assert_success()), [0, 3, 0]);
+    second(&["--set", "sized.max_entries=-0x1"]).assert_failure(2, &["`-0x1` is not a number of entries"]);
+    second(&["--set", "sized.max_entries=99999999"]).assert_failure(2, &["`99999999` is not a number of entries"]);
     // A map whose object declares too many entries.
     compile(&place, &SOURCE.replace("max_entries, 0", "max_entries, 4000000000"), &["-g"]).unwrap();
     let words = ["`sized` has 4000000000 entries; the limit is ", ": set fewer with `--set sized.max_entries=N`"];
-    second(&[]).failed(1, &words);
-    assert_eq!(verdicts(&second(&["--set", "sized.max_entries=4"]).done()), [0, 3, 0]);
+    second(&[]).assert_failure(1, &words);
+    assert_eq!(verdicts(&second(&["--set", "sized.max_entries=4"]).assert_success()), [0, 3, 0]);
 }
 
 #[test]
@@ -422,7 +422,7 @@ fn the_random_seed_can_be_set() {
             "passed.pcap",
             "--json",
         ];
-        let drawn = verdicts(&place.run(&[&all, set].concat()).done());
+        let drawn = verdicts(&place.run(&[&all, set].concat()).assert_success());
         (drawn, place.read("passed.pcap"))
     };
     let draw = "SEC(\"xdp\") int draw(struct xdp_md *ctx) { return bpf_get_prandom_u32() & 4 ? XDP_PASS : XDP_DROP; }";
@@ -472,22 +472,25 @@ fn only_xdp_programs_can_be_chosen() {
         ("old", tx),
         ("prog", tx),
     ] {
-        assert_eq!(verdicts(&of(program).done()), wanted, "{program}");
+        assert_eq!(verdicts(&of(program).assert_success()), wanted, "{program}");
     }
     let all = "its XDP programs: `alone`, `drops`, `passes`, `later`, `latest`";
-    of("shapes").failed(1, &["`shapes` is in the section `tc`, for another hook", all]);
-    of("tc").failed(1, &["the section `tc` has no program for XDP", all]);
-    of("of_text").failed(1, &["`of_text` is in the section `.text`, a function that programs call", all]);
-    of(".text").failed(1, &["the section `.text` has no program for XDP", all]);
-    of("xdp/two").failed(1, &["the section `xdp/two` has 2 programs, `drops`, `passes`: say which", "prog.o:drops"]);
-    of("none").failed(1, &["the object has no program `none`\n", all]);
-    of("pases").failed(1, &["the object has no program `pases`; did you mean `passes`?", all]);
-    of("").failed(1, &["there is no program name after the colon", all]);
+    of("shapes").assert_failure(1, &["`shapes` is in the section `tc`, for another hook", all]);
+    of("tc").assert_failure(1, &["the section `tc` has no program for XDP", all]);
+    of("of_text").assert_failure(1, &["`of_text` is in the section `.text`, a function that programs call", all]);
+    of(".text").assert_failure(1, &["the section `.text` has no program for XDP", all]);
+    of("xdp/two")
+        .assert_failure(1, &["the section `xdp/two` has 2 programs, `drops`, `passes`: say which", "prog.o:drops"]);
+    of("none").assert_failure(1, &["the object has no program `none`\n", all]);
+    of("pases").assert_failure(1, &["the object has no program `pases`; did you mean `passes`?", all]);
+    of("").assert_failure(1, &["there is no program name after the colon", all]);
     // A section `prog` may be for another hook, so the program must be named.
     let source = "__attribute__((section(\"prog\"))) int old(void *ctx) { return 3; }";
     compile(&place, source, &[]).unwrap();
-    place.run(&["run", "prog.o", "--read", "in.pcap"]).failed(1, &["no programs for XDP", "`prog`", "prog.o:old"]);
-    assert_eq!(verdicts(&of("old").done()), tx);
+    place
+        .run(&["run", "prog.o", "--read", "in.pcap"])
+        .assert_failure(1, &["no programs for XDP", "`prog`", "prog.o:old"]);
+    assert_eq!(verdicts(&of("old").assert_success()), tx);
 }
 
 #[test]
@@ -508,14 +511,14 @@ SEC("xdp") int only(struct xdp_md *ctx) { return entry(&mine) ? XDP_PASS : XDP_D
 SEC("tc") int shapes(struct __sk_buff *skb) { return entry(&theirs) ? spare : 1; }
 "#;
     compile(&place, &source, &["-g"]).unwrap();
-    place.run(&["check", "prog.o"]).done().printed(&[
+    place.run(&["check", "prog.o"]).assert_success().assert_stdout_contains(&[
         "`only` of prog.o",
         "spare: int = 7 (.data)",
         "mine: array, keys __u32 (4 bytes), values __u32 (4 bytes), 4 entries, ",
         "unused maps      theirs: array, keys __u32 (4 bytes), values __u32 (4 bytes), 4 entries\n",
         "other hooks      tc\n",
     ]);
-    let json = place.run(&["check", "prog.o", "--json"]).done().json();
+    let json = place.run(&["check", "prog.o", "--json"]).assert_success().parse_json();
     assert_eq!((&json["object"]["other_sections"], &json["object"]["program"]), (&json!(["tc"]), &json!("only")));
     let unused = json["object"]["unused_maps"].as_array().unwrap();
     assert_eq!(unused.iter().map(|it| &it["name"]).collect::<Vec<_>>(), ["theirs"], "{json}");
@@ -536,9 +539,9 @@ fn objects_with_other_extensions_need_the_language_option() {
     };
     for arguments in [&["nat.bin"][..], &["nat.bin", "--language", "bpf"], &["prog.o", "--language", "bpf"]] {
         let words = [arguments[0], "this is an ELF object", "--language xdp", ".o"];
-        run(arguments).failed(1, &words);
+        run(arguments).assert_failure(1, &words);
     }
-    assert_eq!(verdicts(&run(&["nat.bin", "--language", "xdp"]).done()), [0, 0, 3]);
+    assert_eq!(verdicts(&run(&["nat.bin", "--language", "xdp"]).assert_success()), [0, 0, 3]);
 }
 
 /// The program's name is not part of its file's name.
@@ -577,7 +580,7 @@ fn outputs_may_not_overwrite_an_object_named_with_a_program() {
             let others = others.map(|(program, option)| (program, option, name));
             for (program, option, to) in others.into_iter().chain(dump) {
                 let ran = run(&format!("{file}:{program}"), &[language, &[option, to]].concat());
-                ran.failed(2, &[&format!("error: {option} {to}: this is the filter;")]);
+                ran.assert_failure(2, &[&format!("error: {option} {to}: this is the filter;")]);
                 assert!(["prog.o", "prog"].iter().all(|file| place.read(file) == object), "{file} {option} {to}");
             }
             // The state file is read first, and is not one.
@@ -586,7 +589,7 @@ fn outputs_may_not_overwrite_an_object_named_with_a_program() {
         }
     }
     let words = ["error: --write-redirect .: the filter, 3.pcap, lies in this folder"];
-    run("3.pcap:ports", &["--language", "xdp", "--write-redirect", "."]).failed(2, &words);
+    run("3.pcap:ports", &["--language", "xdp", "--write-redirect", "."]).assert_failure(2, &words);
     assert_eq!(place.read("3.pcap"), object);
 }
 
@@ -609,26 +612,26 @@ fn programs_can_be_named_in_objects_of_any_name() {
         ("prog.o:passes", pass),
         ("whole:drops:passes", pass),
     ] {
-        assert_eq!(verdicts(&run(named).done()), wanted, "{named}");
+        assert_eq!(verdicts(&run(named).assert_success()), wanted, "{named}");
     }
-    run("a:b").failed(1, &["error: a:b: the object has 5 programs: say which, as in a:b:alone"]);
+    run("a:b").assert_failure(1, &["error: a:b: the object has 5 programs: say which, as in a:b:alone"]);
     // A file of this name exists, so the colon does not name a program.
-    run("whole:drops").failed(1, &["the object has 5 programs: say which, as in whole:drops:alone"]);
-    run("none:drops").failed(1, &["error: none: No such file or directory"]);
+    run("whole:drops").assert_failure(1, &["the object has 5 programs: say which, as in whole:drops:alone"]);
+    run("none:drops").assert_failure(1, &["error: none: No such file or directory"]);
     // Without `--language` the extension decides.
     place
         .run(&["run", "plain:drops", "--read", "in.pcap"])
-        .failed(1, &["error: plain:drops: No such file or directory"]);
+        .assert_failure(1, &["error: plain:drops: No such file or directory"]);
     // From standard input, as the error suggests.
     let stdin = |file: &str| place.run_with(&[&["run"], &rest[..], &["--", file]].concat(), &object);
-    stdin("-").failed(1, &["error: <stdin>: the object has 5 programs: say which, as in /dev/stdin:alone"]);
-    stdin("-:xdp/two").failed(1, &["say which, as in /dev/stdin:drops"]);
+    stdin("-").assert_failure(1, &["error: <stdin>: the object has 5 programs: say which, as in /dev/stdin:alone"]);
+    stdin("-:xdp/two").assert_failure(1, &["say which, as in /dev/stdin:drops"]);
     for (named, wanted) in [("/dev/stdin:alone", pass), ("/dev/stdin:?xdp/late", drop), ("-:drops", drop)] {
-        assert_eq!(verdicts(&stdin(named).done()), wanted, "{named}");
+        assert_eq!(verdicts(&stdin(named).assert_success()), wanted, "{named}");
     }
-    assert_eq!(stdin("/dev/stdin:drops").json()["filter"], "<stdin>:drops");
-    let check = place.run_with(&["check", "/dev/stdin:later", "--language", "xdp"], &object).done();
+    assert_eq!(stdin("/dev/stdin:drops").parse_json()["filter"], "<stdin>:drops");
+    let check = place.run_with(&["check", "/dev/stdin:later", "--language", "xdp"], &object).assert_success();
     assert!(check.out.contains("`later` of <stdin>"), "{}", check.out);
     let both = ["run", "/dev/stdin:drops", "--language", "xdp", "--read", "-"];
-    place.run_with(&both, &object).failed(2, &["both be standard input"]);
+    place.run_with(&both, &object).assert_failure(2, &["both be standard input"]);
 }

@@ -19,7 +19,7 @@ fn packets_are_written_by_verdict() {
         .file("c.pcap", pcap(&[&[2, 1, 1], &[3, 2, 2, 2], &[4, 5, 3], &[1, 4], &[2, 5], &[4, 6, 6], &[4, 5, 7, 7]]));
     place
         .run(&["run", filter, "--read", capture, "--write", "p.pcap", "--write-tx", "t.pcap", "--write-redirect", "r"])
-        .done();
+        .assert_success();
     assert_eq!(packets(&place.read("p.pcap")), [vec![2, 1, 0xee], vec![2, 5]]);
     assert_eq!(packets(&place.read("t.pcap")), [[3, 2, 0xee, 2]]);
     assert_eq!(packets(&place.read("r/5.pcap")), [vec![4, 5, 0xee], vec![4, 5, 0xee, 7]]);
@@ -42,9 +42,9 @@ fn changed_lengths_are_written() {
         }",
     );
     let capture = place.file("c.pcap", pcap(&[&[7; 20], &[8; 2], &[9; 14]]));
-    place.run(&["run", filter, "--read", capture, "--write", "o.pcapng"]).done();
+    place.run(&["run", filter, "--read", capture, "--write", "o.pcapng"]).assert_success();
     assert_eq!(place.read("o.pcapng")[..4], [0x0a, 0x0d, 0x0d, 0x0a]);
-    place.run(&["run", filter, "--read", capture, "--write", "o.pcap"]).done();
+    place.run(&["run", filter, "--read", capture, "--write", "o.pcap"]).assert_success();
     let wanted = [[&[0xab, 0xcd][..], &[7; 19]].concat(), [&[0xab, 0xcd][..], &[9; 13]].concat()];
     assert_eq!(packets(&place.read("o.pcap")), wanted);
 }
@@ -69,16 +69,20 @@ fn outputs_may_not_overwrite_inputs() {
         &["--write", "dir/3.pcap", "--write-redirect", "dir"],
         &["--write", "dir/other.pcap", "--write-redirect", "dir"],
     ] {
-        place.run(&[&["run", filter, "--read", capture], args].concat()).failed(2, &["error: --write"]);
+        place.run(&[&["run", filter, "--read", capture], args].concat()).assert_failure(2, &["error: --write"]);
         assert_eq!(place.read("c.pcap"), content);
         assert_eq!(place.read("f.wgsl"), PASS.as_bytes());
     }
-    place.run(&["run", filter, "--read", capture, "--write", "/dev/null", "--write-tx", "/dev/null"]).done();
+    place.run(&["run", filter, "--read", capture, "--write", "/dev/null", "--write-tx", "/dev/null"]).assert_success();
     let seven = place.file("7.pcap", &content);
-    place.run(&["run", filter, "--read", seven, "--write-redirect", "."]).failed(2, &["error: --write-redirect"]);
+    place
+        .run(&["run", filter, "--read", seven, "--write-redirect", "."])
+        .assert_failure(2, &["error: --write-redirect"]);
     // No target's file has such a name.
-    place.run(&["run", filter, "--read", capture, "--write-redirect", "."]).done();
-    place.run(&["run", filter, "--read", capture, "--write", "dir/passed.pcap", "--write-redirect", "dir"]).done();
+    place.run(&["run", filter, "--read", capture, "--write-redirect", "."]).assert_success();
+    place
+        .run(&["run", filter, "--read", capture, "--write", "dir/passed.pcap", "--write-redirect", "dir"])
+        .assert_success();
 }
 
 /// Inputs are protected under other names too: links, and files that a shell opened.
@@ -105,7 +109,7 @@ fn links_and_redirections_may_not_overwrite_inputs() {
         &["--write", "twice.pcap", "--write-tx", "new.pcap"],
         &["--write", "-", "--write-tx", "/dev/stdout"],
     ] {
-        place.run(&[&["run", filter, "--read", capture], args].concat()).failed(2, &["error: --write"]);
+        place.run(&[&["run", filter, "--read", capture], args].concat()).assert_failure(2, &["error: --write"]);
         assert!(place.read("c.pcap") == content && place.read("f.wgsl") == PASS.as_bytes(), "{args:?}");
     }
     for (line, message) in [
@@ -117,7 +121,7 @@ fn links_and_redirections_may_not_overwrite_inputs() {
             "--write o.pcap: this is the destination of standard output",
         ),
     ] {
-        let ran = place.shell(&format!("portcullis {line}")).failed(2, &[]);
+        let ran = place.shell(&format!("portcullis {line}")).assert_failure(2, &[]);
         assert_eq!(ran.err, format!("error: {message}; choose another name\n"));
         assert!(place.read("c.pcap") == content && place.read("f.wgsl") == PASS.as_bytes(), "{line}");
     }
@@ -129,7 +133,8 @@ fn links_and_redirections_may_not_overwrite_inputs() {
 fn dev_stdout_holds_only_the_capture() {
     let place = Place::new();
     let (filter, capture) = (place.file("f.wgsl", PASS), place.file("c.pcap", pcap(&[&[1; 60]])));
-    let ran = place.shell(&format!("portcullis run {filter} --read {capture} --write /dev/stdout > o.pcap")).done();
+    let ran =
+        place.shell(&format!("portcullis run {filter} --read {capture} --write /dev/stdout > o.pcap")).assert_success();
     assert_eq!(packets(&place.read("o.pcap")), [[1; 60]]);
     assert!(ran.err.contains("packets"), "{}", ran.err);
 }
@@ -147,23 +152,23 @@ fn outputs_that_cannot_be_written_are_named() {
         ("--write-redirect", "c.pcap", "cannot be created: it is a file, not a folder"),
         ("--write-redirect", "c.pcap/dir", "cannot be created: Not a directory (os error 20)"),
     ] {
-        assert_eq!(with(option, to).failed(1, &[]).err, format!("error: {to}: {why}\n"), "{option}");
+        assert_eq!(with(option, to).assert_failure(1, &[]).err, format!("error: {to}: {why}\n"), "{option}");
     }
     if std::path::Path::new("/dev/full").exists() {
         let why = "writing failed: No space left on device (os error 28); free some space, or choose another path";
-        assert_eq!(with("--write", "/dev/full").failed(1, &[]).err, format!("error: /dev/full: {why}\n"));
+        assert_eq!(with("--write", "/dev/full").assert_failure(1, &[]).err, format!("error: /dev/full: {why}\n"));
     }
     #[cfg(unix)]
     {
         std::os::unix::fs::symlink("nowhere", place.path("dangling")).unwrap();
-        with("--write-redirect", "dangling").failed(1, &["it is a link that leads nowhere\n"]);
+        with("--write-redirect", "dangling").assert_failure(1, &["it is a link that leads nowhere\n"]);
     }
     std::fs::create_dir_all(place.path("r/3.pcap")).unwrap();
     let redirect = place.file("r.wgsl", "fn xdp_filter(pkt: u32) -> u32 { return redirect(load_u8(pkt, 0u)); }");
     let capture = place.file("r.pcap", pcap(&[&[3; 60], &[2; 60], &[4; 60]]));
     place
         .run(&["run", redirect, "--read", capture, "--write-redirect", "r"])
-        .failed(1, &["error: r/3.pcap: cannot be created: Is a directory (os error 21)\n"]);
+        .assert_failure(1, &["error: r/3.pcap: cannot be created: Is a directory (os error 21)\n"]);
     // The other files are complete nevertheless.
     assert_eq!(packets(&place.read("r/2.pcap")), [[2; 60]]);
     assert_eq!(packets(&place.read("r/4.pcap")), [[4; 60]]);
@@ -220,7 +225,7 @@ fn a_file_whose_writing_fails_ends_with_a_whole_packet() {
     let appended = place.read("o.pcap")[24 + 16 + 60..].to_vec();
     check(ran, "stdout", packets(&appended), &input);
     // A limit too small for the file header.
-    let ran = run(0, "f.wgsl --write o.pcap").failed(1, &[]);
+    let ran = run(0, "f.wgsl --write o.pcap").assert_failure(1, &[]);
     assert_eq!(ran.err, format!("error: o.pcap: writing failed: {why}; packets in the file: 0\n"));
     assert!(place.read("o.pcap").is_empty());
 }
@@ -291,8 +296,8 @@ fn targets_beyond_the_limit_share_one_file() {
     let all: Vec<[u8; 2]> = (0..1100u16).chain([3, 1099, 1098]).map(u16::to_be_bytes).collect();
     let all: Vec<&[u8]> = all.iter().map(|p| &p[..]).collect();
     let capture = place.file("c.pcap", pcap_of(&all));
-    let ran = place.run(&["run", filter, "--read", capture, "--write-redirect", "r", "--json"]).done();
-    assert_eq!(ran.json()["redirect_targets"].as_object().unwrap().len(), 1100);
+    let ran = place.run(&["run", filter, "--read", capture, "--write-redirect", "r", "--json"]).assert_success();
+    assert_eq!(ran.parse_json()["redirect_targets"].as_object().unwrap().len(), 1100);
     assert_eq!(std::fs::read_dir(place.path("r")).unwrap().count(), 1025);
     assert_eq!(packets(&place.read("r/3.pcap")), [[0, 3], [0, 3]]);
     let others: Vec<Vec<u8>> = (1024..1100u16).chain([1099, 1098]).map(|t| t.to_be_bytes().to_vec()).collect();

@@ -10,10 +10,10 @@ fn a_capture_is_filtered_from_stdin_to_stdout() {
     let place = Place::new();
     let filter = place.file("f.wgsl", PASS);
     let capture = pcap(&[&[1; 60], &[2; 61]]);
-    let ran = place.run_with(&["run", filter, "--read", "-", "--write", "-"], &capture).done();
+    let ran = place.run_with(&["run", filter, "--read", "-", "--write", "-"], &capture).assert_success();
     assert_eq!(packets(&ran.bytes), [vec![1; 60], vec![2; 61]]);
     assert!(ran.err.contains("packets"), "the table is on standard error: {}", ran.err);
-    let ran = place.run_with(&["run", filter, "--read", "-", "--write", "-", "--json"], &capture).done();
+    let ran = place.run_with(&["run", filter, "--read", "-", "--write", "-", "--json"], &capture).assert_success();
     assert_eq!(packets(&ran.bytes).len(), 2);
     let line: serde_json::Value = serde_json::from_str(&ran.err).unwrap();
     assert_eq!(line["packets"], 2);
@@ -44,10 +44,10 @@ fn waiting_for_the_first_packet_counts_as_reading() {
 fn a_filter_can_be_read_from_stdin() {
     let place = Place::new();
     let capture = place.file("c.pcap", pcap(&[&[1; 60]]));
-    let ran = place.run_with(&["run", "-", "--read", capture, "--json"], PASS.as_bytes()).done();
-    assert_eq!(ran.json()["filter"], "<stdin>");
-    place.run_with(&["run", "-", "--read", capture], b"fn x").failed(1, &["<stdin>:1:"]);
-    place.run(&["run", "-", "--read", "-"]).failed(2, &["standard input"]);
+    let ran = place.run_with(&["run", "-", "--read", capture, "--json"], PASS.as_bytes()).assert_success();
+    assert_eq!(ran.parse_json()["filter"], "<stdin>");
+    place.run_with(&["run", "-", "--read", capture], b"fn x").assert_failure(1, &["<stdin>:1:"]);
+    place.run(&["run", "-", "--read", "-"]).assert_failure(2, &["standard input"]);
 }
 
 /// `portcullis … | head -c 100`: the reader closes the pipe. The program ends silently, with the
@@ -110,9 +110,9 @@ fn a_closed_standard_output_is_an_error() {
         let _ = std::fs::remove_file(place.path("o.pcap"));
     }
     // Wrong usage is reported on standard error, and needs no standard output.
-    place.shell("portcullis run f.wgsl >&-").failed(2, &["--read"]);
+    place.shell("portcullis run f.wgsl >&-").assert_failure(2, &["--read"]);
     // Closed standard input or standard error does no harm, as neither is needed.
-    place.shell("portcullis run f.wgsl --read c.pcap --write o.pcap <&- 2>&-").done();
+    place.shell("portcullis run f.wgsl --read c.pcap --write o.pcap <&- 2>&-").assert_success();
     assert_eq!(packets(&place.read("o.pcap")), [[1; 60]]);
 }
 

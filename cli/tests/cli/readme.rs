@@ -10,8 +10,9 @@ fn the_filter_of_the_readme_gives_its_output() {
     let end = indented.find("    $ portcullis run").or(indented.find("$ portcullis run")).unwrap();
     let place = Place::new();
     place.file("dns.wgsl", &indented[start..end]);
-    let ran =
-        place.run(&["run", "dns.wgsl", "--read", &sample(), "--write", "rest.pcap", "--write-redirect", "out"]).done();
+    let ran = place
+        .run(&["run", "dns.wgsl", "--read", &sample(), "--write", "rest.pcap", "--write-redirect", "out"])
+        .assert_success();
     // Up to the times, which differ.
     let counts: Vec<_> = ran.out.lines().skip(1).take_while(|line| !line.starts_with("time")).collect();
     assert!(counts.len() >= 8, "{}", ran.out);
@@ -36,7 +37,7 @@ fn the_maps_of_the_readme_are_dumped_as_shown() {
         "samples/mixed.pcap" => sample.as_str(),
         other => other,
     };
-    place.run(&command.split_whitespace().map(with).collect::<Vec<_>>()).done();
+    place.run(&command.split_whitespace().map(with).collect::<Vec<_>>()).assert_success();
     assert_eq!(place.text("hits.csv"), hits);
 }
 
@@ -53,7 +54,7 @@ fn the_dumps_of_the_maps_page_are_as_shown() {
     std::fs::copy(sample(), place.path("samples/mixed.pcap")).unwrap();
     let (run, checked) = shown.split_once("$ portcullis check accounts.wgsl\n").unwrap();
     let mut commands = run.split("$ head -n 3 ");
-    place.run(&commands.next().unwrap().split_whitespace().collect::<Vec<_>>()).done();
+    place.run(&commands.next().unwrap().split_whitespace().collect::<Vec<_>>()).assert_success();
     let mut files = 0;
     for (file, head) in commands.map(|command| command.split_once('\n').unwrap()) {
         let dump = place.text(file);
@@ -61,7 +62,7 @@ fn the_dumps_of_the_maps_page_are_as_shown() {
         files += 1;
     }
     let (first, last) = checked.split_once("  …\n").unwrap();
-    let check = place.run(&["check", "accounts.wgsl"]).done().out;
+    let check = place.run(&["check", "accounts.wgsl"]).assert_success().out;
     assert!(check.starts_with(first) && check.ends_with(last), "{check}");
     assert_eq!(files, 2);
 }
@@ -79,7 +80,7 @@ fn the_csv_and_json_rows_of_the_maps_page_are_equal() {
     let dump = |file: &str, content: &str| {
         std::fs::write(place.path(file), content).unwrap();
         let map = format!("blocked={file}");
-        place.run(&["run", filter, "--read", &sample(), "--map", &map, "--dump-map", "blocked=o.csv"]).done();
+        place.run(&["run", filter, "--read", &sample(), "--map", &map, "--dump-map", "blocked=o.csv"]).assert_success();
         place.text("o.csv")
     };
     let rows = "10.0.0.19,443,1,02:00:5e:10:00:00\n10.0.0.20,80,1,02:00:5e:10:00:01\n";

@@ -76,7 +76,7 @@ fn errors_name_the_instruction_the_line_and_the_missing_feature() {
     assert!(list.out.contains("10 XDP programs, 1 accepted\n"), "{}", list.out);
     let all = place.run(&["check", "prog.o", "--json"]);
     assert_eq!(all.code, 1);
-    let all = all.json();
+    let all = all.parse_json();
     for (program, message, missing) in REFUSED {
         let (line, missing) = (line_of(program), format!("missing feature: {missing}"));
         let file = format!("prog.o:{program}");
@@ -87,11 +87,11 @@ fn errors_name_the_instruction_the_line_and_the_missing_feature() {
             &format!(" of `{program}`: "),
             &format!("= {missing}\n"),
         ];
-        place.run(&["run", &file, "--read", "in.pcap"]).failed(1, &words);
-        place.run(&["check", &file]).failed(1, &words);
+        place.run(&["run", &file, "--read", "in.pcap"]).assert_failure(1, &words);
+        place.run(&["check", &file]).assert_failure(1, &words);
         let words = format!("rejected: prog.c:{line}: {message}; {missing}\n");
         assert!(list.out.contains(&words), "{words}: {}", list.out);
-        let json = place.run(&["check", &file, "--json"]).json();
+        let json = place.run(&["check", &file, "--json"]).parse_json();
         let in_all = all["programs"].as_array().unwrap().iter().find(|it| it["name"] == program).unwrap();
         for error in [&json["errors"][0], &in_all["errors"][0]] {
             assert_eq!((&error["message"], &error["line"]), (&json!(message), &json!(line)), "{error}");
@@ -143,7 +143,7 @@ SEC("tc") int shapes(struct __sk_buff *skb) { __u32 key = spare; return bpf_map_
         for words in listed {
             assert!(ran.out.contains(words), "{words}: {}", ran.out);
         }
-        let json = place.run(&["check", "prog.o", "--json"]).json();
+        let json = place.run(&["check", "prog.o", "--json"]).parse_json();
         assert_eq!((&json["ok"], &json["errors"].as_array().map(Vec::len)), (&json!(false), &Some(1)), "{json}");
         let object = &json["object"];
         assert_eq!((&object["other_sections"], &object["maps"][0]["name"]), (&json!(["tc"]), &json!("table")));
@@ -174,7 +174,7 @@ fn a_list_of_many_programs_stays_short() {
     assert_eq!(ran.code, 1);
     // Headline, programs, helpers, maps, variables, and the hint.
     assert_eq!(ran.out.lines().count(), 1 + 30 + 4, "{}", ran.out);
-    ran.printed(&[
+    ran.assert_stdout_contains(&[
         "30 XDP programs, 20 accepted\n",
         " p0 (xdp): accepted\n",
         " p1 (xdp): accepted, checked at 1 place at run time\n",
@@ -206,8 +206,8 @@ fn invalid_objects_are_reported() {
     ] {
         for program in ["", ":ports"] {
             let named = format!("{file}{program}");
-            place.run(&["check", &named]).failed(1, &["error: ", words]);
-            place.run(&["run", &named, "--read", "in.pcap"]).failed(1, &["error: ", words]);
+            place.run(&["check", &named]).assert_failure(1, &["error: ", words]);
+            place.run(&["run", &named, "--read", "in.pcap"]).assert_failure(1, &["error: ", words]);
             let ran = place.run(&["check", &named, "--json"]);
             assert_eq!(ran.code, 1, "{named}: {}{}", ran.out, ran.err);
         }
@@ -215,7 +215,7 @@ fn invalid_objects_are_reported() {
     // The section header table is at the end of the file.
     place
         .run(&["check", "short.o"])
-        .failed(1, &["short.o: this is not a complete ELF object; the file may be truncated: "]);
+        .assert_failure(1, &["short.o: this is not a complete ELF object; the file may be truncated: "]);
     // Any changed byte gives an error or a valid program.
     let check = |at: usize| {
         let mut broken = whole.clone();

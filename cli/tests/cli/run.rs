@@ -12,9 +12,9 @@ const BY_BYTE: &str = "fn xdp_filter(pkt: u32) -> u32 {
 #[test]
 fn a_capture_is_filtered_and_the_passed_packets_are_written() {
     let place = Place::new();
-    let ran = place.run(&["run", &stock("http_only"), "--read", &sample(), "--write", "passed.pcap"]).done();
+    let ran = place.run(&["run", &stock("http_only"), "--read", &sample(), "--write", "passed.pcap"]).assert_success();
     // The sample is generated; 914 of its packets are TCP to port 80 or 443.
-    ran.printed(&["packets", "4 000", "pps", "914"]);
+    ran.assert_stdout_contains(&["packets", "4 000", "pps", "914"]);
     assert_eq!(packets(&place.read("passed.pcap")).len(), 914);
     assert_eq!(ran.err, "");
 }
@@ -36,8 +36,9 @@ fn a_port_of_zero_passes_nothing() {
         packet
     };
     let capture = place.file("c.pcap", pcap(&[&cut, &whole, &udp]));
-    let ran = place.run(&["run", &stock("http_only"), "--read", capture, "--set", "https=0", "--json"]).done();
-    assert_eq!(ran.json()["verdicts"]["pass"], 0);
+    let ran =
+        place.run(&["run", &stock("http_only"), "--read", capture, "--set", "https=0", "--json"]).assert_success();
+    assert_eq!(ran.parse_json()["verdicts"]["pass"], 0);
 }
 
 #[test]
@@ -48,14 +49,14 @@ fn opencl_gives_the_cpus_output() {
         place.run(&["run", &stock("http_only"), "--read", &sample(), "--write", output, "--device", device])
     };
     if let Err(reason) = portcullis::devices::open("opencl") {
-        run("opencl", "none.pcap").failed(1, &[&reason.to_string(), "install"]);
+        run("opencl", "none.pcap").assert_failure(1, &[&reason.to_string(), "install"]);
         println!("skipped: {reason}");
         return;
     }
-    run("opencl", "opencl.pcap").done().printed(&["on opencl:0 ("]);
-    run("cpu", "cpu.pcap").done();
+    run("opencl", "opencl.pcap").assert_success().assert_stdout_contains(&["on opencl:0 ("]);
+    run("cpu", "cpu.pcap").assert_success();
     assert!(place.read("opencl.pcap") == place.read("cpu.pcap"));
-    run("opencl:99", "none.pcap").failed(1, &["opencl:99", "there is opencl:0 ("]);
+    run("opencl:99", "none.pcap").assert_failure(1, &["opencl:99", "there is opencl:0 ("]);
 }
 
 /// The rows below `time` account for all of it, and exceed it only if stages ran in parallel.
@@ -63,8 +64,9 @@ fn opencl_gives_the_cpus_output() {
 fn stage_times_add_up() {
     let place = Place::new();
     for device in ["cpu", "interp"] {
-        let ran =
-            place.run(&["run", &stock("minimal"), "--read", &sample(), "--write", "o.pcap", "--device", device]).done();
+        let ran = place
+            .run(&["run", &stock("minimal"), "--read", &sample(), "--write", "o.pcap", "--device", device])
+            .assert_success();
         let mut times = ran.out.lines().skip_while(|line| !line.starts_with("time")).map(|line| {
             let words: Vec<&str> = line.split_whitespace().collect();
             assert_eq!(words[2], "s", "{line}");
@@ -88,7 +90,8 @@ fn json_is_one_line_with_every_key() {
     let capture =
         place.file("c.pcap", pcap(&[&[0, 0], &[1], &[2, 9, 9], &[2], &[3], &[4, 7], &[4, 200], &[4, 7], &[99]]));
     for device in ["cpu", "interp"] {
-        let line = place.run(&["run", filter, "--read", capture, "--json", "--device", device]).done().json();
+        let line =
+            place.run(&["run", filter, "--read", capture, "--json", "--device", device]).assert_success().parse_json();
         let keys: Vec<_> = line.as_object().unwrap().keys().map(String::as_str).collect();
         let mut wanted = [
             "filter",
@@ -118,7 +121,8 @@ fn json_is_one_line_with_every_key() {
 fn json_of_an_empty_capture_has_every_key() {
     let place = Place::new();
     let (filter, capture) = (place.file("f.wgsl", PASS), place.file("c.pcap", pcap(&[])));
-    let line = place.run(&["run", filter, "--read", capture, "--json", "--write", "o.pcap"]).done().json();
+    let line =
+        place.run(&["run", filter, "--read", capture, "--json", "--write", "o.pcap"]).assert_success().parse_json();
     assert_eq!(line["packets"], 0);
     assert_eq!(line["verdicts"], serde_json::json!({"aborted": 0, "drop": 0, "pass": 0, "tx": 0, "redirect": 0}));
     assert_eq!(line["redirect_targets"], serde_json::json!({}));
@@ -129,20 +133,22 @@ fn json_of_an_empty_capture_has_every_key() {
 fn limits_and_batch_sizes_do_not_change_verdicts() {
     let place = Place::new();
     let (filter, sample) = (stock("hash_lb"), sample());
-    let all = place.run(&["run", &filter, "--read", &sample, "--json", "--device", "cpu"]).done().json();
-    for more in [
+    let all =
+        place.run(&["run", &filter, "--read", &sample, "--json", "--device", "cpu"]).assert_success().parse_json();
+    for extra_args in [
         &["--dispatch", "inline"][..],
         &["--batch", "1"],
         &["--batch", "7", "--threads", "1"],
         &["--batch", "4294967295", "--threads", "1024"],
     ] {
-        let args = [&["run", &filter, "--read", &sample, "--json", "--device", "cpu"], more].concat();
-        let line = place.run(&args).done().json();
+        let args = [&["run", &filter, "--read", &sample, "--json", "--device", "cpu"], extra_args].concat();
+        let line = place.run(&args).assert_success().parse_json();
         assert_eq!(line["verdicts"], all["verdicts"]);
         assert_eq!(line["redirect_targets"], all["redirect_targets"]);
     }
     for (limit, packets) in [("0", 0), ("1", 1), ("3999", 3999), ("5000", 4000)] {
-        let line = place.run(&["run", &filter, "--read", &sample, "--json", "--limit", limit]).done().json();
+        let line =
+            place.run(&["run", &filter, "--read", &sample, "--json", "--limit", limit]).assert_success().parse_json();
         assert_eq!(line["packets"], packets);
     }
 }
@@ -159,15 +165,15 @@ fn parameters_and_fuel_reach_the_filter() {
          }",
     );
     let capture = place.file("c.pcap", pcap(&[&[0; 4], &[0; 8], &[0; 12]]));
-    let verdicts = |more: &[&str]| {
-        let args = [&["run", filter, "--read", capture, "--json"], more].concat();
-        let verdicts = place.run(&args).done().json()["verdicts"].clone();
+    let verdicts = |extra_args: &[&str]| {
+        let args = [&["run", filter, "--read", capture, "--json"], extra_args].concat();
+        let verdicts = place.run(&args).assert_success().parse_json()["verdicts"].clone();
         [&verdicts["aborted"], &verdicts["drop"], &verdicts["pass"]].map(|v| v.as_u64().unwrap())
     };
     assert_eq!(verdicts(&[]), [0, 1, 2]);
     assert_eq!(verdicts(&["--set", "limit=10"]), [0, 2, 1]);
     assert_eq!(verdicts(&["--fuel", "3"]), [3, 0, 0]);
-    place.run(&["run", filter, "--read", capture, "--set", "nolimit=1"]).failed(2, &["nolimit"]);
+    place.run(&["run", filter, "--read", capture, "--set", "nolimit=1"]).assert_failure(2, &["nolimit"]);
 }
 
 #[test]
@@ -195,16 +201,16 @@ fn errors_name_the_input() {
         ("dir", "cannot be opened: is a directory\n"),
         ("good.pcap/x", "cannot be opened: Not a directory (os error 20)\n"),
     ] {
-        place.run(&["run", filter, "--read", name, "--write", "o.pcap"]).failed(1, &["error: ", name, words]);
+        place.run(&["run", filter, "--read", name, "--write", "o.pcap"]).assert_failure(1, &["error: ", name, words]);
     }
     for (name, words) in [
         ("none.wgsl", ": No such file or directory (os error 2)\n"),
         ("dir", ": Is a directory (os error 21)\n"),
         ("good.pcap", "--read"),
     ] {
-        place.run(&["run", name, "--read", good]).failed(1, &["error: ", name, words]);
+        place.run(&["run", name, "--read", good]).assert_failure(1, &["error: ", name, words]);
     }
-    place.run(&["run", filter, "--read", "synth:packets=x"]).failed(2, &["packets", "x"]);
+    place.run(&["run", filter, "--read", "synth:packets=x"]).assert_failure(2, &["packets", "x"]);
 }
 
 /// A filter file with invalid text is reported as such, even if it is too long; a long file is not
@@ -238,7 +244,7 @@ fn a_filter_file_that_is_not_text_is_reported() {
             continue;
         }
         let message = message.replace("NAME", name);
-        place.run(&["run", name, "--read", good]).failed(1, &[&message]);
+        place.run(&["run", name, "--read", good]).assert_failure(1, &[&message]);
     }
 }
 
@@ -248,8 +254,8 @@ fn a_truncated_capture_gives_its_complete_packets_and_a_warning() {
     let filter = place.file("f.wgsl", PASS);
     let whole = pcap(&[&[1; 60], &[2; 60], &[3; 60]]);
     place.file("cut.pcap", &whole[..whole.len() - 1]);
-    let ran = place.run(&["run", filter, "--read", "cut.pcap", "--json", "--write", "o.pcap"]).done();
-    assert_eq!(ran.json()["packets"], 2);
+    let ran = place.run(&["run", filter, "--read", "cut.pcap", "--json", "--write", "o.pcap"]).assert_success();
+    assert_eq!(ran.parse_json()["packets"], 2);
     let end = (whole.len() - 1).to_string();
     assert!(ran.err.contains("warning: cut.pcap") && ran.err.contains(&end), "{}", ran.err);
     assert_eq!(packets(&place.read("o.pcap")), [[1; 60], [2; 60]]);
@@ -265,7 +271,7 @@ fn packets_before_a_malformed_record_are_written() {
     place.file("bad.pcap", bad);
     place
         .run(&["run", filter, "--read", "bad.pcap", "--json", "--write", "o.pcap"])
-        .failed(1, &["bad.pcap", "100", "1 packet was filtered before the error"]);
+        .assert_failure(1, &["bad.pcap", "100", "1 packet was filtered before the error"]);
     assert_eq!(packets(&place.read("o.pcap")), [[1; 60]]);
 }
 
@@ -274,8 +280,8 @@ fn an_unknown_device_is_refused_with_the_known_ones() {
     let place = Place::new();
     let (filter, capture) = (place.file("f.wgsl", PASS), place.file("c.pcap", pcap(&[&[0; 60]])));
     let with = |device: &str| place.run(&["run", filter, "--read", capture, "--device", device]);
-    with("gpu").failed(2, &["`gpu`", "auto, cpu, cuda, cuda:N, wgpu, wgpu:N, opencl, opencl:N, interp, noop"]);
-    with("wgpu:x").failed(2, &["`wgpu:x`"]);
-    with("cpu:7").failed(1, &["cpu:7", "there is cpu ("]);
-    with("noop").done();
+    with("gpu").assert_failure(2, &["`gpu`", "auto, cpu, cuda, cuda:N, wgpu, wgpu:N, opencl, opencl:N, interp, noop"]);
+    with("wgpu:x").assert_failure(2, &["`wgpu:x`"]);
+    with("cpu:7").assert_failure(1, &["cpu:7", "there is cpu ("]);
+    with("noop").assert_success();
 }

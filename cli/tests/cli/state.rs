@@ -47,7 +47,9 @@ fn maps_are_carried_between_runs_and_devices() {
         }
         times += 1;
         let args = ["run", filter, "--read", &sample(), "--device", device, "--state", "s", "--batch", "700"];
-        place.run(&[&args[..], &["--dump-map", "sources=s.csv", "--dump-map", "bytes=b.csv"]].concat()).done();
+        place
+            .run(&[&args[..], &["--dump-map", "sources=s.csv", "--dump-map", "bytes=b.csv"]].concat())
+            .assert_success();
         for (file, wanted) in [("s.csv", sources(times)), ("b.csv", bytes(times as usize))] {
             let text = place.text(file);
             assert!(text == wanted, "{device}, run {times}, {file}:\n{text}");
@@ -57,7 +59,7 @@ fn maps_are_carried_between_runs_and_devices() {
     assert_eq!(place.names(), ["b.csv", "f.wgsl", "s", "s.csv"], "no other file is left");
     // A run without changes writes the same file.
     let (before, none) = (place.read("s"), place.file("none.pcap", pcap(&[])));
-    place.run(&["run", filter, "--read", none, "--state", "s"]).done();
+    place.run(&["run", filter, "--read", none, "--state", "s"]).assert_success();
     assert!(place.read("s") == before);
 }
 
@@ -65,7 +67,7 @@ fn maps_are_carried_between_runs_and_devices() {
 fn only_the_size_of_a_map_may_change() {
     let place = Place::new();
     place.file("f.wgsl", COUNTS);
-    place.run(&["run", "f.wgsl", "--read", &sample(), "--state", "s"]).done();
+    place.run(&["run", "f.wgsl", "--read", &sample(), "--state", "s"]).assert_success();
     let saved = place.read("s");
     let with = |from: &str, to: &str| {
         assert!(COUNTS.contains(from));
@@ -73,7 +75,7 @@ fn only_the_size_of_a_map_may_change() {
         place.run(&["run", filter, "--read", &sample(), "--state", "s", "--dump-map", "sources=s.csv"])
     };
     let refused = |from: &str, to: &str, why: &str| {
-        let ran = with(from, to).failed(1, &[]);
+        let ran = with(from, to).assert_failure(1, &[]);
         assert_eq!(ran.err, format!("error: s: {why}\n"));
         assert!(place.read("s") == saved && !place.has("s.csv"), "no file has changed");
     };
@@ -89,22 +91,23 @@ fn only_the_size_of_a_map_may_change() {
     place.file("other.wgsl", other);
     let ran = place.run(&["run", "other.wgsl", "--read", &sample(), "--state", "s"]);
     let none = "it has a map `sources` (hash key=1 value=1), but the filter has no map of this name";
-    assert_eq!(ran.failed(1, &[]).err, format!("error: s: {none}; {own}\n"));
+    assert_eq!(ran.assert_failure(1, &[]).err, format!("error: s: {none}; {own}\n"));
     let count = sources(1).lines().count() - 1;
-    let more = "increase the number of entries, or remove the file to start over";
+    let hint = "increase the number of entries, or remove the file to start over";
     refused(
         "entries=4096",
         "entries=9",
-        &format!("the map `sources` has {count} entries in the file, but entries=9 in the filter; {more}"),
+        &format!("the map `sources` has {count} entries in the file, but entries=9 in the filter; {hint}"),
     );
     let longest = packets(&std::fs::read(sample()).unwrap()).iter().map(Vec::len).max().unwrap();
     assert!(longest < 2000, "the map is larger than needed");
-    let ran = with("entries=2048", "entries=64").failed(1, &["error: s: entry ", "of the map `lengths` is not zero"]);
-    assert!(ran.err.ends_with(&format!("but the map has too few entries (entries=64); {more}\n")), "{}", ran.err);
+    let ran =
+        with("entries=2048", "entries=64").assert_failure(1, &["error: s: entry ", "of the map `lengths` is not zero"]);
+    assert!(ran.err.ends_with(&format!("but the map has too few entries (entries=64); {hint}\n")), "{}", ran.err);
     // More entries, and just enough.
-    with("entries=4096", "entries=100000").done();
+    with("entries=4096", "entries=100000").assert_success();
     assert_eq!(place.text("s.csv"), sources(2));
-    with("entries=2048", &format!("entries={}", longest + 1)).done();
+    with("entries=2048", &format!("entries={}", longest + 1)).assert_success();
     assert_eq!(place.text("s.csv"), sources(3));
 }
 
@@ -113,7 +116,7 @@ fn files_that_are_not_state_are_refused_and_kept() {
     let place = Place::new();
     let filter = place.file("f.wgsl", COUNTS);
     let run = |state: &str| place.run(&["run", filter, "--read", &sample(), "--state", state]);
-    run("s").done();
+    run("s").assert_success();
     let saved = place.read("s");
     let mut changed = saved.clone();
     changed[saved.len() / 2] ^= 8;
@@ -129,15 +132,15 @@ fn files_that_are_not_state_are_refused_and_kept() {
         (&newer, "format version 9 is not supported (expected 1); use the release that wrote the file"),
     ] {
         place.file("bad", content);
-        assert_eq!(run("bad").failed(1, &[]).err, format!("error: bad: {why}\n"));
+        assert_eq!(run("bad").assert_failure(1, &[]).err, format!("error: bad: {why}\n"));
         assert_eq!(place.read("bad"), content);
     }
     std::fs::create_dir(place.path("dir")).unwrap();
-    run("dir").failed(1, &["error: dir: cannot be created: Is a directory (os error 21)"]);
-    run("none/s").failed(1, &["error: none/s: cannot be created: there is no folder none; create it first"]);
+    run("dir").assert_failure(1, &["error: dir: cannot be created: Is a directory (os error 21)"]);
+    run("none/s").assert_failure(1, &["error: none/s: cannot be created: there is no folder none; create it first"]);
     #[cfg(unix)]
-    run("/dev/null").failed(1, &["error: /dev/null: not a regular file, which --state needs"]);
-    run("f.wgsl").failed(1, &["error: f.wgsl: not a state file written by --state"]);
+    run("/dev/null").assert_failure(1, &["error: /dev/null: not a regular file, which --state needs"]);
+    run("f.wgsl").assert_failure(1, &["error: f.wgsl: not a state file written by --state"]);
     assert_eq!(place.names(), ["bad", "dir", "f.wgsl", "s"]);
 }
 
@@ -147,10 +150,11 @@ fn wrong_usage_is_refused_before_the_run() {
     let filter = place.file("f.wgsl", COUNTS);
     let none = place.file("none.wgsl", PASS);
     let run = |args: &[&str]| place.run(&[&["run"], args, &["--read", &sample(), "--state", "s.csv"]].concat());
-    run(&[none]).failed(2, &["error: --state s.csv: the filter has no maps"]);
-    run(&[filter, "--device", "noop"]).failed(2, &["error: --state s.csv: noop runs no filter"]);
-    run(&[filter, "--dump-map", "bytes=s.csv"]).failed(2, &["--dump-map bytes=s.csv: this is the file of --state"]);
-    run(&[filter, "--write", "./s.csv"]).failed(2, &["--state s.csv: this is the output of --write"]);
+    run(&[none]).assert_failure(2, &["error: --state s.csv: the filter has no maps"]);
+    run(&[filter, "--device", "noop"]).assert_failure(2, &["error: --state s.csv: noop runs no filter"]);
+    run(&[filter, "--dump-map", "bytes=s.csv"])
+        .assert_failure(2, &["--dump-map bytes=s.csv: this is the file of --state"]);
+    run(&[filter, "--write", "./s.csv"]).assert_failure(2, &["--state s.csv: this is the output of --write"]);
     assert_eq!(place.names(), ["f.wgsl", "none.wgsl"]);
 }
 
@@ -185,13 +189,13 @@ fn a_state_file_is_locked_before_it_exists() {
         (1..=packets).for_each(|count| assert_eq!(live.ask(1), [7, count]));
         let why = "another run is using this state file; wait until it ends, or choose another file";
         for state in [second, first] {
-            assert_eq!(other(state).failed(1, &[]).err, format!("error: {state}: {why}\n"));
+            assert_eq!(other(state).assert_failure(1, &[]).err, format!("error: {state}: {why}\n"));
         }
         assert_eq!(live.end(), "");
-        other(second).done();
+        other(second).assert_success();
         assert!(place.path("link").is_symlink());
         assert_eq!(place.names(), ["f.wgsl", "h.csv", "link", "none.pcap", "s"], "no lock file is left");
-        place.run(&["run", "f.wgsl", "--read", none, "--state", second, "--dump-map", "hosts=o.csv"]).done();
+        place.run(&["run", "f.wgsl", "--read", none, "--state", second, "--dump-map", "hosts=o.csv"]).assert_success();
         let counts = format!("key0,value0,value1\n167772161,7,{packets}\n");
         assert_eq!(place.text("o.csv"), counts);
         for name in ["s", "o.csv"] {
@@ -204,11 +208,12 @@ fn a_state_file_is_locked_before_it_exists() {
     assert!(place.has(".s.lock"));
     live.kill();
     assert_eq!((place.has(".s.lock"), place.has("s")), (true, false));
-    other("s").done();
+    other("s").assert_success();
     assert_eq!(place.names(), ["f.wgsl", "h.csv", "link", "none.pcap", "s"]);
     // Neither does a lock file that is a dangling link: the run fails instead of waiting.
     std::os::unix::fs::symlink("nowhere", place.path(".s.lock")).unwrap();
-    other("s").failed(1, &["error: s: cannot lock it with ", "/.s.lock: No such file or directory (os error 2)\n"]);
+    other("s")
+        .assert_failure(1, &["error: s: cannot lock it with ", "/.s.lock: No such file or directory (os error 2)\n"]);
 }
 
 /// A killed run loses at most the counts since the last write.
@@ -226,17 +231,17 @@ fn a_long_run_writes_its_state_periodically() {
     let first = place.read("s");
     // The file stays locked meanwhile.
     let other = ["run", "f.wgsl", "--read", place.file("none.pcap", pcap(&[])), "--state", "s"];
-    place.run(&other).failed(1, &["error: s: another run is using this state file"]);
+    place.run(&other).assert_failure(1, &["error: s: another run is using this state file"]);
     // The state is written again.
     live.until(1, |_, _| std::fs::read(place.path("s")).unwrap() != first);
     let (most, log) = (live.packets, live.log());
     live.kill();
     assert_eq!(log, "");
-    place.run(&[&other[..], &["--dump-map", "hosts=o.csv"]].concat()).done();
+    place.run(&[&other[..], &["--dump-map", "hosts=o.csv"]].concat()).assert_success();
     let text = place.text("o.csv");
     let count: u64 = text.strip_prefix("key0,value0,value1\n167772161,7,").unwrap().trim_end().parse().unwrap();
     assert!((2..=most).contains(&count), "{count} of {most}");
-    place.run(&["run", "f.wgsl", "--read", "none.pcap", "--state-every", "1"]).failed(2, &["--state"]);
+    place.run(&["run", "f.wgsl", "--read", "none.pcap", "--state-every", "1"]).assert_failure(2, &["--state"]);
 }
 
 /// Whenever a run is killed, the file is the old or the new one, and the next run removes what was
@@ -254,11 +259,11 @@ fn a_killed_run_never_damages_the_file() {
     let filter = place.file("f.wgsl", text);
     let read = "synth:packets=60000,flows=60000";
     let run = ["run", filter, "--read", read, "--device", "cpu", "--state", "s"];
-    place.run(&run).done();
+    place.run(&run).assert_success();
     let none = place.file("none.pcap", pcap(&[]));
     // Reads the file, which must be complete.
     let rows = || -> Vec<[u64; 5]> {
-        place.run(&["run", filter, "--read", none, "--state", "s", "--dump-map", "seen=s.csv"]).done();
+        place.run(&["run", filter, "--read", none, "--state", "s", "--dump-map", "seen=s.csv"]).assert_success();
         let text = place.text("s.csv");
         let rows = text.lines().skip(1).map(|row| {
             let numbers: Vec<u64> = row.split(',').map(|number| number.parse().unwrap()).collect();
@@ -334,7 +339,7 @@ fn lpm_and_lru_maps_are_carried() {
             args.extend(["--map", "routes=routes.csv", "--map", "hosts=hosts.json"]);
         }
         args.extend(["--dump-map", "routes=r.csv", "--dump-map", "hosts=h.csv", "--dump-map", "recent=l.csv"]);
-        place.run(&args).done();
+        place.run(&args).assert_success();
         times += 1;
         let read = |file| place.text(file);
         let rest = all - low - high;

@@ -121,14 +121,14 @@ impl RunOutput {
     }
 
     /// Checks that the run succeeded.
-    pub fn done(self) -> RunOutput {
+    pub fn assert_success(self) -> RunOutput {
         assert_eq!(self.code, 0, "{}{}", self.out, self.err);
         self
     }
 
     /// Checks that the run ended with this exit status, and with all of these texts on standard
     /// error.
-    pub fn ended(self, code: i32, words: &[&str]) -> RunOutput {
+    pub fn assert_exit(self, code: i32, words: &[&str]) -> RunOutput {
         assert_eq!(self.code, code, "{}{}", self.out, self.err);
         for word in words {
             assert!(self.err.contains(word), "wanted {word:?} in: {}", self.err);
@@ -138,28 +138,32 @@ impl RunOutput {
 
     /// Checks that the run failed with this exit status, with all of these texts on standard error,
     /// and without standard output.
-    pub fn failed(self, code: i32, words: &[&str]) -> RunOutput {
+    pub fn assert_failure(self, code: i32, words: &[&str]) -> RunOutput {
         assert_eq!(self.out, "", "{}", self.err);
-        self.ended(code, words)
+        self.assert_exit(code, words)
     }
 
     /// Checks that all of these texts are on standard output.
-    pub fn printed(&self, words: &[&str]) -> &RunOutput {
+    pub fn assert_stdout_contains(&self, words: &[&str]) -> &RunOutput {
         for word in words {
             assert!(self.out.contains(word), "wanted {word:?} in: {}{}", self.out, self.err);
         }
         self
     }
 
-    /// Parses the only line of output as JSON, after checking that no frame of live packets is
-    /// missing.
-    pub fn json(&self) -> serde_json::Value {
+    /// Parses the only line of output as JSON, and checks that no frame of live packets is missing.
+    pub fn parse_json(&self) -> serde_json::Value {
         assert_eq!(self.out.matches('\n').count(), 1, "one line: {}{}", self.out, self.err);
-        let line: serde_json::Value = serde_json::from_str(&self.out).unwrap_or_else(|e| panic!("{e}: {}", self.out));
-        let frames = &line["frames"];
-        assert!(frames.is_null() || frames["missing"] == 0 && frames["all"].as_u64() > Some(0), "{line}");
+        let line = serde_json::from_str(&self.out).unwrap_or_else(|e| panic!("{e}: {}", self.out));
+        assert_no_frame_is_missing(&line);
         line
     }
+}
+
+/// Checks that the report of a run with its own frames accounts for all of them.
+fn assert_no_frame_is_missing(report: &serde_json::Value) {
+    let frames = &report["frames"];
+    assert!(frames.is_null() || frames["missing"] == 0 && frames["all"].as_u64() > Some(0), "{report}");
 }
 
 /// Timeout for what must happen; long, as the machine may be busy.

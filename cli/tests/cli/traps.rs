@@ -55,13 +55,13 @@ fn counts(traps: &Value) -> Vec<(u64, u64, String)> {
 fn places_of_aborted_packets_are_reported() {
     let Some(place) = unproved() else { return };
     for device in ["interp", "cpu"] {
-        let ran = place.run(&run(&["--device", device])).done().json();
+        let ran = place.run(&run(&["--device", device])).assert_success().parse_json();
         assert_eq!(ran["verdicts"]["aborted"], 5);
         let [short, null] = REASONS.map(str::to_owned);
         assert_eq!(counts(&ran["traps"]), [(3, LINES[0].into(), short), (2, LINES[1].into(), null)], "{device}");
         assert_eq!(ran["traps"][0]["function"], "unproved");
     }
-    place.run(&["run", "prog.o", "--read", "in.pcap"]).done().printed(&[
+    place.run(&["run", "prog.o", "--read", "in.pcap"]).assert_success().assert_stdout_contains(&[
         "\n3 aborted at instruction",
         "of `unproved`",
         "prog.c:9: the packet is not so long\n",
@@ -69,7 +69,7 @@ fn places_of_aborted_packets_are_reported() {
     // Without aborted packets nothing is reported.
     let packets = [vec![1; 64], vec![2; 64]];
     place.file("in.pcap", pcap_of(&packets));
-    assert_eq!(place.run(&run(&["--device", "interp"])).done().json()["traps"], Value::Null);
+    assert_eq!(place.run(&run(&["--device", "interp"])).assert_success().parse_json()["traps"], Value::Null);
 }
 
 /// If clang knows no line for an instruction it writes 0, which is none.
@@ -77,15 +77,17 @@ fn places_of_aborted_packets_are_reported() {
 fn every_place_has_a_source_line() {
     let place = Place::new();
     let source = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../compat-tests/xdp/gateway.c");
-    let Some(()) = clang::made(clang::to_file(&source, &["-mcpu=v3"], &place.path("gateway.o"))) else { return };
-    let json = place.run(&["check", "gateway.o", "--json"]).done().json();
+    let Some(()) = clang::require_clang(clang::to_file(&source, &["-mcpu=v3"], &place.path("gateway.o"))) else {
+        return;
+    };
+    let json = place.run(&["check", "gateway.o", "--json"]).assert_success().parse_json();
     let traps = json["object"]["traps"].as_array().unwrap();
     assert!(!traps.is_empty(), "{json}");
     for trap in traps {
         // The object has BTF and line information, so each place has a line.
         assert!(trap["line"].as_u64() > Some(0) && trap["file"].is_string(), "{trap}");
     }
-    let ran = place.run(&["check", "gateway.o"]).done();
+    let ran = place.run(&["check", "gateway.o"]).assert_success();
     assert!(ran.out.contains(".c:") && !ran.out.contains(".c:0:"), "{}", ran.out);
 }
 
@@ -110,18 +112,18 @@ fn packets_out_of_fuel_are_reported() {
     place.file("in.pcap", pcap_of(&packets));
     let fuel = ["--device", "interp", "--fuel", "16"];
     loops("XDP_PASS");
-    let ran = place.run(&run(&fuel)).done().json();
+    let ran = place.run(&run(&fuel)).assert_success().parse_json();
     assert_eq!(ran["verdicts"]["aborted"], 3);
     assert_eq!(ran["out_of_fuel"], json!({"at_least": 3, "at_most": 3}), "{ran}");
-    let text = place.run(&[&["run", "prog.o", "--read", "in.pcap"], &fuel[..]].concat()).done().out;
+    let text = place.run(&[&["run", "prog.o", "--read", "in.pcap"], &fuel[..]].concat()).assert_success().out;
     assert!(text.ends_with("\n3 aborted for lack of fuel: see --fuel\n"), "{text}");
     // With enough fuel there are none.
-    assert_eq!(place.run(&run(&["--device", "interp"])).done().json()["out_of_fuel"], Value::Null);
+    assert_eq!(place.run(&run(&["--device", "interp"])).assert_success().parse_json()["out_of_fuel"], Value::Null);
     // One more by the filter's own verdict.
     loops("data[1] ? XDP_ABORTED : XDP_PASS");
-    let ran = place.run(&run(&fuel)).done().json();
+    let ran = place.run(&run(&fuel)).assert_success().parse_json();
     assert_eq!((&ran["verdicts"]["aborted"], &ran["out_of_fuel"]), (&4.into(), &json!({"at_least": 0, "at_most": 4})));
-    let text = place.run(&[&["run", "prog.o", "--read", "in.pcap"], &fuel[..]].concat()).done().out;
+    let text = place.run(&[&["run", "prog.o", "--read", "in.pcap"], &fuel[..]].concat()).assert_success().out;
     assert!(text.ends_with("\n4 aborted for lack of fuel or by the filter itself: see --fuel\n"), "{text}");
 }
 
@@ -129,24 +131,24 @@ fn packets_out_of_fuel_are_reported() {
 #[test]
 fn noop_accepts_unproved_programs() {
     let Some(place) = unproved() else { return };
-    let ran = place.run(&run(&["--device", "noop"])).done().json();
+    let ran = place.run(&run(&["--device", "noop"])).assert_success().parse_json();
     assert_eq!((&ran["verdicts"]["pass"], &ran["verdicts"]["aborted"]), (&10.into(), &0.into()), "{ran}");
     assert_eq!((&ran["events"], &ran["traps"]), (&json!({"count": 0, "lost": 0}), &Value::Null), "{ran}");
     let refused = place.run(&run(&["--device", "noop", "--events", "out.jsonl"]));
-    refused.failed(2, &["--events out.jsonl: noop runs no filter", "choose another device"]);
+    refused.assert_failure(2, &["--events out.jsonl: noop runs no filter", "choose another device"]);
     assert!(!place.has("out.jsonl"));
 }
 
 #[test]
 fn check_lists_places_checked_at_run_time() {
     let Some(place) = unproved() else { return };
-    place.run(&["check", "prog.o"]).done().printed(&[
+    place.run(&["check", "prog.o"]).assert_success().assert_stdout_contains(&[
         "checked          2 places, where a packet is ABORTED and counted in the map `traps`\n",
         "prog.c:9: the packet is not so long\n",
         "prog.c:12: the pointer to a map's value is NULL\n",
         "CSV    index,sum,function,instruction,file,line,reason\n",
     ]);
-    let json = place.run(&["check", "prog.o", "--json"]).done().json();
+    let json = place.run(&["check", "prog.o", "--json"]).assert_success().parse_json();
     let traps = json["object"]["traps"].as_array().unwrap();
     let found: Vec<_> = traps.iter().map(|it| (it["line"].as_u64().unwrap() as u32, it["reason"].as_str())).collect();
     assert_eq!(found, [(LINES[0], Some(REASONS[0])), (LINES[1], Some(REASONS[1]))]);
@@ -158,8 +160,11 @@ fn check_lists_places_checked_at_run_time() {
         )
         .replace("return *value", "if (!value) return XDP_DROP;\nreturn *value");
     compile(&place, &proved, &["-g"]).unwrap();
-    place.run(&["check", "prog.o"]).done().printed(&["checked          nothing: every operation is proved valid"]);
-    assert_eq!(place.run(&["check", "prog.o", "--json"]).done().json()["object"]["traps"], json!([]));
+    place
+        .run(&["check", "prog.o"])
+        .assert_success()
+        .assert_stdout_contains(&["checked          nothing: every operation is proved valid"]);
+    assert_eq!(place.run(&["check", "prog.o", "--json"]).assert_success().parse_json()["object"]["traps"], json!([]));
     // One line for each of several programs.
     let two = UNPROVED.to_owned()
         + "SEC(\"xdp\") int drops(struct xdp_md *ctx) { return XDP_DROP; }\n"
@@ -167,13 +172,13 @@ fn check_lists_places_checked_at_run_time() {
         + &(0..9).map(|at| format!("sum += data[{}];\n", 100 * at)).collect::<String>()
         + "return sum & 3; }\n";
     compile(&place, &two, &["-g"]).unwrap();
-    place.run(&["check", "prog.o"]).done().printed(&[
+    place.run(&["check", "prog.o"]).assert_success().assert_stdout_contains(&[
         "\n               checked  2 places at run time: ",
         "prog.c:9, ",
         "checked  9 places at run time: ",
         ", 3 more\n",
     ]);
-    let json = place.run(&["check", "prog.o", "--json"]).done().json();
+    let json = place.run(&["check", "prog.o", "--json"]).assert_success().parse_json();
     let counts: Vec<_> =
         json["programs"].as_array().unwrap().iter().map(|it| it["traps"].as_array().unwrap().len()).collect();
     assert_eq!(counts, [2, 0, 9], "{json}");
@@ -183,7 +188,7 @@ fn check_lists_places_checked_at_run_time() {
 fn the_traps_map_names_its_places_and_can_be_read_again() {
     let Some(place) = unproved() else { return };
     let dumps = ["--dump-map", "traps=a.json", "--dump-map", "traps=a.csv", "--device", "interp"];
-    place.run(&run(&dumps)).done();
+    place.run(&run(&dumps)).assert_success();
     let rows: Value = serde_json::from_slice(&place.read("a.json")).unwrap();
     for (index, (sum, row)) in [3, 2].into_iter().zip(rows.as_array().unwrap()).enumerate() {
         assert_eq!(
@@ -203,8 +208,8 @@ fn the_traps_map_names_its_places_and_can_be_read_again() {
     );
     // Both files continue the counts, and the run reports only its own packets.
     for file in ["traps=a.json", "traps=a.csv"] {
-        let ran = place.run(&run(&["--map", file, "--dump-map", "traps=b.csv", "--device", "interp"])).done();
-        assert_eq!(ran.json()["traps"][0]["count"], 3, "{file}");
+        let ran = place.run(&run(&["--map", file, "--dump-map", "traps=b.csv", "--device", "interp"])).assert_success();
+        assert_eq!(ran.parse_json()["traps"][0]["count"], 3, "{file}");
         let csv = place.text("b.csv");
         assert!(csv.contains("\n0,6,unproved") && csv.contains("\n1,4,unproved"), "{file}: {csv}");
     }
@@ -213,7 +218,9 @@ fn the_traps_map_names_its_places_and_can_be_read_again() {
         [("c.csv", "1,40\n"), ("c.csv", "index,sum\n1,40\n"), ("c.json", r#"[{"index": 1, "sum": 40}]"#)]
     {
         place.file(name, text);
-        place.run(&run(&["--map", &format!("traps={name}"), "--dump-map", "traps=d.csv", "--device", "interp"])).done();
+        place
+            .run(&run(&["--map", &format!("traps={name}"), "--dump-map", "traps=d.csv", "--device", "interp"]))
+            .assert_success();
         assert!(place.text("d.csv").contains("\n1,42,unproved"), "{text}");
     }
     for (name, text, words) in [
@@ -223,7 +230,7 @@ fn the_traps_map_names_its_places_and_can_be_read_again() {
         ("e.json", r#"[{"index": 1, "sum": 40, "sum": 41}]"#, "duplicate field `sum`"),
     ] {
         place.file(name, text);
-        place.run(&run(&["--map", &format!("traps={name}")])).failed(1, &[words]);
+        place.run(&run(&["--map", &format!("traps={name}")])).assert_failure(1, &[words]);
     }
 }
 
@@ -237,24 +244,24 @@ fn event_rings_have_no_entries() {
         ["--from-pin", "told=/x"],
     ] {
         let words = [arguments[0], "`told` is an event ring, which has no entries", "--events FILE"];
-        place.run(&run(&arguments)).failed(2, &words);
+        place.run(&run(&arguments)).assert_failure(2, &words);
         assert!(!place.path("x.json").exists());
     }
-    place.run(&run(&["--dump-map", "none=x.csv"])).failed(2, &["no map `none`; it has `seen`, `traps`\n"]);
-    let ran = place.run(&["check", "prog.o"]).done();
+    place.run(&run(&["--dump-map", "none=x.csv"])).assert_failure(2, &["no map `none`; it has `seen`, `traps`\n"]);
+    let ran = place.run(&["check", "prog.o"]).assert_success();
     let words = "told: ringbuf of 4 096 bytes, read by `run --events`, room for 131 072 records of at most 4 bytes, ";
-    ran.printed(&[words]);
+    ran.assert_stdout_contains(&[words]);
     assert!(!ran.out.contains("told: array"), "{}", ran.out);
-    let json = place.run(&["check", "prog.o", "--json"]).done().json();
+    let json = place.run(&["check", "prog.o", "--json"]).assert_success().parse_json();
     let ring = json["maps"].as_array().unwrap().iter().find(|it| it["name"] == "told").unwrap();
     let shape = (&ring["kind"], &ring["record_bytes"], &ring["object"]);
     assert_eq!(shape, (&json!("ring"), &json!(4), &json!({"type": "ringbuf", "max_entries": 4096})));
     // State files hold neither events nor counts of aborted packets, so they fit the program after
     // it is rebuilt.
-    place.run(&run(&["--state", "state", "--device", "interp"])).done();
+    place.run(&run(&["--state", "state", "--device", "interp"])).assert_success();
     let proved = UNPROVED.replace("return *value", "if (!value) return XDP_DROP;\nreturn *value");
     compile(&place, &proved.replace("4096", "8192"), &["-g"]).unwrap();
-    place.run(&run(&["--state", "state", "--device", "interp"])).done();
+    place.run(&run(&["--state", "state", "--device", "interp"])).assert_success();
     assert!(place.read("state").len() < 1000);
 }
 
@@ -287,10 +294,10 @@ char LICENSE[] SEC("license") = "GPL";
 fn check_reports_additions_that_may_be_lost() {
     let Some(place) = place(&[]) else { return };
     compile(&place, LOSSY, &["-g"]).unwrap();
-    let ran = place.run(&["check", "prog.o"]).done();
+    let ran = place.run(&["check", "prog.o"]).assert_success();
     let row = "lossy            3 places, where an addition to a map value is not atomic and may be lost\n";
-    ran.printed(&[row]);
-    let losses = place.run(&["check", "prog.o", "--json"]).json()["object"]["losses"].take();
+    ran.assert_stdout_contains(&[row]);
+    let losses = place.run(&["check", "prog.o", "--json"]).parse_json()["object"]["losses"].take();
     let reported: Vec<_> = losses.as_array().unwrap().iter().map(|it| (&it["line"], &it["reason"])).collect();
     let [decides, odd, packed] = [
         "the loaded value is used for more than the addition",
@@ -306,9 +313,9 @@ fn check_reports_additions_that_may_be_lost() {
         &["-g"],
     )
     .unwrap();
-    let ran = place.run(&["check", "prog.o"]).done();
+    let ran = place.run(&["check", "prog.o"]).assert_success();
     assert!(!ran.out.contains("lossy  "), "{}", ran.out);
-    assert_eq!(place.run(&["check", "prog.o", "--json"]).json()["object"]["losses"], json!([]));
+    assert_eq!(place.run(&["check", "prog.o", "--json"]).parse_json()["object"]["losses"], json!([]));
 }
 
 /// A per-CPU value that is written and read again, and a sum, which is unaffected.
@@ -336,8 +343,8 @@ fn check_reports_values_that_each_packet_copies() {
     let Some(place) = place(&[]) else { return };
     let check = |source: &str| {
         compile(&place, source, &["-g"]).unwrap();
-        let out = place.run(&["check", "prog.o"]).done().out;
-        (out, place.run(&["check", "prog.o", "--json"]).json()["object"]["copies"].take())
+        let out = place.run(&["check", "prog.o"]).assert_success().out;
+        (out, place.run(&["check", "prog.o", "--json"]).parse_json()["object"]["copies"].take())
     };
     let (out, json) = check(PER_CPU_VALUE);
     assert!(out.contains("private copies   4 bytes of the value of `rooms` are private to each packet\n"), "{out}");

@@ -75,7 +75,7 @@ fn a_map_starts_with_the_files_entries() {
     place.file("b.json", r#"[{"key": "10.0.0.2", "value": [2, 0]}, {"key": "10.0.0.3", "value": [2, 0]}]"#);
     let none = place.file("none.pcap", pcap(&[]));
     let run = |args: &[&str]| {
-        place.run(&[&["run", "f.wgsl", "--read", none, "--dump-map", "hosts=o.csv"], args].concat()).done();
+        place.run(&[&["run", "f.wgsl", "--read", none, "--dump-map", "hosts=o.csv"], args].concat()).assert_success();
         place.text("o.csv")
     };
     run(&["--map", "hosts=a.csv", "--state", "s"]);
@@ -94,20 +94,22 @@ fn wrong_usage_is_refused_before_the_run() {
     place.file("bad.csv", "10.0.0.1,1\n");
     let run = |args: &[&str]| place.run(&[&["run", "--read", capture], args].concat());
     run(&[filter, "--watch-map", "hosts"])
-        .failed(2, &["expected NAME=FILE, for example --watch-map blocked=blocked.csv"]);
-    run(&[filter, "--watch-map", "hosts=h.txt"]).failed(2, &["the file name must end in .csv or .json"]);
-    run(&[filter, "--watch-map", "host=h.csv"]).failed(2, &["--watch-map host=h.csv: the filter has no map `host`"]);
-    run(&[none, "--watch-map", "hosts=h.csv"]).failed(2, &["the filter has no map `hosts`; it has no maps"]);
-    run(&[filter, "--watch-map", "hosts=h.csv", "--device", "noop"]).failed(2, &["noop runs no filter"]);
+        .assert_failure(2, &["expected NAME=FILE, for example --watch-map blocked=blocked.csv"]);
+    run(&[filter, "--watch-map", "hosts=h.txt"]).assert_failure(2, &["the file name must end in .csv or .json"]);
+    run(&[filter, "--watch-map", "host=h.csv"])
+        .assert_failure(2, &["--watch-map host=h.csv: the filter has no map `host`"]);
+    run(&[none, "--watch-map", "hosts=h.csv"]).assert_failure(2, &["the filter has no map `hosts`; it has no maps"]);
+    run(&[filter, "--watch-map", "hosts=h.csv", "--device", "noop"]).assert_failure(2, &["noop runs no filter"]);
     let twice = run(&[filter, "--watch-map", "hosts=h.csv", "--watch-map", "hosts=b.csv"]);
-    twice.failed(2, &["--watch-map hosts=b.csv: the map already follows h.csv; a map can follow only one file"]);
+    twice
+        .assert_failure(2, &["--watch-map hosts=b.csv: the map already follows h.csv; a map can follow only one file"]);
     run(&[filter, "--watch-map", "hosts=h.csv", "--dump-map", "hosts=h.csv"])
-        .failed(2, &["--dump-map hosts=h.csv: this is the input of --watch-map"]);
-    let ran = run(&[filter, "--watch-map", "hosts=bad.csv"]).failed(1, &[]);
+        .assert_failure(2, &["--dump-map hosts=h.csv: this is the input of --watch-map"]);
+    let ran = run(&[filter, "--watch-map", "hosts=bad.csv"]).assert_failure(1, &[]);
     let row = "a row is a key of 1 word and a value of 2 words";
     assert_eq!(ran.err, format!("error: bad.csv:1: the row ends after 1 of 2 words of its value; {row}\n"));
     run(&[filter, "--watch-map", "hosts=no.csv"])
-        .failed(1, &["error: no.csv: No such file or directory (os error 2)\n"]);
+        .assert_failure(1, &["error: no.csv: No such file or directory (os error 2)\n"]);
 }
 
 #[test]

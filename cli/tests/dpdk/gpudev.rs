@@ -29,8 +29,10 @@ struct FilterResult {
 impl FilterResult {
     fn by_the_interpreter(place: &Place) -> FilterResult {
         let arguments = ["run", "f.wgsl", "--read", &sample(), "--device", "interp", "--json"];
-        let json =
-            place.run(&[&arguments[..], &["--write", "pass.pcap", "--write-tx", "tx.pcap"]].concat()).done().json();
+        let json = place
+            .run(&[&arguments[..], &["--write", "pass.pcap", "--write-tx", "tx.pcap"]].concat())
+            .assert_success()
+            .parse_json();
         let of = |name: &str| packets(&place.read(name));
         FilterResult { verdicts: json["verdicts"].clone(), tx: of("tx.pcap"), pass: of("pass.pcap") }
     }
@@ -38,8 +40,8 @@ impl FilterResult {
     fn by_dpdk(place: &Place, more: &[&str]) -> (FilterResult, RunOutput) {
         let port = pcap_port(0, &format!("rx_pcap={},tx_pcap=to-tx.pcap", sample()));
         let stack = pcap_port(1, "tx_pcap=to-pass.pcap");
-        let ran = run(place, "f.wgsl", &port, &[&["--pass-to", &stack], more].concat()).done();
-        let json = ran.json();
+        let ran = run(place, "f.wgsl", &port, &[&["--pass-to", &stack], more].concat()).assert_success();
+        let json = ran.parse_json();
         let of = |name: &str| packets(&place.read(name));
         (FilterResult { verdicts: json["verdicts"].clone(), tx: of("to-tx.pcap"), pass: of("to-pass.pcap") }, ran)
     }
@@ -83,7 +85,7 @@ fn every_device_of_cuda_filters_packets_in_place_with_each_dispatch_method() {
             let more = [&["--device", id, "--dispatch", method.name(), "--gpu", id], more].concat();
             let (is, ran) = FilterResult::by_dpdk(&place, &more);
             assert!(is == want, "{more:?}: {} {}", is.verdicts, want.verdicts);
-            assert_eq!(ran.json()["device"], id.as_str(), "{more:?}");
+            assert_eq!(ran.parse_json()["device"], id.as_str(), "{more:?}");
             if more.contains(&"gpu") && !more.contains(&"--header-split") {
                 assert!(!ran.err.contains("gets a copy"), "{more:?}: {}", ran.err);
             }

@@ -38,7 +38,7 @@ fn check_reflection(running: Running, peer: &mut PacketSocket, veth: &Veth) {
     // The kernel removes VLAN tags, and a driver may deliver them separately.
     let tagged = [&numbered(veth, COUNT, 60)[..12], &[0x81, 0, 0x20, 5], &numbered(veth, COUNT, 300)[12..]].concat();
     expect_answer(peer, &tagged, &swapped(tagged.clone()));
-    let json = running.stop().json();
+    let json = running.stop().parse_json();
     assert!(json["carried_out"]["tx"].as_u64().unwrap() > COUNT.into(), "{json}");
 }
 
@@ -74,7 +74,7 @@ fn a_tap_interface_serves_as_a_port() {
 
 /// Waits for the end of a run that fails because an interface is gone, and returns its totals.
 fn ended_by(interface: &str, running: Running) -> Value {
-    running.wait().ended(1, &[&format!("error: {interface}: the interface is gone")]).json()
+    running.wait().assert_exit(1, &[&format!("error: {interface}: the interface is gone")]).parse_json()
 }
 
 #[test]
@@ -179,7 +179,7 @@ fn packets_pass_into_the_kernel_and_its_answers_are_sent() {
     let address: std::net::Ipv4Addr = "10.9.0.2".parse().unwrap();
     assert!(ping(&left, address.into(), TIMEOUT), "the kernel answers");
     tcp_echo(&left, &right, (address, 0), 500_000, TIMEOUT).unwrap();
-    let json = running.stop().json();
+    let json = running.stop().parse_json();
     assert_eq!(json["carried_out"]["pass"], json["packets"], "{json}");
     assert!(json["from_stack"].as_u64().unwrap() > 100, "{json}");
     assert!(json["checksums_completed"].as_u64().unwrap() > 100, "checksums were left to the other end: {json}");

@@ -30,7 +30,7 @@ fn a_signal_ends_a_run_which_prints_its_totals() {
         let mut running = start(&place, "f.wgsl", "net_null0", &["--stats", "100ms"]);
         while count(&serde_json::from_str::<Value>(&running.read_line()).unwrap()["interval"]["packets"]) == 0 {}
         running.signal(signal);
-        let ended = running.wait().done();
+        let ended = running.wait().assert_success();
         let totals = ended.out.lines().last().unwrap();
         let json: Value = serde_json::from_str(totals).unwrap_or_else(|e| panic!("{e}: {totals}"));
         assert!(count(&json["packets"]) > 0, "{json}");
@@ -43,14 +43,15 @@ fn idle_exit_ends_a_run_and_only_captures_have_a_default() {
     let place = Place::new();
     place.file("f.wgsl", DROP);
     // An empty ring to which nothing sends.
-    let json = run(&place, "f.wgsl", "net_ring0", &["--idle-exit", "200ms"]).done().json();
+    let json = run(&place, "f.wgsl", "net_ring0", &["--idle-exit", "200ms"]).assert_success().parse_json();
     assert_eq!(json["packets"], 0);
     // Runs end by themselves only if all ports are captures; this one runs until its time is over.
     let capture = pcap_port(0, &format!("rx_pcap={}", sample()));
-    let json = run(&place, "f.wgsl", &capture, &["--dpdk", "net_ring0", "--duration", "2s"]).done().json();
+    let json =
+        run(&place, "f.wgsl", &capture, &["--dpdk", "net_ring0", "--duration", "2s"]).assert_success().parse_json();
     assert_eq!(json["packets"], 4000);
     assert!(json["elapsed_s"].as_f64().unwrap() >= 2.0, "{json}");
-    let json = run(&place, "f.wgsl", &capture, &["--idle-exit", "1500ms"]).done().json();
+    let json = run(&place, "f.wgsl", &capture, &["--idle-exit", "1500ms"]).assert_success().parse_json();
     assert!(json["elapsed_s"].as_f64().unwrap() >= 1.5, "{json}");
 }
 
@@ -65,9 +66,9 @@ fn metrics_statistics_and_reload_work_during_a_run() {
     let stderr = running.log.clone();
     let address = stderr.lines().find_map(|line| line.strip_prefix("metrics: http://")?.strip_suffix("/metrics"));
     let ctl = |arguments: &[&str]| place.run(&[&["ctl", "--control", "socket"], arguments].concat());
-    let tx = || count(&ctl(&["stats", "--json"]).done().json()["verdicts"]["tx"]);
+    let tx = || count(&ctl(&["stats", "--json"]).assert_success().parse_json()["verdicts"]["tx"]);
     assert_eq!(tx(), 0);
-    ctl(&["reload", "b.wgsl"]).done();
+    ctl(&["reload", "b.wgsl"]).assert_success();
     wait_until("packets go out", TIMEOUT, || tx() > 0);
     let mut stream = TcpStream::connect(address.unwrap_or_else(|| panic!("no address: {stderr}"))).unwrap();
     stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
@@ -89,7 +90,7 @@ fn without_json_totals_are_printed_as_a_table() {
     let place = Place::new();
     place.file("f.wgsl", TX);
     let port = pcap_port(0, &format!("rx_pcap={},tx_pcap=o.pcap", sample()));
-    place.run(&["run", "f.wgsl", "--device", "cpu", "--dpdk", &port]).done().printed(&[
+    place.run(&["run", "f.wgsl", "--device", "cpu", "--dpdk", &port]).assert_success().assert_stdout_contains(&[
         "f.wgsl, on cpu",
         "packets",
         "4 000",
@@ -126,18 +127,18 @@ fn invalid_arguments_are_refused_without_side_effects() {
         (&["--stack", "tap"], &["--stack"]),
         (&["--limit", "1"], &["--limit"]),
     ] {
-        run(&place, "f.wgsl", &capture, more).failed(2, parts);
+        run(&place, "f.wgsl", &capture, more).assert_failure(2, parts);
     }
     for option in ["--queues=1", "--eal=-v", "--idle-exit=1s", "--pass-to=tap:x"] {
         let name = option.split('=').next().unwrap();
         for source in ["--read=in.pcap", "--af-xdp=eth0", "--nfqueue=0"] {
-            place.run(&["run", "f.wgsl", source, option]).failed(2, &[name]);
+            place.run(&["run", "f.wgsl", source, option]).assert_failure(2, &[name]);
         }
-        place.run(&["run", "f.wgsl", option]).failed(2, &["--dpdk"]);
+        place.run(&["run", "f.wgsl", option]).assert_failure(2, &["--dpdk"]);
     }
     let others = "--only=tcp/80 --all --xdp-mode=skb --zero-copy --copy --busy-poll --huge-pages --fail-open";
     for option in others.split(' ') {
-        run(&place, "f.wgsl", &capture, &[option]).failed(2, &[option.split('=').next().unwrap()]);
+        run(&place, "f.wgsl", &capture, &[option]).assert_failure(2, &[option.split('=').next().unwrap()]);
     }
     assert_eq!(place.names(), ["f.wgsl"], "no file was created");
 }
@@ -156,13 +157,13 @@ fn a_capture_in_use_is_not_overwritten() {
         (both, &["--pass-to", "net_pcap2,tx_pcap=in.pcap"], "net_pcap2,tx_pcap=in.pcap: net_pcap0 reads this capture"),
         (both, &["--redirect", "1=net_pcap2,tx_pcap=out.pcap"], "net_pcap0 writes this capture"),
     ] {
-        run(&place, "f.wgsl", &pcap_port(0, port), more).failed(2, &[message, "choose another name"]);
+        run(&place, "f.wgsl", &pcap_port(0, port), more).assert_failure(2, &[message, "choose another name"]);
         assert_eq!(place.names(), ["f.wgsl", "in.pcap"]);
         assert!(place.read("in.pcap") == whole);
     }
     // Several ports may read one capture.
-    let ran = run(&place, "f.wgsl", &pcap_port(0, both), &["--dpdk", "net_pcap1,rx_pcap=in.pcap"]).done();
-    assert_eq!(ran.json()["packets"], 4);
+    let ran = run(&place, "f.wgsl", &pcap_port(0, both), &["--dpdk", "net_pcap1,rx_pcap=in.pcap"]).assert_success();
+    assert_eq!(ran.parse_json()["packets"], 4);
 }
 
 #[test]
@@ -172,14 +173,14 @@ fn truncated_malformed_and_missing_captures_are_reported() {
     place.file("empty.pcap", "");
     place.file("none.pcap", "a text, and not the beginning of a capture");
     for file in ["empty.pcap", "none.pcap", "nowhere.pcap"] {
-        run(&place, "f.wgsl", &pcap_port(0, &format!("rx_pcap={file}")), &[]).failed(1, &["net_pcap0", file]);
+        run(&place, "f.wgsl", &pcap_port(0, &format!("rx_pcap={file}")), &[]).assert_failure(1, &["net_pcap0", file]);
     }
     // All complete packets of a truncated capture are received.
     let whole = pcap(&[&[1; 60], &[2; 70], &[3; 80]]);
     place.file("cut.pcap", &whole[..whole.len() - 30]);
     let port = pcap_port(0, "rx_pcap=cut.pcap,tx_pcap=out.pcap");
-    let ran = run(&place, "f.wgsl", &port, &[]).done();
-    assert_eq!(ran.json()["packets"], 2);
+    let ran = run(&place, "f.wgsl", &port, &[]).assert_success();
+    assert_eq!(ran.parse_json()["packets"], 2);
     let record = whole.len() - 16 - 80;
     let message = format!(
         "cut.pcap: the capture ends at byte {}, in the middle of the record that begins at byte {record}",
@@ -192,13 +193,16 @@ fn truncated_malformed_and_missing_captures_are_reported() {
     let second = 24 + 16 + 60;
     broken[second + 8..second + 12].copy_from_slice(&0x7fff_ffff_u32.to_le_bytes());
     place.file("broken.pcap", &broken);
-    let ran = run(&place, "f.wgsl", &pcap_port(0, "rx_pcap=broken.pcap"), &[]).done();
-    assert_eq!(ran.json()["packets"], 1);
+    let ran = run(&place, "f.wgsl", &pcap_port(0, "rx_pcap=broken.pcap"), &[]).assert_success();
+    assert_eq!(ran.parse_json()["packets"], 1);
     let message = format!("broken.pcap: the record at byte {second} claims 2147483647 captured bytes");
     assert!(ran.err.contains(&message), "{}", ran.err);
     // A capture without packets.
     place.file("head.pcap", pcap(&[]));
-    assert_eq!(run(&place, "f.wgsl", &pcap_port(0, "rx_pcap=head.pcap"), &[]).done().json()["packets"], 0);
+    assert_eq!(
+        run(&place, "f.wgsl", &pcap_port(0, "rx_pcap=head.pcap"), &[]).assert_success().parse_json()["packets"],
+        0
+    );
 }
 
 #[test]
@@ -207,7 +211,7 @@ fn totals_that_cannot_be_written_are_an_error_unless_the_pipe_is_closed() {
     place.file("f.wgsl", DROP);
     let run =
         format!("portcullis run f.wgsl --device cpu --json --dpdk {}", pcap_port(0, &format!("rx_pcap={}", sample())));
-    place.shell(&format!("{run} > /dev/full")).failed(1, &["standard output"]);
+    place.shell(&format!("{run} > /dev/full")).assert_failure(1, &["standard output"]);
     let head = place.shell(&format!("{run} --stats 100ms | head -n 1"));
     assert_eq!((head.code, head.out.matches('\n').count()), (0, 1), "{}", head.err);
 }

@@ -19,7 +19,7 @@ fn packets_are_redirected_through_a_ring_in_order() {
         let more = ["--dpdk", "net_ring0", "--lanes", lanes, "--redirect", "1=net_ring0", "--redirect"];
         let last = format!("2={}", pcap_port(1, "tx_pcap=out.pcap"));
         let more = [&more[..], &[&last, "--idle-exit", "1s"]].concat();
-        let json = run(&place, "f.wgsl", &pcap_port(0, "rx_pcap=in.pcap"), &more).done().json();
+        let json = run(&place, "f.wgsl", &pcap_port(0, "rx_pcap=in.pcap"), &more).assert_success().parse_json();
         assert_eq!(json["carried_out"]["redirect"], 2 * want.len(), "{lanes}: {json}");
         assert_eq!(json["lanes"].as_array().unwrap().len(), if lanes == "one" { 1 } else { 2 });
         assert_eq!(packets(&place.read("out.pcap")), want, "{lanes}");
@@ -38,7 +38,7 @@ fn lanes_serve_one_queue_each_or_one_lane_serves_all() {
     }
     let port = pcap_port(0, "rx_pcap=a.pcap,rx_pcap=b.pcap,tx_pcap=x.pcap,tx_pcap=y.pcap");
     for lanes in ["one", "each"] {
-        let json = run(&place, "f.wgsl", &port, &["--queues", "2", "--lanes", lanes]).done().json();
+        let json = run(&place, "f.wgsl", &port, &["--queues", "2", "--lanes", lanes]).assert_success().parse_json();
         let by_lane = json["lanes"].as_array().unwrap().iter().map(|it| &it["packets"]).collect::<Vec<_>>();
         let out = ["x.pcap", "y.pcap"].map(|name| packets(&place.read(name)));
         match lanes {
@@ -65,10 +65,10 @@ fn a_filter_with_maps_gets_one_lane_for_all_queues() {
     place.file("f.wgsl", format!("//! map seen: counter entries=1\n{text}"));
     let port = pcap_port(0, &format!("rx_pcap={0},rx_pcap={0}", sample()));
     let dump = ["--dump-map", "seen=seen.csv"];
-    let json = run(&place, "f.wgsl", &port, &[&["--queues", "2"], &dump[..]].concat()).done().json();
+    let json = run(&place, "f.wgsl", &port, &[&["--queues", "2"], &dump[..]].concat()).assert_success().parse_json();
     assert_eq!((json["lanes"].as_array().unwrap().len(), json["packets"].as_u64()), (1, Some(8000)));
     assert!(place.text("seen.csv").contains("8000"));
-    run(&place, "f.wgsl", &port, &["--queues", "2", "--lanes", "each"]).failed(2, &["--lanes each", "maps"]);
+    run(&place, "f.wgsl", &port, &["--queues", "2", "--lanes", "each"]).assert_failure(2, &["--lanes each", "maps"]);
 }
 
 #[test]
@@ -76,8 +76,8 @@ fn packets_from_the_pass_to_port_leave_through_the_first_port() {
     let place = Place::new();
     place.file("f.wgsl", PASS);
     let first = pcap_port(0, &format!("rx_pcap={},tx_pcap=out.pcap", sample()));
-    let ran = run(&place, "f.wgsl", &first, &["--pass-to", "net_ring0", "--batch", "64"]).done();
-    let (json, want) = (ran.json(), packets(&std::fs::read(sample()).unwrap()));
+    let ran = run(&place, "f.wgsl", &first, &["--pass-to", "net_ring0", "--batch", "64"]).assert_success();
+    let (json, want) = (ran.parse_json(), packets(&std::fs::read(sample()).unwrap()));
     assert_eq!(json["carried_out"]["pass"], want.len(), "{json}");
     assert_eq!(json["from_stack"], want.len(), "{json}");
     assert_eq!(json["verdicts"]["tx"], 0, "packets from the stack bypass the filter");
@@ -88,8 +88,8 @@ fn packets_from_the_pass_to_port_leave_through_the_first_port() {
 fn packets_that_pass_without_a_stack_are_counted_with_one_warning() {
     let place = Place::new();
     place.file("f.wgsl", PASS);
-    let ran = run(&place, "f.wgsl", &pcap_port(0, &format!("rx_pcap={}", sample())), &[]).done();
-    let json = ran.json();
+    let ran = run(&place, "f.wgsl", &pcap_port(0, &format!("rx_pcap={}", sample())), &[]).assert_success();
+    let json = ran.parse_json();
     assert_eq!((&json["lost"]["no_stack"], &json["carried_out"]["pass"]), (&4000.into(), &0.into()), "{json}");
     assert_eq!(ran.err.matches("packets that pass are counted and dropped; --pass-to").count(), 1, "{}", ran.err);
 }

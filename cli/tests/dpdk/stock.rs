@@ -129,7 +129,7 @@ fn traffic() -> Vec<u8> {
     let place = Place::new();
     place.file("f.wgsl", crate::program::PASS);
     let read = "synth:packets=2000,seed=7,size=64..1500,flows=200";
-    place.run(&["run", "f.wgsl", "--device", "cpu", "--read", read, "--write", "s.pcap"]).done();
+    place.run(&["run", "f.wgsl", "--device", "cpu", "--read", read, "--write", "s.pcap"]).assert_success();
     let mut all = packets(&std::fs::read(sample()).unwrap());
     let long: Vec<Vec<u8>> =
         all.iter().step_by(500).map(|packet| packet.repeat(9000_usize.div_ceil(packet.len()))).collect();
@@ -190,7 +190,7 @@ impl Case {
         let mut arguments = vec!["run", filter, "--read", "in.pcap", "--device", "interp", "--json"];
         arguments.extend(["--write", "pass.pcap", "--write-tx", "tx.pcap", "--write-redirect", "out"]);
         arguments.extend(more.iter().map(String::as_str));
-        let json = place.run(&arguments).done().json();
+        let json = place.run(&arguments).assert_success().parse_json();
         let targets: Vec<String> = json["redirect_targets"].as_object().unwrap().keys().cloned().collect();
         let mut sent = vec![
             ("pass".to_owned(), packets(&place.read("pass.pcap"))),
@@ -208,8 +208,8 @@ impl Case {
         }
         more.extend(["--pass-to".to_owned(), pcap_port(1, "tx_pcap=to-pass.pcap")]);
         let more: Vec<&str> = more.iter().map(String::as_str).collect();
-        let ran = run(place, filter, &pcap_port(0, "rx_pcap=in.pcap,tx_pcap=to-tx.pcap"), &more).done();
-        let json = ran.json();
+        let ran = run(place, filter, &pcap_port(0, "rx_pcap=in.pcap,tx_pcap=to-tx.pcap"), &more).assert_success();
+        let json = ran.parse_json();
         assert_eq!(sum(&json["lost"]), json["verdicts"]["aborted"].as_u64().unwrap(), "{json}");
         let to = ["pass", "tx"].into_iter().chain(targets.iter().map(String::as_str));
         let sent = to.map(|to| (to.to_owned(), packets(&place.read(&format!("to-{to}.pcap")))));

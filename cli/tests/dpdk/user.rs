@@ -50,7 +50,7 @@ impl UserFolder {
 fn an_unprivileged_user_can_filter_a_capture() {
     let folder = UserFolder::new();
     let before = folder.place.names();
-    let json = folder.run(&["--dpdk", "net_pcap0,rx_pcap=mixed.pcap,tx_pcap=out.pcap"]).done().json();
+    let json = folder.run(&["--dpdk", "net_pcap0,rx_pcap=mixed.pcap,tx_pcap=out.pcap"]).assert_success().parse_json();
     assert_eq!((&json["packets"], &json["frames"]["missing"]), (&4000.into(), &0.into()), "{json}");
     let mut want = packets(&fs::read(sample()).unwrap());
     want.retain(|packet| packet.len() >= 14);
@@ -68,7 +68,7 @@ fn an_unprivileged_user_can_filter_a_capture() {
 fn an_unprivileged_user_learns_what_an_interface_needs() {
     let folder = UserFolder::new();
     let ran = folder.run(&["--dpdk", "net_pcap0,rx_pcap=mixed.pcap", "--pass-to", "tap:pc0"]);
-    let err = ran.failed(1, &["tap:pc0: "]).err;
+    let err = ran.assert_failure(1, &["tap:pc0: "]).err;
     // The error names whichever of the two this machine lacks.
     assert!(["/dev/net/tun", "CAP_NET_ADMIN"].iter().any(|part| err.contains(part)), "{err}");
 }

@@ -23,9 +23,9 @@ fn invalid_arguments_are_refused() {
         (&["--device", "gpu"], "cuda"),
         (&["--warm-up", "x"], "--warm-up"),
     ] {
-        run(port.iter().chain(arguments)).failed(2, &[part]);
+        run(port.iter().chain(arguments)).assert_failure(2, &[part]);
     }
-    run::<&str>([]).failed(2, &["--dpdk"]);
+    run::<&str>([]).assert_failure(2, &["--dpdk"]);
 }
 
 #[test]
@@ -35,7 +35,7 @@ fn an_unavailable_mode_is_an_error_if_no_other_was_requested() {
         (&["--dpdk", "net_nothing0", "--workload", "none"], "librte-net-nothing"),
         (&["--dpdk", "net_null0", "--filter", "/nowhere/f.wgsl"], "/nowhere/f.wgsl"),
     ] {
-        run(arguments).failed(1, &[part]);
+        run(arguments).assert_failure(1, &[part]);
     }
     // If all of several modes are unavailable, the table gives the reasons.
     let ran = run(["--dpdk", "net_null0", "--device", "cpu", "--workload", "graph,persistent"]);
@@ -50,7 +50,7 @@ fn a_filter_with_maps_takes_one_pipeline() {
     place.capture("in.pcap", &numbered(50));
     let (port, filter) = (place.port(0, "in.pcap", "out.pcap"), filter.to_str().unwrap());
     let arguments = ["--dpdk", &port, "--device", "cpu", "--filter", filter, "--packets", "50"];
-    run(arguments.iter().chain(&["--pipelines", "2"])).failed(2, &["has maps"]);
+    run(arguments.iter().chain(&["--pipelines", "2"])).assert_failure(2, &["has maps"]);
     let ran = run(arguments);
     assert_eq!((ran.code, place.packets("out.pcap").len()), (0, 50), "{ran:?}");
 }

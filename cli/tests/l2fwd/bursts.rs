@@ -2,7 +2,7 @@
 
 use portcullis_live_tests::wait_until;
 
-use crate::support::{Place, RunOutput, TIMEOUT, command, measure, number, numbered, signal, swapped};
+use crate::support::{Place, RunOutput, TIMEOUT, command, count, measure, numbered, signal, swapped};
 
 /// More packets than the largest burst of similar programs, and no multiple of the bursts tested
 /// here.
@@ -27,7 +27,7 @@ fn every_packet_is_swapped_and_sent_in_order_with_each_workload_and_burst() {
             let bytes: usize = packets.iter().map(Vec::len).sum();
             assert_eq!((&ran["bytes"], &ran["through"]["bytes"]), (&bytes.into(), &bytes.into()), "{row}");
             // The flush timer may shorten a burst; nothing lengthens one.
-            assert!(number(&ran["batches"]) >= PACKETS.div_ceil(burst) as u64, "{row}");
+            assert!(count(&ran["batches"]) >= PACKETS.div_ceil(burst) as u64, "{row}");
             assert!(ran["batch_mean"].as_f64().unwrap() <= burst as f64, "{row}");
             let out = place.packets("out.pcap");
             assert!(out == want, "{workload}, {burst}: {} packets", out.len());
@@ -63,7 +63,7 @@ fn several_modes_run_one_after_the_other_on_one_port() {
 fn a_port_given_by_number_can_be_reopened() {
     let modes = ["--workload", "none,inline", "--warm-up", "0", "--packets", "1000"];
     let rows = measure("0", &[&["--eal", "--vdev net_null0,size=100"], &modes[..]].concat());
-    let bytes: Vec<u64> = rows.iter().map(|row| number(&row["ran"]["bytes"])).collect();
+    let bytes: Vec<u64> = rows.iter().map(|row| count(&row["ran"]["bytes"])).collect();
     assert_eq!(bytes, [100_000; 2], "the port has the same size again");
 }
 
@@ -83,7 +83,7 @@ fn an_incomplete_burst_is_sent_after_the_flush_time() {
         let written = || place.path("out.pcap").metadata().is_ok_and(|file| file.len() > all / 2);
         wait_until("packets are sent while the program runs", TIMEOUT, written);
         signal(&child, "INT");
-        let rows = RunOutput::of(child.wait_with_output().unwrap()).done().rows();
+        let rows = RunOutput::of(child.wait_with_output().unwrap()).assert_success().rows();
         let ran = &rows[0]["ran"];
         assert_eq!((&ran["packets_out"], &ran["ended"]), (&PACKETS.into(), &"interrupted".into()), "{ran}");
         std::fs::remove_file(place.path("out.pcap")).unwrap();
@@ -107,8 +107,8 @@ fn verdicts_of_a_given_filter_are_executed() {
     let other = format!("7=net_pcap1,tx_pcap={}", place.path("other.pcap").display());
     let rows = measure(&port, &["--filter", filter, "--redirect", &other, "--burst", "10", "--packets", "500"]);
     let ran = &rows[0]["ran"];
-    let executed = ["drop", "redirect", "tx", "pass"].map(|name| number(&ran["carried_out"][name]));
-    assert_eq!((executed, number(&ran["lost"]["no_stack"])), ([125, 125, 125, 0], 125), "{ran}");
+    let executed = ["drop", "redirect", "tx", "pass"].map(|name| count(&ran["carried_out"][name]));
+    assert_eq!((executed, count(&ran["lost"]["no_stack"])), ([125, 125, 125, 0], 125), "{ran}");
     let every = |first: usize| packets.iter().skip(first).step_by(4).cloned().collect::<Vec<_>>();
     assert!(place.packets("out.pcap") == every(3) && place.packets("other.pcap") == every(1));
 }

@@ -3,7 +3,7 @@
 use portcullis_live_tests::Suite;
 
 use crate::each_device::{on_each, only};
-use crate::support::{Place, number, numbered, run, swapped};
+use crate::support::{Place, count, numbered, run, swapped};
 
 /// Numbers of packets and sizes of their bursts. Small bursts are slow on some devices, so they get
 /// fewer packets.
@@ -19,19 +19,19 @@ fn every_device_swaps_every_packet_with_each_dispatch_method() {
         let id = device.info().id.as_str();
         // A GPU also has memory of its own.
         let mempools: &[&str] = if backend == "cuda" { &["host", "gpu"] } else { &["host"] };
-        for (&(count, burst), mempool) in
+        for (&(total, burst), mempool) in
             captures.iter().flat_map(|it| mempools.iter().map(move |mempool| (it, *mempool)))
         {
-            let packets = numbered(count);
+            let packets = numbered(total);
             place.capture("in.pcap", &packets);
-            let (port, wanted) = (place.port(0, "in.pcap", "out.pcap"), count.to_string());
+            let (port, wanted) = (place.port(0, "in.pcap", "out.pcap"), total.to_string());
             let arguments = ["--dpdk", &port, "--device", id, "--workload", method.name(), "--packets", &wanted];
             let ran = run(arguments.iter().chain(&["--burst", burst, "--mempool", mempool, "--json"]));
             let what = format!("{id}, {method}, {burst}, {mempool}");
-            let row = &ran.done().rows()[0];
+            let row = &ran.assert_success().rows()[0];
             assert_eq!((&row["device"]["id"], &row["workload"]), (&id.into(), &method.name().into()), "{what}");
             assert!(mempool == "host" || row["is_copied"] == false, "{what}: {row}");
-            assert_eq!(number(&row["ran"]["packets_out"]), count as u64, "{what}: {row}");
+            assert_eq!(count(&row["ran"]["packets_out"]), total as u64, "{what}: {row}");
             assert!(place.packets("out.pcap") == swapped(&packets), "{what}");
         }
     });

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::support::{Place, measure, number, numbered, run, swapped};
+use crate::support::{Place, count, measure, numbered, run, swapped};
 
 /// Options for an emulated GPU.
 const SOFTWARE: [&str; 4] = ["--gpu", "software", "--mempool", "gpu"];
@@ -64,7 +64,7 @@ fn devices_and_filters_that_cannot_access_the_packets_are_refused() {
         (&["--header-split", "13"], 2, "14"),
         (&["--header-split", "2049"], 2, "2048"),
     ] {
-        run(["--dpdk", &port, "--device", "cpu"].iter().chain(arguments)).failed(code, &[part]);
+        run(["--dpdk", &port, "--device", "cpu"].iter().chain(arguments)).assert_failure(code, &[part]);
     }
     // If another memory is available, the unavailable one is a row with the reason.
     let rows = measure(&port, &["--mempool", "all", "--packets", "100"]);
@@ -72,5 +72,5 @@ fn devices_and_filters_that_cannot_access_the_packets_are_refused() {
     assert_eq!(rows.iter().map(of).collect::<Vec<_>>(), [("host".to_owned(), false), ("gpu".to_owned(), true)]);
     assert!(rows[1]["not_run"].as_str().unwrap().contains("--gpu software"), "{rows:?}");
     let rows = measure(&port, &["--mempool", "all", "--gpu", "software", "--packets", "100", "--workload", "none,cpu"]);
-    assert!(rows.len() == 4 && rows.iter().all(|row| number(&row["ran"]["packets_out"]) == 100), "{rows:?}");
+    assert!(rows.len() == 4 && rows.iter().all(|row| count(&row["ran"]["packets_out"]) == 100), "{rows:?}");
 }

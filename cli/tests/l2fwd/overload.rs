@@ -1,6 +1,6 @@
 //! Pipelines that are too slow drop packets, count them, and continue.
 
-use crate::support::{Place, measure, number, numbered, run, swapped};
+use crate::support::{Place, count, measure, numbered, run, swapped};
 
 #[test]
 fn packets_that_a_pipeline_cannot_keep_up_with_are_dropped_and_counted() {
@@ -8,13 +8,13 @@ fn packets_that_a_pipeline_cannot_keep_up_with_are_dropped_and_counted() {
     for burst in ["32", "2000"] {
         let arguments = ["--dpdk", "net_null0", "--device", "interp", "--json", "--workload", "pipelined"];
         let ran = run(arguments.iter().chain(&["--burst", burst, "--warm-up", "0", "--packets", "200000"]));
-        let ran = ran.ended(0, &["dropped"]);
+        let ran = ran.assert_exit(0, &["dropped"]);
         let rows = ran.rows();
         let numbers = &rows[0]["ran"];
         assert_eq!((&numbers["packets"], &numbers["ended"]), (&200_000.into(), &"packets".into()), "{numbers}");
-        let dropped = number(&numbers["lost"]["overload"]);
-        assert!(dropped > 0 && number(&numbers["packets_out"]) > 0, "{numbers}");
-        assert_eq!(dropped + number(&numbers["packets_out"]), 200_000, "{numbers}");
+        let dropped = count(&numbers["lost"]["overload"]);
+        assert!(dropped > 0 && count(&numbers["packets_out"]) > 0, "{numbers}");
+        assert_eq!(dropped + count(&numbers["packets_out"]), 200_000, "{numbers}");
     }
 }
 
@@ -37,7 +37,7 @@ fn several_pipelines_share_the_packets() {
     let rows = measure("net_null0", &[&["--pipelines", "2", "--workload", "none,cpu"], &limits[..]].concat());
     for row in &rows {
         // Each pipeline may exceed the limit by a burst at either end.
-        let packets = number(&row["ran"]["packets"]);
+        let packets = count(&row["ran"]["packets"]);
         assert!((50_000 - 128..=50_000 + 128).contains(&packets), "{row}");
     }
     assert_eq!(rows.len(), 2);
@@ -50,8 +50,8 @@ fn work_slower_than_the_traffic_drops_packets() {
         let rows = measure("net_null0", &[&["--workload", workload, "--work", "20us"], &limits[..]].concat());
         let ran = &rows[0]["ran"];
         assert_eq!((&ran["packets"], &ran["ended"]), (&60_000.into(), &"packets".into()), "{ran}");
-        let dropped = number(&ran["lost"]["overload"]);
-        assert!(dropped > 0 && dropped + number(&ran["packets_out"]) == 60_000, "{ran}");
+        let dropped = count(&ran["lost"]["overload"]);
+        assert!(dropped > 0 && dropped + count(&ran["packets_out"]) == 60_000, "{ran}");
         // Packets are processed one after the other, 20 µs each.
         assert!(ran["through"]["mpps"].as_f64().unwrap() <= 0.05, "{ran}");
     }
@@ -60,8 +60,8 @@ fn work_slower_than_the_traffic_drops_packets() {
 #[test]
 fn work_is_bounded_and_refused_by_devices_without_it() {
     let port = ["--dpdk", "net_null0", "--packets", "100", "--warm-up", "0"];
-    run(port.iter().chain(&["--work", "21ms"])).ended(2, &["20ms"]);
-    run(port.iter().chain(&["--work", "1us", "--device", "interp"])).ended(1, &["work of 1µs"]);
+    run(port.iter().chain(&["--work", "21ms"])).assert_exit(2, &["20ms"]);
+    run(port.iter().chain(&["--work", "1us", "--device", "interp"])).assert_exit(1, &["work of 1µs"]);
     // Workload `none` ignores the option.
-    run(port.iter().chain(&["--work", "1us", "--device", "interp", "--workload", "none"])).done();
+    run(port.iter().chain(&["--work", "1us", "--device", "interp", "--workload", "none"])).assert_success();
 }

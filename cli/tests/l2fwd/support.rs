@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::program;
 pub use crate::program::{Place, signal};
-pub use crate::running::{RunOutput, TIMEOUT, count as number, sum};
+pub use crate::running::{RunOutput, TIMEOUT, count, sum};
 
 impl Place {
     /// Returns the name of a port that reads one capture and writes another.
@@ -59,7 +59,7 @@ pub fn run<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> RunOutput
 
 /// Runs all modes over one port on the CPU, and returns their rows; none may fail.
 pub fn measure(port: &str, arguments: &[&str]) -> Vec<Value> {
-    run(["--dpdk", port, "--device", "cpu", "--json"].iter().chain(arguments)).done().rows()
+    run(["--dpdk", port, "--device", "cpu", "--json"].iter().chain(arguments)).assert_success().rows()
 }
 
 impl RunOutput {
@@ -75,7 +75,7 @@ impl RunOutput {
 
 /// Checks that every received packet was sent, dropped or lost, and that no buffer is missing.
 fn check_accounting(ran: &Value) {
-    assert_eq!(number(&ran["packets"]), sum(&ran["carried_out"]) + sum(&ran["lost"]), "{ran}");
+    assert_eq!(count(&ran["packets"]), sum(&ran["carried_out"]) + sum(&ran["lost"]), "{ran}");
     assert_eq!((&ran["buffers"]["missing"], &ran["error"]), (&0.into(), &Value::Null), "{ran}");
     assert_eq!(ran["buffers"]["all"], ran["buffers"]["free"], "{ran}");
     let latency = ["p50", "p90", "p99", "p99.9", "max"].map(|name| ran["latency_us"][name].as_f64().unwrap());

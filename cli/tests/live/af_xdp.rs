@@ -49,7 +49,7 @@ fn frames_are_rewritten_and_sent_back_until_a_signal_ends_the_run() {
         }
         assert!(has_program(&veth.right));
         running.signal(signal);
-        let json = running.wait().done().json();
+        let json = running.wait().assert_success().parse_json();
         assert_eq!((&json["packets"], &json["carried_out"]["tx"]), (&200.into(), &200.into()), "{json}");
         assert!(!has_program(&veth.right));
     }
@@ -94,7 +94,7 @@ fn only_packets_that_match_the_rules_are_taken_from_the_kernel() {
     assert!(seen.receive_where(QUIET_TIME, |frame| frame.bytes == taken).is_none());
     // ARP and ICMP stay with the kernel.
     assert!(ping(&left, veth.right.ipv4().into(), TIMEOUT));
-    let json = running.stop().json();
+    let json = running.stop().parse_json();
     // `minimal` passes everything, and there is no stack to pass it to.
     assert_eq!((&json["packets"], &json["lost"]["no_stack"]), (&1.into(), &1.into()), "{json}");
 }
@@ -121,7 +121,7 @@ fn packets_that_pass_reach_the_kernels_stack() {
             assert!(left.run(|| TcpStream::connect_timeout(&(address, 8080).into(), QUIET_TIME)).is_err(), "{address}");
             drop(refused);
         }
-        let json = running.stop().json();
+        let json = running.stop().parse_json();
         assert!(count(&json["carried_out"]["pass"]) > 500, "{json}");
         assert_eq!(count(&json["verdicts"]["pass"]), count(&json["carried_out"]["pass"]), "{json}");
         // The sender leaves checksums to a network card that does not exist.
@@ -146,7 +146,7 @@ fn queues_share_the_state_of_a_filter_with_maps() {
     }
     std::thread::sleep(QUIET_TIME);
     let ended = running.stop();
-    assert_eq!(ended.json()["packets"], 100, "{}", ended.out);
+    assert_eq!(ended.parse_json()["packets"], 100, "{}", ended.out);
     let text = std::fs::read_to_string(flows).unwrap();
     let row = text.lines().nth(1).unwrap_or_else(|| panic!("no flow: {text}"));
     assert!(row.contains(",12345,9,17,100,3100,"), "{text}");
@@ -159,7 +159,7 @@ fn invalid_arguments_are_refused_before_the_interface_is_touched() {
     let twice = format!("{name}:0");
     let listener = right.run(|| std::net::TcpListener::bind("127.0.0.1:0").unwrap());
     let taken = listener.local_addr().unwrap().to_string();
-    let in_skb_mode = "no zero-copy mode where the XDP program runs in SKB mode";
+    let zero_copy_refused = "no zero-copy mode where the XDP program runs in SKB mode";
     for (arguments, code, message) in [
         (&["--af-xdp", "no_such_if"][..], 1, "there is no interface `no_such_if`"),
         (&["--af-xdp", &format!("{name}:5")], 1, "has 2 receive queues, and no queue 5"),
@@ -170,7 +170,7 @@ fn invalid_arguments_are_refused_before_the_interface_is_touched() {
         (&["--af-xdp", name, "--redirect", "3"], 2, "3=eth1"),
         (&["--af-xdp", name, "--redirect", "3=none"], 1, "there is no interface `none`"),
         (&["--af-xdp", name, "--zero-copy"], 1, "the driver has no zero-copy mode"),
-        (&["--af-xdp", name, "--zero-copy", "--xdp-mode", "skb"], 1, in_skb_mode),
+        (&["--af-xdp", name, "--zero-copy", "--xdp-mode", "skb"], 1, zero_copy_refused),
         (&["--af-xdp", name, "--dispatch", "graph"], 1, "no dispatch method `graph`"),
         (&["--af-xdp", name, "--read", "x.pcap"], 2, "cannot be used with"),
         (&["--af-xdp", name, "--duration", "5"], 2, "a time with its unit"),
@@ -179,7 +179,7 @@ fn invalid_arguments_are_refused_before_the_interface_is_touched() {
         (&["--nfqueue", "0", "--stack", "tap"], 2, "cannot be used with"),
         (&["--duration", "1s"], 2, "--af-xdp"),
     ] {
-        let ended = run_to_end(command(&right, "minimal", arguments)).failed(code, &[message]);
+        let ended = run_to_end(command(&right, "minimal", arguments)).assert_failure(code, &[message]);
         assert!(!has_program(&veth.right), "{arguments:?}");
         assert!(!ended.err.contains("native mode"), "attached nevertheless: {arguments:?}: {}", ended.err);
     }
@@ -187,12 +187,13 @@ fn invalid_arguments_are_refused_before_the_interface_is_touched() {
     let file = tempfile::Builder::new().suffix(".csv").tempfile().unwrap();
     std::fs::write(file.path(), "key,value\nno number,1\n").unwrap();
     let rows = format!("blocked_v4={}", file.path().display());
-    let ended = run_to_end(command(&right, "blacklist", &["--af-xdp", name, "--map", &rows])).failed(1, &[".csv"]);
+    let ended =
+        run_to_end(command(&right, "blacklist", &["--af-xdp", name, "--map", &rows])).assert_failure(1, &[".csv"]);
     assert!(!ended.err.contains("native mode"), "{}", ended.err);
     // Another run holds the interface.
     let running = Running::start(command(&right, "minimal", &["--af-xdp", name]));
     let holder = format!("process {} (portcullis)", running.pid());
-    run_to_end(command(&right, "minimal", &["--af-xdp", name])).failed(1, &[name, &holder]);
+    run_to_end(command(&right, "minimal", &["--af-xdp", name])).assert_failure(1, &[name, &holder]);
     running.stop();
 }
 
@@ -215,11 +216,11 @@ fn missing_capabilities_are_named() {
         (",+net_admin,+net_raw,+perfmon,+ipc_lock", "CAP_BPF is missing"),
         (",+net_admin,+net_raw,+bpf,+ipc_lock", "CAP_PERFMON is missing"),
     ] {
-        let err = with(capabilities).failed(1, &[missing]).err;
+        let err = with(capabilities).assert_failure(1, &[missing]).err;
         assert!(err.lines().count() < 3, "{capabilities}: {err}");
         assert!(!err.contains("no memory") && !err.contains("another place"), "{capabilities}: {err}");
     }
-    with(",+net_admin,+net_raw,+bpf,+perfmon,+ipc_lock").done();
+    with(",+net_admin,+net_raw,+bpf,+perfmon,+ipc_lock").assert_success();
 }
 
 /// Returns the bytes of free memory in huge pages, as proc(5) describes.
@@ -239,13 +240,13 @@ fn busy_polling_and_huge_pages_work() {
         let command = command(&right, "http_only", &["--af-xdp", veth.right.name(), option][..]);
         if option == "--huge-pages" && huge_memory() < 64 << 20 {
             println!("no huge pages are reserved (vm.nr_hugepages): only the error message is tested");
-            run_to_end(command).failed(1, &["vm.nr_hugepages"]);
+            run_to_end(command).assert_failure(1, &["vm.nr_hugepages"]);
             continue;
         }
         let running = Running::start(command);
         tcp_echo(&left, &right, (IpAddr::from(veth.right.ipv4()), 80), 1_000_000, TIMEOUT)
             .unwrap_or_else(|e| panic!("{option}: {e}"));
-        let json = running.stop().json();
+        let json = running.stop().parse_json();
         assert!(json["carried_out"]["pass"].as_u64().unwrap() > 10, "{json}");
     }
 }
@@ -254,5 +255,5 @@ fn busy_polling_and_huge_pages_work() {
 fn duration_ends_a_run() {
     let Some(Net { veth, right, _suite, .. }) = net(1) else { return };
     let arguments = ["--af-xdp", veth.right.name(), "--duration", "200ms"];
-    Running::start(command(&right, "minimal", &arguments)).wait().done();
+    Running::start(command(&right, "minimal", &arguments)).wait().assert_success();
 }

@@ -34,36 +34,36 @@ fn a_failed_reload_changes_nothing() {
     let arguments = ["--af-xdp", veth.right.name(), "--only", "udp/1000-1063", "--control", &ctl.socket()];
     let running = Running::start(command(&right, &a, &arguments));
     ctl.filter("wrong", "fn xdp_filter(pkt: u32) -> u32 {\n    return XDP_DORP;\n}");
-    ctl.refused(1, &["reload", &ctl.text("wrong.wgsl")], &["XDP_DORP", "wrong.wgsl:2:12"]);
+    ctl.assert_failure(1, &["reload", &ctl.text("wrong.wgsl")], &["XDP_DORP", "wrong.wgsl:2:12"]);
     let good = a.clone() + ".wgsl";
-    ctl.refused(2, &["reload", &good, "--set", "x=1"], &["--set x"]);
-    ctl.refused(1, &["reload", &ctl.text("none.wgsl")], &["none.wgsl: "]);
-    ctl.refused(1, &["reload", &ctl.text(""), "--language", "wgsl"], &["not a regular file"]);
-    ctl.refused(2, &["reload", "-"], &["needs a file"]);
-    ctl.refused(2, &["reload", &ctl.text("a.txt")], &["--language"]);
+    ctl.assert_failure(2, &["reload", &good, "--set", "x=1"], &["--set x"]);
+    ctl.assert_failure(1, &["reload", &ctl.text("none.wgsl")], &["none.wgsl: "]);
+    ctl.assert_failure(1, &["reload", &ctl.text(""), "--language", "wgsl"], &["not a regular file"]);
+    ctl.assert_failure(2, &["reload", "-"], &["needs a file"]);
+    ctl.assert_failure(2, &["reload", &ctl.text("a.txt")], &["--language"]);
     let pipe = ctl.text("pipe.wgsl");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-    ctl.refused(1, &["reload", &pipe], &["not a regular file"]);
+    ctl.assert_failure(1, &["reload", &pipe], &["not a regular file"]);
     peer.send(&numbered(&veth, 0));
     assert!(peer.receive_where(TIMEOUT, |frame| frame.bytes.get(MARK) == Some(&b'A')).is_some());
     // A reload sets parameters afresh, and takes effect without traffic.
     let set = "override mark: u32 = 67u;\n".to_owned() + &marking_filter('A').replace("65u", "mark");
     ctl.filter("set", &set);
     for (arguments, mark) in [(&["--set", "mark=68"][..], b'D'), (&[], b'C')] {
-        ctl.done(&[&["reload", &ctl.text("set.wgsl")], arguments].concat());
+        ctl.run_successfully(&[&["reload", &ctl.text("set.wgsl")], arguments].concat());
         peer.send(&numbered(&veth, 0));
         let back = peer.receive_where(TIMEOUT, |frame| frame.bytes.get(MARK).is_some_and(|mark| *mark > 0)).unwrap();
         assert_eq!(back.bytes[MARK], mark);
     }
-    let stats = ctl.json(&["stats"]);
+    let stats = ctl.run_json(&["stats"]);
     assert_eq!((&stats["filter"], count(&stats["verdicts"]["tx"])), (&ctl.text("set.wgsl").into(), 3), "{stats}");
-    let stats = ctl.done(&["stats"]);
+    let stats = ctl.run_successfully(&["stats"]);
     assert!(stats.contains("set.wgsl, on cpu") && stats.contains("tx"), "{stats}");
     let batches = format!("  at {}:0 ", veth.right.name());
     assert!(stats.contains(&batches), "no batch size of --batch auto: {stats}");
     // A stock filter needs no path, and has no file.
-    assert!(ctl.done(&["reload", "minimal"]).starts_with("minimal has replaced the filter"));
-    assert_eq!(ctl.json(&["stats"])["filter"], "minimal");
+    assert!(ctl.run_successfully(&["reload", "minimal"]).starts_with("minimal has replaced the filter"));
+    assert_eq!(ctl.run_json(&["stats"])["filter"], "minimal");
     running.stop();
 }
 
@@ -91,9 +91,9 @@ fn a_reload_can_name_a_program_of_an_object() {
         (&[&*(plain.clone() + ":xdp/drop"), "--language", "xdp"], "drop"),
         (&[&*(plain.clone() + ":back"), "--language", "xdp"], "tx"),
     ] {
-        let output = ctl.done(&[&["reload"], filter].concat());
+        let output = ctl.run_successfully(&[&["reload"], filter].concat());
         assert!(output.contains(&format!("{} has replaced the filter", filter[0])), "{output}");
-        let stats = || ctl.json(&["stats"]);
+        let stats = || ctl.run_json(&["stats"]);
         let before = count(&stats()["verdicts"][verdict]);
         (0..8).for_each(|number| peer.send(&numbered(&veth, number)));
         sent += 8;
@@ -107,9 +107,9 @@ fn a_reload_can_name_a_program_of_an_object() {
         (&[&*ctl.text("none.o:back")], "none.o:back: "),
         (&[&*(ctl.text("") + ":back"), "--language", "xdp"], "not a regular file"),
     ] {
-        ctl.refused(1, &[&["reload"], filter].concat(), &[words]);
+        ctl.assert_failure(1, &[&["reload"], filter].concat(), &[words]);
     }
-    ctl.refused(2, &["reload", "/dev/stdin:back", "--language", "xdp"], &["needs a file"]);
+    ctl.assert_failure(2, &["reload", "/dev/stdin:back", "--language", "xdp"], &["needs a file"]);
     running.stop();
 }
 
@@ -140,32 +140,34 @@ fn a_reload_keeps_maps_of_the_same_name_and_shape() {
     let send = |count: u32| (0..count).for_each(|number| peer.send(&numbered(&veth, number)));
     let expect_sum = |wanted: u64| {
         let wanted = format!("index,sum\n0,{wanted}\n");
-        wait_until("the packets are counted", TIMEOUT, || ctl.done(&["map", "get", "seen", "0"]) == wanted);
+        wait_until("the packets are counted", TIMEOUT, || ctl.run_successfully(&["map", "get", "seen", "0"]) == wanted);
     };
     send(7);
     expect_sum(7);
-    assert_eq!(ctl.done(&["map", "get", "named"]), "key0,value0\n5,50\n");
-    let output = ctl.done(&["reload", &ctl.text("second.wgsl")]);
+    assert_eq!(ctl.run_successfully(&["map", "get", "named"]), "key0,value0\n5,50\n");
+    let output = ctl.run_successfully(&["reload", &ctl.text("second.wgsl")]);
     assert!(output.contains("maps carried over: seen\nmaps that start empty: other, named\n"), "{output}");
     assert!(output.contains("maps of the old filter that were dropped: named\n"), "{output}");
     send(2);
     expect_sum(27);
     // The new filter's map follows the file too.
-    assert_eq!(ctl.done(&["map", "get", "named"]), "key0,value0\n5,50\n");
+    assert_eq!(ctl.run_successfully(&["map", "get", "named"]), "key0,value0\n5,50\n");
     std::fs::write(ctl.path("named.csv"), "5,50\n6,60\n").unwrap();
-    wait_until("the map follows", TIMEOUT, || ctl.done(&["map", "get", "named"]) == "key0,value0\n5,50\n6,60\n");
+    wait_until("the map follows", TIMEOUT, || {
+        ctl.run_successfully(&["map", "get", "named"]) == "key0,value0\n5,50\n6,60\n"
+    });
     // A filter must have the maps that the run's files belong to.
     ctl.filter("none", "fn xdp_filter(pkt: u32) -> u32 { return XDP_DROP; }");
-    ctl.refused(2, &["reload", &ctl.text("none.wgsl")], &["--state"]);
+    ctl.assert_failure(2, &["reload", &ctl.text("none.wgsl")], &["--state"]);
     ctl.filter("other", "//! map seen: counter entries=4\nfn xdp_filter(pkt: u32) -> u32 { return XDP_DROP; }");
-    ctl.refused(2, &["reload", &ctl.text("other.wgsl")], &["the filter has no map `named`; it has `seen`"]);
+    ctl.assert_failure(2, &["reload", &ctl.text("other.wgsl")], &["the filter has no map `named`; it has `seen`"]);
     // If a file does not fit the new filter's map, the reload has no effect.
     std::fs::write(ctl.path("named.csv"), "5,50,500\n").unwrap();
-    ctl.refused(1, &["reload", &ctl.text("second.wgsl")], &["named.csv:1: "]);
+    ctl.assert_failure(1, &["reload", &ctl.text("second.wgsl")], &["named.csv:1: "]);
     expect_sum(27);
     // Reloading the first filter carries the map over once more.
     std::fs::write(ctl.path("named.csv"), "5,50\n").unwrap();
-    let output = ctl.done(&["reload", &(first.clone() + ".wgsl")]);
+    let output = ctl.run_successfully(&["reload", &(first.clone() + ".wgsl")]);
     assert!(output.contains("maps carried over: seen\nmaps that start empty: named\n"), "{output}");
     send(3);
     expect_sum(30);
@@ -195,7 +197,7 @@ fn maps_are_read_and_written_under_load() {
         let running = Running::start(command(&right, &filter, &[&arguments[..], &["--dispatch", dispatch]].concat()));
         let (sent, back) = under_load(&veth, |sent| {
             for round in 0..20 {
-                ctl.done(&["map", "set", "blocked", &format!("{}", 1000 + round), "7"]);
+                ctl.run_successfully(&["map", "set", "blocked", &format!("{}", 1000 + round), "7"]);
                 wait_for_more(sent, 200);
             }
             // A map holds at least as many entries as it declares.
@@ -206,17 +208,17 @@ fn maps_are_read_and_written_under_load() {
                 !is_full
             });
             let more = more.count();
-            ctl.done(&["map", "set", "blocked", "1000", "0x10"]);
-            assert_eq!(ctl.done(&["map", "get", "blocked", "1000"]), "number,why\n1000,16\n");
-            ctl.done(&["map", "del", "blocked", "1001"]);
-            let all = ctl.done(&["map", "get", "blocked"]);
+            ctl.run_successfully(&["map", "set", "blocked", "1000", "0x10"]);
+            assert_eq!(ctl.run_successfully(&["map", "get", "blocked", "1000"]), "number,why\n1000,16\n");
+            ctl.run_successfully(&["map", "del", "blocked", "1001"]);
+            let all = ctl.run_successfully(&["map", "get", "blocked"]);
             assert_eq!(all.lines().count(), 1 + 19 + more, "{all}");
-            let all = ctl.json(&["map", "get", "blocked"]);
+            let all = ctl.run_json(&["map", "get", "blocked"]);
             assert_eq!(all[0], serde_json::json!({"key": [1000], "value": [16]}));
-            ctl.done(&["map", "set", "routes", "10.0.0.0/8", "10.0.0.1"]);
-            ctl.done(&["map", "set", "routes", "10.1.0.0/16", "2"]);
-            ctl.done(&["map", "del", "routes", "10.0.0.0/8"]);
-            assert_eq!(ctl.done(&["map", "get", "routes"]), "prefix,value0\n10.1.0.0/16,2\n");
+            ctl.run_successfully(&["map", "set", "routes", "10.0.0.0/8", "10.0.0.1"]);
+            ctl.run_successfully(&["map", "set", "routes", "10.1.0.0/16", "2"]);
+            ctl.run_successfully(&["map", "del", "routes", "10.0.0.0/8"]);
+            assert_eq!(ctl.run_successfully(&["map", "get", "routes"]), "prefix,value0\n10.1.0.0/16,2\n");
             for (arguments, message) in [
                 (&["get", "nothing"][..], "the filter has no map `nothing`; it has `blocked`, `routes`"),
                 (&["get", "blocked", "4"], "the map `blocked` has no entry 4"),
@@ -227,10 +229,10 @@ fn maps_are_read_and_written_under_load() {
                 (&["set", "blocked", "1,2", "3"], "`2` is one cell too many"),
                 (&["get", "routes", "10.0.0.0/99"], "is not a prefix"),
             ] {
-                ctl.refused(1, &[&["map"], arguments].concat(), &[message]);
+                ctl.assert_failure(1, &[&["map"], arguments].concat(), &[message]);
             }
         });
-        check_accounting(&running.stop().json(), sent, &back);
+        check_accounting(&running.stop().parse_json(), sent, &back);
     }
 }
 
@@ -243,21 +245,21 @@ fn a_filter_with_maps_is_refused_by_several_lanes() {
     let socket = ctl.socket();
     let arguments = ["--af-xdp", veth.right.name(), "--control", &socket];
     let running = Running::start(command(&right, &plain, &arguments));
-    ctl.refused(1, &["reload", &ctl.text("counting.wgsl")], &["start it with --lanes one"]);
+    ctl.assert_failure(1, &["reload", &ctl.text("counting.wgsl")], &["start it with --lanes one"]);
     // A run with --control is prepared for filters that change lengths, read metadata or write
     // packets.
     let shaders = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shaders");
     for name in ["vlan_pop", "sampler", "mac_swap"] {
-        ctl.done(&["reload", shaders.join(format!("{name}.wgsl")).to_str().unwrap()]);
+        ctl.run_successfully(&["reload", shaders.join(format!("{name}.wgsl")).to_str().unwrap()]);
     }
     running.stop();
 
     let running = Running::start(command(&right, &plain, &[&arguments[..], &["--lanes", "one"]].concat()));
-    let output = ctl.done(&["reload", &ctl.text("counting.wgsl")]);
+    let output = ctl.run_successfully(&["reload", &ctl.text("counting.wgsl")]);
     assert!(output.contains("maps that start empty: seen, named"), "{output}");
     running.stop();
     run_to_end(command(&right, &ctl.text("counting"), &[&arguments[..], &["--lanes", "each"]].concat()))
-        .failed(2, &["--lanes each: the filter has maps"]);
+        .assert_failure(2, &["--lanes each: the filter has maps"]);
 }
 
 #[test]
@@ -305,12 +307,12 @@ fn malformed_requests_do_not_disturb_the_traffic() {
         let mut unread = UnixStream::connect(&socket).unwrap();
         unread.write_all(b"{\"version\":1,\"request\":\"stats\"}\n").unwrap();
         drop(unread);
-        assert!(ctl.done(&["stats"]).contains("a.wgsl"));
+        assert!(ctl.run_successfully(&["stats"]).contains("a.wgsl"));
         drop(silent);
     });
     // A client that never sends does not delay the end of the run.
     let silent = UnixStream::connect(&socket).unwrap();
-    check_accounting(&running.stop().json(), sent, &back);
+    check_accounting(&running.stop().parse_json(), sent, &back);
     drop(silent);
 }
 
@@ -320,32 +322,32 @@ fn a_control_socket_belongs_to_one_run() {
     let ctl = CtlFolder::new();
     let socket = ctl.socket();
     let arguments = ["--af-xdp", veth.right.name(), "--control", &socket];
-    let refused = |what: &str| run_to_end(command(&right, "minimal", &arguments)).failed(1, &[what]);
+    let refused = |what: &str| run_to_end(command(&right, "minimal", &arguments)).assert_failure(1, &[what]);
     let running = Running::start(command(&right, "minimal", &arguments));
     refused("another run listens here");
     running.kill();
-    ctl.refused(1, &["stats"], &["Connection refused (os error 111); the run has ended"]);
+    ctl.assert_failure(1, &["stats"], &["Connection refused (os error 111); the run has ended"]);
     // A killed run's socket is replaced.
     let running = Running::start(command(&right, "minimal", &arguments));
-    ctl.done(&["stats"]);
+    ctl.run_successfully(&["stats"]);
     running.stop();
-    ctl.refused(1, &["stats"], &["No such file or directory (os error 2); give the path"]);
+    ctl.assert_failure(1, &["stats"], &["No such file or directory (os error 2); give the path"]);
     std::fs::write(&socket, "mine").unwrap();
     refused("exists and is not a socket");
     assert_eq!(std::fs::read(&socket).unwrap(), b"mine");
-    ctl.refused(1, &["stats"], &["Connection refused (os error 111); it is not a socket"]);
+    ctl.assert_failure(1, &["stats"], &["Connection refused (os error 111); it is not a socket"]);
     std::fs::remove_file(&socket).unwrap();
     // A listener that never answers.
     let other = UnixListener::bind(&socket).unwrap();
     let answering = std::thread::spawn(move || drop(other.accept()));
-    ctl.refused(1, &["stats"], &["closed the connection without an answer"]);
+    ctl.assert_failure(1, &["stats"], &["closed the connection without an answer"]);
     answering.join().unwrap();
 }
 
 /// Returns the effective capabilities of a run's threads, with the threads' names.
 fn effective(ctl: &CtlFolder, running: &Running) -> Vec<(String, u64)> {
     // All threads are running once the run answers.
-    ctl.done(&["stats"]);
+    ctl.run_successfully(&["stats"]);
     let of_thread = |status: String| {
         let line =
             |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default().trim().to_owned();
@@ -388,7 +390,7 @@ fn capabilities_are_dropped_once_they_are_not_needed() {
         // A file that only root may read.
         let private = ctl.path("counting.wgsl");
         std::fs::set_permissions(&private, std::fs::Permissions::from_mode(0o600)).unwrap();
-        ctl.done(&["reload", private.to_str().unwrap()]);
+        ctl.run_successfully(&["reload", private.to_str().unwrap()]);
         if files != 0 {
             wait_until("the state is written", TIMEOUT, || Path::new(&state).exists());
         }
@@ -425,12 +427,12 @@ fn a_reload_works_on_a_netfilter_queue() {
         assert_eq!(capabilities, if name == "control" { 0 } else { NET_ADMIN }, "{name}");
     }
     ctl.filter("none", "fn xdp_filter(pkt: u32) -> u32 { return XDP_DROP; }");
-    ctl.done(&["reload", &ctl.text("none.wgsl")]);
+    ctl.run_successfully(&["reload", &ctl.text("none.wgsl")]);
     assert!(!ping(&left, address, crate::support::QUIET_TIME));
     // A filter with maps is accepted, as there is one queue.
     ctl.filter("counting", &COUNTING.replace("XDP_DROP", "XDP_PASS"));
-    ctl.done(&["reload", &ctl.text("counting.wgsl")]);
+    ctl.run_successfully(&["reload", &ctl.text("counting.wgsl")]);
     assert!(ping(&left, address, TIMEOUT));
-    assert_ne!(ctl.done(&["map", "get", "seen", "0"]), "index,sum\n0,0\n");
+    assert_ne!(ctl.run_successfully(&["map", "get", "seen", "0"]), "index,sum\n0,0\n");
     running.stop();
 }

@@ -49,18 +49,18 @@ impl CtlFolder {
     }
 
     /// Runs `portcullis ctl`, which must succeed, and returns its output.
-    pub fn done(&self, arguments: &[&str]) -> String {
-        self.run(arguments).done().out
+    pub fn run_successfully(&self, arguments: &[&str]) -> String {
+        self.run(arguments).assert_success().out
     }
 
     /// Runs `portcullis ctl`, which must succeed, and returns its output as JSON.
-    pub fn json(&self, arguments: &[&str]) -> Value {
-        serde_json::from_str(&self.done(&[arguments, &["--json"]].concat())).unwrap()
+    pub fn run_json(&self, arguments: &[&str]) -> Value {
+        serde_json::from_str(&self.run_successfully(&[arguments, &["--json"]].concat())).unwrap()
     }
 
     /// Runs `portcullis ctl`, which must fail with this exit status and a message of these words.
-    pub fn refused(&self, code: i32, arguments: &[&str], words: &[&str]) {
-        self.run(arguments).failed(code, words);
+    pub fn assert_failure(&self, code: i32, arguments: &[&str], words: &[&str]) {
+        self.run(arguments).assert_failure(code, words);
     }
 }
 
@@ -168,12 +168,12 @@ pub fn check_reload_under_load(queues: u32, device: &str, dispatch: &str) {
     let (sent, back) = under_load(&veth, |sent| {
         for filter in [&b, &(a.clone() + ".wgsl"), &b, &(a.clone() + ".wgsl"), &b] {
             wait_for_more(sent, 3000);
-            assert!(ctl.done(&["reload", filter]).contains("has replaced the filter"));
+            assert!(ctl.run_successfully(&["reload", filter]).contains("has replaced the filter"));
         }
         // From now on only the last filter runs.
         wait_for_more(sent, 3000);
     });
-    let json = running.stop().json();
+    let json = running.stop().parse_json();
     check_accounting(&json, sent, &back);
     assert!(back.marks[usize::from(b'A')] > 0 && back.marks[usize::from(b'B')] > 0, "both filters marked packets");
     assert_eq!(json["filter"], b, "the totals name the last filter");

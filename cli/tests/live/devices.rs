@@ -151,7 +151,7 @@ fn verdicts_of_every_device_reach_the_peers_byte_for_byte() {
         // First a filter that reads no packet, then sessions that share the memory for packets.
         let running = tested.start(&right, "minimal", &arguments);
         for first in (0..FRAMES).step_by(FRAMES_IN_FLIGHT as usize) {
-            ctl.done(&["reload", &format!("{verdicts}.wgsl")]);
+            ctl.run_successfully(&["reload", &format!("{verdicts}.wgsl")]);
             let numbers = first..first + FRAMES_IN_FLIGHT;
             numbers.clone().for_each(|number| peer.send(&frame(&veth, number)));
             for number in numbers.filter(|number| number % 6 < 3) {
@@ -161,7 +161,7 @@ fn verdicts_of_every_device_reach_the_peers_byte_for_byte() {
             }
         }
         let ended = running.stop();
-        let json = ended.json();
+        let json = ended.parse_json();
         assert_eq!((&json["packets"], &json["bytes"]), (&FRAMES.into(), &bytes.into()), "{json}");
         let sixth = u64::from(FRAMES / 6);
         for verdict in ["tx", "pass", "redirect", "drop"] {
@@ -181,8 +181,8 @@ fn verdicts_of_every_device_reach_the_peers_byte_for_byte() {
             }
         }
         running.signal("TERM");
-        let ended = running.wait().done();
-        let json = ended.json();
+        let ended = running.wait().assert_success();
+        let json = ended.parse_json();
         assert_eq!((&json["packets"], &json["carried_out"]["tx"]), (&FRAMES.into(), &FRAMES.into()), "{json}");
         tested.check_copies(bytes, 1, &ended);
     });

@@ -36,7 +36,7 @@ fn events_that_cannot_be_written_are_counted_as_lost() {
     let running = Running::start(command);
     let peer = PacketSocket::at(&veth.left);
     (0..4).for_each(|number| peer.send(&numbered(&veth, number)));
-    let totals = running.wait().ended(1, &["/dev/full: writing failed"]).json();
+    let totals = running.wait().assert_exit(1, &["/dev/full: writing failed"]).parse_json();
     let packets = totals["packets"].as_u64().unwrap();
     assert!(packets > 0 && totals["events"] == json!({"count": 0, "lost": packets}), "{totals}");
 }
@@ -47,7 +47,7 @@ pub fn object(ctl: &CtlFolder, name: &str, text: &str) -> Option<String> {
     let head = "#include <linux/bpf.h>\n#include <bpf/bpf_helpers.h>\nchar LICENSE[] SEC(\"license\") = \"GPL\";\n";
     std::fs::write(&source, format!("{head}{text}\n")).unwrap();
     let object = ctl.text(&format!("{name}.o"));
-    clang::made(clang::to_file(source.as_ref(), &["-mcpu=v3"], object.as_ref()))?;
+    clang::require_clang(clang::to_file(source.as_ref(), &["-mcpu=v3"], object.as_ref()))?;
     Some(object)
 }
 
@@ -74,19 +74,19 @@ fn events_are_written_during_a_run_and_after_each_reload() {
         // 14 bytes of Ethernet, 20 of IPv4, 8 of UDP, 18 of data.
         assert!(lines().iter().all(|line| line["map"] == "lengths" && line["data"] == "3c000000"), "{:?}", lines());
         // An event ring has no entries.
-        ctl.refused(1, &["map", "get", "lengths"], &["`lengths` is an event ring"]);
-        ctl.refused(1, &["map", "set", "lengths", "0", "1"], &[]);
-        ctl.done(&["reload", &print]);
+        ctl.assert_failure(1, &["map", "get", "lengths"], &["`lengths` is an event ring"]);
+        ctl.assert_failure(1, &["map", "set", "lengths", "0", "1"], &[]);
+        ctl.run_successfully(&["reload", &print]);
         send(5);
         wait_until("the prints are written", TIMEOUT, || lines().len() == 30);
         assert!(lines()[20..].iter().all(|line| line["map"] == "printk"), "{:?}", lines());
         assert_eq!(lines()[20]["text"], "a packet of 60 bytes");
         // A filter without events, then one with events again.
-        ctl.done(&["reload", &plain]);
+        ctl.run_successfully(&["reload", &plain]);
         send(5);
-        ctl.done(&["reload", &ring]);
+        ctl.run_successfully(&["reload", &ring]);
         send(7);
-        assert_eq!(running.stop().json()["events"], json!({"count": 37, "lost": 0}), "{dispatch}");
+        assert_eq!(running.stop().parse_json()["events"], json!({"count": 37, "lost": 0}), "{dispatch}");
         assert_eq!(lines().len(), 37, "{dispatch}");
     }
 }

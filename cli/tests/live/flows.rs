@@ -75,24 +75,24 @@ fn connections_survive_reloads_that_keep_maps_on_every_device() {
         std::thread::scope(|scope| {
             let transfer = scope.spawn(|| tcp_echo(left, right, (far_address, 0), 4 << 20, TIMEOUT));
             for seconds in ["100", "200", "300"] {
-                let output = ctl.done(&["reload", stock, "--set", &format!("transitory={seconds}")]);
+                let output = ctl.run_successfully(&["reload", stock, "--set", &format!("transitory={seconds}")]);
                 assert!(output.contains("maps carried over: connections\n"), "{id} {dispatch}: {output}");
                 connection.exchange(TIMEOUT).unwrap_or_else(|e| panic!("{id} {dispatch}: {e}"));
             }
             transfer.join().unwrap().unwrap_or_else(|e| panic!("{id} {dispatch}: {e}"));
         });
-        let (connections, port) = (ctl.done(&["map", "get", "connections"]), connection.port());
+        let (connections, port) = (ctl.run_successfully(&["map", "get", "connections"]), connection.port());
         assert!(
             connections.lines().any(|row| row.contains(&format!(",{port},"))),
             "{id} {dispatch}: {port}: {connections}"
         );
         // A map of another size starts empty: existing connections are unknown, and new ones work.
-        let output = ctl.done(&["reload", &ctl.text("smaller.wgsl")]);
+        let output = ctl.run_successfully(&["reload", &ctl.text("smaller.wgsl")]);
         assert!(output.contains("maps that start empty: connections\n"), "{id} {dispatch}: {output}");
         assert!(connection.exchange(QUIET_TIME).is_err(), "{id} {dispatch}: the connection is unknown");
         tcp_echo(left, right, (far_address, 0), 100_000, TIMEOUT).unwrap_or_else(|e| panic!("{id} {dispatch}: {e}"));
 
-        let json = running.stop().json();
+        let json = running.stop().parse_json();
         assert_eq!(json["lanes"].as_array().map(Vec::len), Some(1), "a filter with maps has one lane: {json}");
         assert_eq!(json["verdicts"], json["carried_out"], "{id} {dispatch}: {json}");
         assert!(json["verdicts"]["drop"].as_u64() > Some(0), "{id} {dispatch}: {json}");

@@ -42,5 +42,5 @@ fn a_broadcast_frame_reaches_every_other_port() {
     }
     let ended = running.stop();
     // No frame is missing, and each copy is counted.
-    assert_eq!(ended.json()["carried_out"]["redirect"], 2 * count, "{}", ended.out);
+    assert_eq!(ended.parse_json()["carried_out"]["redirect"], 2 * count, "{}", ended.out);
 }

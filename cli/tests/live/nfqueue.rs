@@ -48,7 +48,7 @@ fn the_filter_decides_on_queued_packets() {
         }
         // The rule queues TCP only.
         assert!(ping(&left, veth.right.ipv4().into(), TIMEOUT));
-        let json = running.stop().json();
+        let json = running.stop().parse_json();
         assert!(count(&json["carried_out"]["pass"]) > 10 && count(&json["carried_out"]["drop"]) >= 2, "{json}");
         assert_eq!(json["verdicts"], json["carried_out"], "{json}");
     }
@@ -144,11 +144,11 @@ fn verdicts_of_every_device_are_executed_and_filters_reloaded_under_load() {
         let (sent, received) = datagrams((&left, &right), veth.right.ipv4().into(), |sent| {
             for filter in [&b, &a, &b] {
                 wait_for_more(sent, 500);
-                ctl.done(&["reload", &format!("{filter}.wgsl")]);
+                ctl.run_successfully(&["reload", &format!("{filter}.wgsl")]);
             }
             wait_for_more(sent, 500);
         });
-        let json = running.stop().json();
+        let json = running.stop().parse_json();
         let mut marks = [0; 2];
         let passing: Vec<u32> = (0..sent as u32).filter(|number| number % 5 < 2).collect();
         assert_eq!(received.len(), passing.len(), "{id} {dispatch}: {json}");
@@ -179,7 +179,7 @@ fn overload_cpu_takes_batches_from_a_slow_device() {
         let running = Running::start(command_on(&right, "interp", "http_only", &arguments));
         tcp_echo(&left, &right, (IpAddr::from(veth.right.ipv4()), 80), 2_000_000, TIMEOUT)
             .unwrap_or_else(|e| panic!("{more:?}: {e}"));
-        let json = running.stop().json();
+        let json = running.stop().parse_json();
         assert_eq!((&json["verdicts"], &json["packets"]), (&json["carried_out"], &json["verdicts"]["pass"]), "{json}");
         let sizing = &json["lanes"][0]["sizing"];
         match more {
@@ -211,7 +211,7 @@ fn verdicts_that_a_queue_cannot_execute_drop_packets_and_are_counted() {
     let running = Running::start(command(&right, "mac_swap", &["--nfqueue", "1"]));
     assert!(!ping(&left, veth.right.ipv4().into(), QUIET_TIME));
     running.signal("TERM");
-    let json = running.wait().json();
+    let json = running.wait().parse_json();
     assert!(json["lost"]["not_here"].as_u64().unwrap() > 0, "{json}");
 }
 
@@ -227,17 +227,17 @@ fn invalid_arguments_are_refused() {
         (&["--nfqueue", "1", "--batch", "some"], 2, "or `auto`"),
         (&["--nfqueue", "1", "--overload", "cpu"], 2, "the CPU already runs the filter"),
     ] {
-        run_to_end(command(&right, "minimal", arguments)).failed(code, &[message]);
+        run_to_end(command(&right, "minimal", arguments)).assert_failure(code, &[message]);
     }
     for (filter, dispatch, code, message) in [
         ("minimal", "inline", 2, "`--dispatch inline` has no queue that could be full"),
         ("conntrack_fw", "pipelined", 1, "its maps would be in two places"),
     ] {
         let arguments = ["--nfqueue", "1", "--overload", "cpu", "--dispatch", dispatch];
-        run_to_end(command_on(&right, "interp", filter, &arguments)).failed(code, &[message]);
+        run_to_end(command_on(&right, "interp", filter, &arguments)).assert_failure(code, &[message]);
     }
     let running = Running::start(command(&right, "minimal", &["--nfqueue", "7"]));
     let holder = format!("queue 7: another program has it: process {} (portcullis)", running.pid());
-    run_to_end(command(&right, "minimal", &["--nfqueue", "7"])).failed(1, &[&holder]);
+    run_to_end(command(&right, "minimal", &["--nfqueue", "7"])).assert_failure(1, &[&holder]);
     running.stop();
 }

@@ -71,7 +71,7 @@ fn run_between_curl_and_server(Net { veth, left, right, .. }: &Net, source: &[&s
         let end = (refused.status.code(), refused.stdout.len());
         assert_eq!(end, (Some(TIMED_OUT), 0), "{address}: {}", String::from_utf8_lossy(&refused.stderr));
     }
-    let json = running.stop().json();
+    let json = running.stop().parse_json();
     assert!(count(&json["carried_out"]["pass"]) > 10 && count(&json["carried_out"]["drop"]) >= 2, "{json}");
     assert!(curl(left, addresses[1], 8080, seconds).status.success(), "the server answers after the run");
     json
@@ -158,7 +158,7 @@ fn iperf3_transfers_pass_router_v4() {
     let Hosts { left, right, far, .. } = &hosts;
     let running = router.start(&hosts, &[]);
     let received = carry((left, right), far.right.ipv4());
-    let json = running.stop().json();
+    let json = running.stop().parse_json();
     assert!(count(&json["bytes_out"]) > received, "{json}");
     assert!(count(&json["checksums_completed"]) > 0, "the senders leave checksums to a card: {json}");
 }
@@ -189,7 +189,7 @@ fn iperf3_transfers_pass_mac_swap_beside_a_router() {
     let running = Running::start(command(&side, "mac_swap", &["--af-xdp", aside.right.name()]));
     assert!(ping(&left, far.right.ipv4().into(), TIMEOUT));
     let received = carry((&left, &right), far.right.ipv4());
-    let json = running.stop().json();
+    let json = running.stop().parse_json();
     assert!(count(&json["bytes_out"]) > received, "{json}");
     assert_eq!(json["packets"], json["verdicts"]["tx"], "{json}");
     assert!(count(&json["checksums_completed"]) > 0, "the senders leave checksums to a card: {json}");

@@ -86,7 +86,7 @@ impl Place {
         command.output().unwrap()
     }
 
-    fn done(&self, lines: &str) {
+    fn assert_script_succeeds(&self, lines: &str) {
         let output = self.script(lines);
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{lines}: {stderr}{}", String::from_utf8_lossy(&output.stdout));
@@ -170,7 +170,7 @@ fn pinned_entries_are_read_and_written_like_bpftools() {
              fi"
         );
     }
-    place.done(&lines);
+    place.assert_script_succeeds(&lines);
     for (pinned, _) in &maps {
         if !place.0.path().join(format!("kernel-{pinned}.json")).exists() {
             continue;
@@ -207,7 +207,7 @@ fn pinned_entries_are_read_and_written_like_bpftools() {
 fn per_cpu_values_are_summed() {
     let Some((place, _suite)) = place("pinned maps of each processor") else { return };
     // bpftool sets the same value on all processors.
-    place.done(
+    place.assert_script_succeeds(
         "bpftool map update pinned bpf/maps/shares key hex 01 00 00 00 00 00 00 00 value hex 05 00 00 40\n\
          bpftool map update pinned bpf/maps/shares key hex 02 00 00 00 00 00 00 00 value hex ff ff ff ff\n\
          bpftool -j map dump pinned bpf/maps/shares > kernel.json\n\
@@ -247,7 +247,7 @@ fn pinned_maps_that_do_not_fit_are_refused() {
         assert!(!output.status.success() && stderr.contains(wanted), "{arguments}: {stderr}");
     }
     // The kernel's map is not modified.
-    place.done(
+    place.assert_script_succeeds(
         "bpftool -j map dump pinned bpf/maps/table > before.json\n\
          portcullis --from-pin table=bpf/maps/table --from-pin .data=bpf/maps/pinned_data --dump-map .data=data.json\n\
          bpftool -j map dump pinned bpf/maps/table > after.json",

@@ -57,7 +57,7 @@ fn a_router_follows_changes_of_the_kernels_routes() {
     between.ip(&["route", "delete", "blackhole", &blackhole]);
     wait_until("the host answers again", TIMEOUT, answers);
     wait_until("the program forwards every packet itself", TIMEOUT, || (0..20).all(|_| answers()));
-    let json = running.stop().json();
+    let json = running.stop().parse_json();
     // Both ways, by the kernel's interface indices.
     assert!(json["carried_out"]["redirect"].as_u64() >= Some(20), "{json}");
     assert!(json["lost"]["no_target"].as_u64().unwrap_or(0) == 0, "{json}");
@@ -86,15 +86,15 @@ fn a_capture_is_routed_as_if_received_at_the_given_interface() {
         run_to_end(command(&right, &object, "forward_both", &arguments))
     };
     // Without an ingress interface the program's lookup fails, and the packet passes.
-    assert_eq!(run("--kernel-routes").done().json()["verdicts"]["pass"], 1);
-    let json = run(&format!("--kernel-routes={interface}")).done().json();
+    assert_eq!(run("--kernel-routes").assert_success().parse_json()["verdicts"]["pass"], 1);
+    let json = run(&format!("--kernel-routes={interface}")).assert_success().parse_json();
     assert_eq!(json["verdicts"]["redirect"], 1, "{json}");
     let written = std::fs::read(sent.join(format!("{}.pcap", number(&right, interface)))).unwrap();
     let mac = [0x02, 0xaa, 0, 0, 0, 1];
     assert_eq!((&written[40..46], &written[46..52]), (&mac[..], &veth.right.mac()[..]));
-    run("--kernel-routes=nosuchthing").failed(1, &["--kernel-routes: there is no interface `nosuchthing`"]);
+    run("--kernel-routes=nosuchthing").assert_failure(1, &["--kernel-routes: there is no interface `nosuchthing`"]);
     let file = format!("fib_v4={}", folder.path().join("routes.csv").display());
     let both = ["--read", input.to_str().unwrap(), "--kernel-routes", "--map", &file];
     let ended = run_to_end(command(&right, &object, "forward_both", &both));
-    ended.failed(2, &["the map `fib_v4` follows the kernel's routes"]);
+    ended.assert_failure(2, &["the map `fib_v4` follows the kernel's routes"]);
 }

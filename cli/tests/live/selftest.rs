@@ -38,8 +38,8 @@ fn it_reports_the_drivers_modes_without_taking_or_sending_packets() {
     // No packet is taken, so logins stay connected.
     let address: IpAddr = veth.right.ipv4().into();
     tcp_echo(&left, &right, (address, 22), 1 << 20, TIMEOUT).unwrap();
-    let ended = running.wait().done();
-    ended.printed(&[
+    let ended = running.wait().assert_success();
+    ended.assert_stdout_contains(&[
         &format!("{name}: veth, MTU 1500, link up"),
         "zero copy  unsupported",
         "native mode, zero copy: the driver has no zero-copy mode",
@@ -69,7 +69,7 @@ fn sent_frames_are_addressed_to_the_interface_itself() {
     let Some(Net { veth, right, _suite, .. }) = net(2) else { return };
     let mut peer = PacketSocket::at(&veth.left);
     let arguments = ["--af-xdp", veth.right.name(), "--duration", "100ms", "--send", "--json", "-"];
-    let RunOutput { out, err, .. } = run_to_end(selftest(&right, &arguments)).done();
+    let RunOutput { out, err, .. } = run_to_end(selftest(&right, &arguments)).assert_success();
     assert!(err.contains("sent: 64 frames out of each queue"), "{err}");
     let json: Value = serde_json::from_str(&out).unwrap();
     let ran = ran(&json);
@@ -103,7 +103,7 @@ fn received_packets_are_returned_to_the_stack() {
         }
         ended.join().unwrap()
     });
-    let json: Value = serde_json::from_str(&ended.done().out).unwrap();
+    let json: Value = serde_json::from_str(&ended.assert_success().out).unwrap();
     let ran = ran(&json);
     assert_eq!(ran.len(), 2, "{json}");
     for (_, mode) in ran {
@@ -131,12 +131,12 @@ fn invalid_arguments_and_busy_interfaces_are_refused() {
         // Another program holds the interface.
         (&["--af-xdp", name], 1, "another XDP program is attached"),
     ] {
-        run_to_end(selftest(&right, arguments)).failed(code, &[message]);
+        run_to_end(selftest(&right, arguments)).assert_failure(code, &[message]);
     }
     running.stop();
     // An interrupted test restores the interface.
     let running = Running::start(selftest(&right, &["--af-xdp", name, "--duration", "1m", "--only", "udp/9"]));
     running.signal("INT");
-    running.wait().ended(130, &[]).printed(&["selftest interrupted"]);
+    running.wait().assert_exit(130, &[]).assert_stdout_contains(&["selftest interrupted"]);
     assert!(!has_program(&veth.right) && !right.ip(&["link"]).contains("back into the kernel"));
 }

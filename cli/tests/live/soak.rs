@@ -97,7 +97,7 @@ fn every_packet_is_accounted_for_and_memory_does_not_grow() {
     let ended = running.stop();
     let after = [counts(&veth.left), counts(&beyond.left)];
 
-    let json = ended.json();
+    let json = ended.parse_json();
     let sent = sent.into_inner();
     let refused_by_link = after[0][1] - before[0][1];
     let [back, beyond] = [after[0][0] - before[0][0], after[1][0] - before[1][0]];

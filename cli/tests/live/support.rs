@@ -119,7 +119,7 @@ impl Running {
     /// Ends the run by Ctrl-C, which is a success.
     pub fn stop(self) -> RunOutput {
         self.signal("INT");
-        self.wait().done()
+        self.wait().assert_success()
     }
 
     /// Kills the program, which must not have ended before.

@@ -112,7 +112,7 @@ fn router_v4_forwards_between_two_networks() {
         assert_eq!((&received[..6], &received[6..12]), (&far.right.mac()[..], &far.left.mac()[..]), "{mode}");
         assert_eq!(received[22], 63, "{mode}: the TTL is decremented");
 
-        let json = running.stop().json();
+        let json = running.stop().parse_json();
         // Twice 3 MiB in each direction.
         assert!(count(&json["carried_out"]["redirect"]) > 4 * (3 << 20) / 1500, "{json}");
         assert!(count(&json["checksums_completed"]) > 0, "{json}");
@@ -149,7 +149,7 @@ fn two_ports_redirect_to_each_other() {
                 .unwrap_or_else(|e| panic!("{dispatch}: {address}: {e}"));
         }
         running.signal("TERM");
-        let json = running.wait().done().json();
+        let json = running.wait().assert_success().parse_json();
         assert_eq!(json["lanes"].as_array().map(Vec::len), Some(2), "{json}");
         assert_eq!(json["packets"], json["verdicts"]["redirect"], "{json}");
     }
@@ -212,7 +212,7 @@ fn reflected_datagrams_and_connections_reach_their_own_sockets() {
     });
     assert!(received == sent, "received {} of {} bytes, or wrong ones", received.len(), sent.len());
 
-    let json = running.stop().json();
+    let json = running.stop().parse_json();
     assert_eq!(json["packets"], json["carried_out"]["tx"], "{json}");
     assert!(json["checksums_completed"].as_u64().unwrap() > 90, "{json}");
 }
@@ -236,7 +236,7 @@ fn every_queue_is_served_by_a_lane_of_its_own() {
     received.sort();
     wanted.sort();
     assert!(received == wanted, "received {} frames, or wrong ones", received.len());
-    let json = running.stop().json();
+    let json = running.stop().parse_json();
     let lanes = json["lanes"].as_array().unwrap();
     // About a fourth each.
     assert!(lanes.len() == 4 && lanes.iter().all(|lane| lane["packets"].as_u64() > Some(10)), "{json}");

@@ -57,15 +57,15 @@ fn places_of_aborted_packets_are_reported_during_a_run_and_at_its_end() {
         let socket = ctl.socket();
         let more = ["run", &first, "--dispatch", dispatch, "--control", &socket, "--stats", "100ms", "--json"];
         let mut running = Running::start(program(&right, &[&more[..], &af_xdp_arguments].concat()));
-        let stats = || ctl.json(&["stats"]);
+        let stats = || ctl.run_json(&["stats"]);
         let wait_for_packets =
             |count: u64| wait_until("the packets are received", TIMEOUT, || stats()["packets"] == count);
         assert_eq!(places(&stats()), []);
         send(0..20);
         wait_for_packets(20);
         assert_eq!(places(&stats()), [("first", 10, SHORT)], "{dispatch}");
-        assert!(ctl.done(&["stats"]).contains("10 aborted at instruction"), "{dispatch}");
-        let map = ctl.json(&["map", "get", "traps"]);
+        assert!(ctl.run_successfully(&["stats"]).contains("10 aborted at instruction"), "{dispatch}");
+        let map = ctl.run_json(&["map", "get", "traps"]);
         // The first of two places, which every packet reaches.
         let (reason, function) = (&map[1]["reason"], &map[1]["function"]);
         assert_eq!((&map[1]["sum"], reason, function), (&10.into(), &SHORT.into(), &"first".into()));
@@ -76,14 +76,14 @@ fn places_of_aborted_packets_are_reported_during_a_run_and_at_its_end() {
             assert!(line["total"]["packets"].as_u64() <= Some(20), "{line}");
         }
         // Another program's counts start at zero, and the run reports those of both.
-        let output = ctl.done(&["reload", &second]);
+        let output = ctl.run_successfully(&["reload", &second]);
         assert!(!output.contains("traps"), "{output}");
         send(0..6);
         wait_for_packets(26);
         assert_eq!(places(&stats()), [("first", 10, SHORT), ("second", 6, NULL)], "{dispatch}");
-        assert!(ctl.done(&["map", "get", "traps", "1"]).contains("\n1,6,second,"), "{dispatch}");
+        assert!(ctl.run_successfully(&["map", "get", "traps", "1"]).contains("\n1,6,second,"), "{dispatch}");
         // The first program again.
-        ctl.done(&["reload", &first]);
+        ctl.run_successfully(&["reload", &first]);
         send(0..4);
         wait_for_packets(30);
         let ended = running.stop();
@@ -98,7 +98,9 @@ fn places_of_aborted_packets_are_reported_during_a_run_and_at_its_end() {
     let mut running = Running::start(program(&right, &[&arguments[..], &af_xdp_arguments].concat()));
     running.wait_for("metrics: unix:");
     send(0..2);
-    wait_until("the packets are received", TIMEOUT, || ctl.done(&["stats"]).contains("1 aborted at instruction"));
+    wait_until("the packets are received", TIMEOUT, || {
+        ctl.run_successfully(&["stats"]).contains("1 aborted at instruction")
+    });
     let trapped = || {
         let all = series(&ask(UnixStream::connect(&metrics).unwrap(), REQUEST));
         all.into_iter().find(|(name, _)| name.starts_with("portcullis_trapped_packets_total{instruction="))
@@ -131,9 +133,9 @@ fn packets_out_of_fuel_are_reported_during_a_run_and_at_its_end() {
     // Packets from number 5 on run out of fuel.
     (0..8).for_each(|number| peer.send(&numbered(&veth, number)));
     wait_until("the packets are received", TIMEOUT, || {
-        ctl.done(&["stats"]).contains("\n3 aborted for lack of fuel: see --fuel\n")
+        ctl.run_successfully(&["stats"]).contains("\n3 aborted for lack of fuel: see --fuel\n")
     });
-    let last = running.stop().json();
+    let last = running.stop().parse_json();
     assert_eq!(last["verdicts"]["aborted"], 3, "{last}");
     assert_eq!(last["out_of_fuel"], serde_json::json!({"at_least": 3, "at_most": 3}), "{last}");
 }
@@ -153,6 +155,6 @@ fn places_of_aborted_packets_are_reported_with_nfqueue() {
         let payload = [&number.to_be_bytes()[..], &[0; 14]].concat();
         sender.send_to(&payload, (veth.right.ipv4(), 9)).unwrap();
     }
-    wait_until("the packets are received", TIMEOUT, || ctl.json(&["stats"])["packets"] == 8);
-    assert_eq!(places(&running.stop().json()), [("first", 4, SHORT)]);
+    wait_until("the packets are received", TIMEOUT, || ctl.run_json(&["stats"])["packets"] == 8);
+    assert_eq!(places(&running.stop().parse_json()), [("first", 4, SHORT)]);
 }

@@ -48,7 +48,7 @@ fn a_device_that_does_not_finish_in_time_is_cancelled() {
     }
     wait_until("the device is working", TIMEOUT, || ticks(running.pid()) > before + 50);
     running.signal("INT");
-    let RunOutput { out, err, .. } = running.wait().ended(130, &["abandoned", "no map is written"]);
+    let RunOutput { out, err, .. } = running.wait().assert_exit(130, &["abandoned", "no map is written"]);
     assert!(!err.contains("error: "), "{err}");
     let line: serde_json::Value = serde_json::from_str(&out).unwrap();
     assert!(line["packets"].as_u64() > Some(0) && line["lost"]["failed"] == line["packets"], "{line}");
@@ -70,7 +70,7 @@ fn a_state_that_cannot_be_written_is_reported_even_without_standard_output() {
     running.wait_for("capabilities");
     std::fs::remove_dir_all(path("folder")).unwrap();
     running.signal("INT");
-    running.wait().failed(1, &[&state]);
+    running.wait().assert_failure(1, &[&state]);
 }
 
 /// Returns the number of interfaces that runs have created.
@@ -100,7 +100,7 @@ fn traffic_resumes_after_either_end_of_a_link_was_down() {
         veth.right.wait_until_running();
     }
     assert!(has_program(&veth.right));
-    assert_eq!(running.stop().json()["carried_out"]["tx"], 5);
+    assert_eq!(running.stop().parse_json()["carried_out"]["tx"], 5);
 }
 
 #[test]
@@ -130,15 +130,15 @@ fn deleting_the_interface_ends_the_run_with_an_error_and_totals() {
             stop.store(true, Ordering::Relaxed);
             ended
         });
-        let json = ended.ended(1, &[&format!("error: {name}: the interface is gone")]).json();
+        let json = ended.assert_exit(1, &[&format!("error: {name}: the interface is gone")]).parse_json();
         assert!(json["packets"].as_u64().unwrap() > 0, "{json}");
         assert_eq!(created_interfaces(&right), 0, "{}", right.ip(&["link"]));
     }
     // Without traffic.
     let running = Running::start(command(&right, "minimal", &["--af-xdp", &name]));
     veth.delete();
-    let ended = running.wait().ended(1, &[&format!("error: {name}: the interface is gone")]);
-    assert_eq!(ended.json()["packets"], 0);
+    let ended = running.wait().assert_exit(1, &[&format!("error: {name}: the interface is gone")]);
+    assert_eq!(ended.parse_json()["packets"], 0);
 }
 
 #[test]
@@ -189,7 +189,7 @@ fn connections_outside_the_rules_survive_a_run() {
         assert!(exchange(&mut client, &mut server, "meanwhile"));
     }
     let ended = running.stop();
-    assert_eq!(ended.json()["packets"], 100, "{}", ended.out);
+    assert_eq!(ended.parse_json()["packets"], 100, "{}", ended.out);
     assert!(exchange(&mut client, &mut server, "afterwards"));
     // Without rules the run takes all packets; the connection resumes when it ends.
     let running = Running::start(command(&right, "minimal", &["--af-xdp", veth.right.name(), "--stack", "none"]));

@@ -149,7 +149,7 @@ fn invalid_metrics_stats_and_log_options_are_refused() {
         (&["--log-level", "portcullis=loud"], 2, "expected a level"),
     ] {
         let arguments = [&["--af-xdp", name], arguments].concat();
-        run_to_end(command(&net.right, "minimal", &arguments)).failed(code, &[message]);
+        run_to_end(command(&net.right, "minimal", &arguments)).assert_failure(code, &[message]);
         assert!(!has_program(&net.veth.right), "{arguments:?}");
     }
 }
@@ -206,8 +206,8 @@ fn the_log_records_accepted_and_refused_reloads() {
     let arguments = ["--af-xdp", name, "--control", &socket, "--log", "json", "--dispatch", "pipelined"];
     let mut running = Running::start(command(&net.right, "minimal", &arguments));
     running.wait_for("lane started");
-    ctl.refused(1, &["reload", &wrong], &[]);
-    ctl.done(&["reload", &good]);
+    ctl.assert_failure(1, &["reload", &wrong], &[]);
+    ctl.run_successfully(&["reload", &good]);
     running.wait_for("has replaced the filter");
     let ended = running.stop();
     for (message, filter) in [("is refused", &wrong), ("has replaced the filter", &good)] {

@@ -279,7 +279,7 @@ impl Device for Host {
         };
         let mut launcher = Launcher::new(launch);
         launcher.is_aligned = self.options.packet_access == PacketAccess::AlignedWords;
-        launcher.has_empty_packets_nowhere = side_by_side;
+        launcher.places_empty_packets_out_of_bounds = side_by_side;
         Ok(Box::new(SynchronousSession::new(&self.info.id, program, options, launcher)))
     }
 }

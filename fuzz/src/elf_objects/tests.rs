@@ -27,7 +27,7 @@ fn folder() -> PathBuf {
 
 /// Compiles the sources; empty if clang is not installed.
 fn objects(names: impl IntoIterator<Item = PathBuf>) -> Vec<Vec<u8>> {
-    names.into_iter().map_while(|source| clang::made(clang::object(&source, &["-mcpu=v3"]))).collect()
+    names.into_iter().map_while(|source| clang::require_clang(clang::object(&source, &["-mcpu=v3"]))).collect()
 }
 
 fn sources() -> Vec<PathBuf> {

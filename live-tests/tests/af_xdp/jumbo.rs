@@ -4,7 +4,7 @@ use portcullis_core::packet::{Action, Batch};
 use portcullis_io::af_xdp::StackDevice;
 use portcullis_io::af_xdp::xdp::Mode;
 use portcullis_live_tests::frames::{number, numbered};
-use portcullis_live_tests::{Frame, Namespace, PacketSocket, Veth, lane_options, linked, run_lanes};
+use portcullis_live_tests::{Frame, Namespace, PacketSocket, Veth, create_link_with, lane_options, run_lanes};
 
 use crate::{TIMEOUT, begin, receive, redirect};
 
@@ -103,7 +103,7 @@ fn multi_frame_packets_take_every_verdict_with_rewritten_bytes_and_lengths() {
 #[test]
 fn packets_that_outgrow_the_mtu_are_not_sent_and_counted() {
     let Some(_suite) = begin("AF_XDP jumbo frames") else { return };
-    let (_, right, veth) = linked(|link| link.mtu(9000).without_ipv4().without_ipv6());
+    let (_, right, veth) = create_link_with(|link| link.mtu(9000).without_ipv4().without_ipv6());
     let mut peer = PacketSocket::at(&veth.left);
     let grow = |batch: &mut Batch| {
         let grown = batch.descriptors().iter().map(|now| {

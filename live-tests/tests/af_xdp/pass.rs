@@ -6,7 +6,7 @@ use portcullis_core::packet::Action;
 use portcullis_io::af_xdp::StackDevice;
 use portcullis_io::af_xdp::Steering;
 use portcullis_io::af_xdp::xdp::Mode;
-use portcullis_live_tests::{lane_options, linked, ping, run_lanes, tcp_echo};
+use portcullis_live_tests::{create_link_with, lane_options, ping, run_lanes, tcp_echo};
 
 use crate::{QUIET_TIME, TIMEOUT, all, begin};
 
@@ -22,7 +22,7 @@ fn packets_that_pass_are_answered_by_the_stack() {
         (StackDevice::Tap, Mode::Native, "tap, tcx"),
         (StackDevice::Tap, Mode::Skb, "tap, mirred"),
     ] {
-        let (left, right, veth) = linked(|link| link.queues(2));
+        let (left, right, veth) = create_link_with(|link| link.queues(2));
         // In native mode the kernel turns segmentation off by itself. Checksum offload stays on, so
         // that checksums arrive incomplete.
         veth.left.ethtool(&["-K", "tso off gso off"]);

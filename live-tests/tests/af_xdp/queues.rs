@@ -8,7 +8,7 @@ use portcullis_core::packet::{Action, Batch, Verdicts};
 use portcullis_io::af_xdp::{self, LaneLayout};
 use portcullis_io::live::{Lane, Receiver};
 use portcullis_live_tests::frames::{number, numbered, swapped, udp};
-use portcullis_live_tests::{PacketSocket, Veth, lane_options, linked, run_lanes, wait_until};
+use portcullis_live_tests::{PacketSocket, Veth, create_link_with, lane_options, run_lanes, wait_until};
 
 use crate::{TIMEOUT, all, begin, swap_all_addresses};
 
@@ -17,7 +17,7 @@ use crate::{TIMEOUT, all, begin, swap_all_addresses};
 #[test]
 fn traffic_is_spread_over_all_queues_and_returns_on_its_own() {
     let Some(_suite) = begin("AF_XDP queues") else { return };
-    let (_, right, veth) = linked(|link| link.queues(4).without_ipv6());
+    let (_, right, veth) = create_link_with(|link| link.queues(4).without_ipv6());
     let mut peer = PacketSocket::at(&veth.left);
     let filter = |batch: &mut Batch| {
         swap_all_addresses(batch);
@@ -69,7 +69,7 @@ fn refused_by_link(veth: &Veth) -> u64 {
 #[test]
 fn every_packet_lost_to_a_full_queue_is_counted_once() {
     let Some(_suite) = begin("AF_XDP queues") else { return };
-    let (_, right, veth) = linked(|link| link.without_ipv4().without_ipv6());
+    let (_, right, veth) = create_link_with(|link| link.without_ipv4().without_ipv6());
     let peer = PacketSocket::at(&veth.left);
     let seen = std::sync::Mutex::new(Vec::new());
     let slow = |batch: &mut Batch| {
@@ -100,7 +100,7 @@ fn every_packet_lost_to_a_full_queue_is_counted_once() {
 #[test]
 fn a_receiver_is_full_at_half_of_its_frames_until_its_batch_is_taken() {
     let Some(_suite) = begin("AF_XDP queues") else { return };
-    let (_, right, veth) = linked(|link| link.without_ipv4().without_ipv6());
+    let (_, right, veth) = create_link_with(|link| link.without_ipv4().without_ipv6());
     let peer = PacketSocket::at(&veth.left);
     let options = lane_options(&[veth.right.name()]).with_frames(256);
     right.run(|| {

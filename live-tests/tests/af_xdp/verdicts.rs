@@ -3,7 +3,7 @@
 use portcullis_core::packet::{Action, Batch};
 use portcullis_io::live::Loss;
 use portcullis_live_tests::frames::{EXPERIMENTAL_ETHERTYPE, number, numbered, swapped};
-use portcullis_live_tests::{Frame, Namespace, PacketSocket, Veth, lane_options, linked, run_lanes};
+use portcullis_live_tests::{Frame, Namespace, PacketSocket, Veth, create_link_with, lane_options, run_lanes};
 
 use crate::{QUIET_TIME, TIMEOUT, begin, receive, redirect, swap_all_addresses};
 
@@ -16,7 +16,7 @@ const TX: u32 = Action::Tx as u32;
 fn tx_sends_a_frame_back_as_the_filter_left_it() {
     let Some(_suite) = begin("AF_XDP verdicts") else { return };
     // Without IP the kernels send no frames of their own.
-    let (_, right, veth) = linked(|link| link.without_ipv4().without_ipv6());
+    let (_, right, veth) = create_link_with(|link| link.without_ipv4().without_ipv6());
     let mut peer = PacketSocket::at(&veth.left);
     // Each frame goes back with its addresses swapped, and cut at the front, cut at the end, or
     // grown at both ends.
@@ -151,7 +151,7 @@ fn a_redirect_target_that_is_down_or_deleted_does_not_delay_other_packets() {
 #[test]
 fn an_alternative_interface_name_names_the_same_port() {
     let Some(_suite) = begin("AF_XDP verdicts") else { return };
-    let (_, right, veth) = linked(|link| link.without_ipv4().without_ipv6());
+    let (_, right, veth) = create_link_with(|link| link.without_ipv4().without_ipv6());
     right.ip(&["link", "property", "add", "dev", veth.right.name(), "altname", "uplink"]);
     let mut peer = PacketSocket::at(&veth.left);
     // The port by one name, and the redirect target by the other.

@@ -15,7 +15,7 @@ use portcullis_core::device::{Completion, StageTimes};
 use portcullis_core::packet::{Action, Batch, Verdicts};
 use portcullis_io::live::{ExecutedCounts, Executor, ReceivedCounts, Receiver};
 use portcullis_io::nfqueue::{QueueExecutor, QueueOptions, QueueReceiver, open};
-use portcullis_live_tests::{Namespace, Suite, Veth, linked};
+use portcullis_live_tests::{Namespace, Suite, Veth, create_link};
 pub use portcullis_live_tests::{QUIET_TIME, TIMEOUT};
 
 /// Begins a suite, such as `nfqueue: verdicts`.
@@ -32,7 +32,7 @@ pub struct Link {
 
 impl Link {
     pub fn new() -> Link {
-        let (left, right, veth) = linked(|link| link);
+        let (left, right, veth) = create_link();
         Link { left, right, veth }
     }
 

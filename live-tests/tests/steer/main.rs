@@ -11,7 +11,8 @@ use portcullis_io::af_xdp::xdp::{AttachedProgram, Mode, Options};
 use portcullis_io::af_xdp::{BpfError, Steering};
 use portcullis_live_tests::frames::udp;
 use portcullis_live_tests::{
-    Child, End, Namespace, PacketSocket, QUIET_TIME, Suite, TIMEOUT, Veth, drop_capabilities, linked, wait_until,
+    Child, End, Namespace, PacketSocket, QUIET_TIME, Suite, TIMEOUT, Veth, create_link, create_link_with,
+    drop_capabilities, wait_until,
 };
 
 mod socket;
@@ -42,7 +43,7 @@ fn index(end: &End) -> u32 {
 #[test]
 fn a_program_is_attached_in_the_requested_mode_and_detached_on_drop() {
     let Some(_suite) = begin() else { return };
-    let (_, _, veth) = linked(|link| link);
+    let (_, _, veth) = create_link();
     // The modes in the words of `ip`.
     let (native, skb) = (" xdp qdisc", " xdpgeneric qdisc");
     for (wanted, got, shown) in
@@ -64,7 +65,7 @@ fn a_program_is_attached_in_the_requested_mode_and_detached_on_drop() {
 #[test]
 fn a_second_program_is_refused_naming_the_first() {
     let Some(_suite) = begin() else { return };
-    let (_, _, veth) = linked(|link| link);
+    let (_, _, veth) = create_link();
     for first in [Mode::Native, Mode::Skb] {
         let attached = attach(&veth.right, &Steering::Default, &options(Some(first))).unwrap();
         for mode in [None, Some(Mode::Native), Some(Mode::Skb)] {
@@ -81,7 +82,7 @@ fn a_second_program_is_refused_naming_the_first() {
 #[test]
 fn errors_name_the_missing_interface_mode_or_queue() {
     let Some(_suite) = begin() else { return };
-    let (left, right, veth) = linked(|link| link.mtu(9000));
+    let (left, right, veth) = create_link_with(|link| link.mtu(9000));
     let text = |result: Result<AttachedProgram, BpfError>| result.unwrap_err().to_string();
 
     for name in ["none", "", "a/b", "\0", "a name that is longer than any"] {
@@ -129,7 +130,7 @@ fn attaching_without_capabilities_names_the_missing_ones() {
 #[test]
 fn a_program_is_detached_when_its_interface_is_deleted() {
     let Some(_suite) = begin() else { return };
-    let (_, _, veth) = linked(|link| link);
+    let (_, _, veth) = create_link();
     let attached = attach(&veth.right, &Steering::Default, &options(None)).unwrap();
     assert!(attached.is_attached());
     veth.delete();
@@ -149,7 +150,7 @@ fn child_that_holds_programs() {
 #[test]
 fn programs_are_detached_when_their_process_is_killed() {
     let Some(_suite) = begin() else { return };
-    let (_, _, veth) = linked(|link| link);
+    let (_, _, veth) = create_link();
     let (child, id) = Child::start(&veth.right, "child_that_holds_programs");
     assert!(ip_link_show(&veth.right).contains(&format!("prog/xdp id {id} ")), "{}", ip_link_show(&veth.right));
     child.kill();
@@ -162,7 +163,7 @@ fn programs_are_detached_when_their_process_is_killed() {
 fn sockets_get_the_selected_frames_and_the_stack_all_others() {
     let Some(_suite) = begin() else { return };
     for mode in [Mode::Native, Mode::Skb] {
-        let (_, _, veth) = linked(|link| link.without_ipv6());
+        let (_, _, veth) = create_link_with(|link| link.without_ipv6());
         let sender = PacketSocket::at(&veth.left);
         let mut stack = PacketSocket::at(&veth.right);
         let attached = attach(&veth.right, &Steering::Only("udp/80".parse().unwrap()), &options(Some(mode))).unwrap();
@@ -194,7 +195,7 @@ fn sockets_get_the_selected_frames_and_the_stack_all_others() {
 fn reinjected_frames_appear_to_come_from_the_interface() {
     let Some(_suite) = begin() else { return };
     for (mode, way) in [(Mode::Native, "tcx"), (Mode::Skb, "mirred"), (Mode::Native, "mirred")] {
-        let (_, right, veth) = linked(|link| link.without_ipv6());
+        let (_, right, veth) = create_link_with(|link| link.without_ipv6());
         // Both ends are in one namespace: what the left end sends is handed on at the right.
         let back = Veth::between(&right, &right).subnet(1).without_ipv4().without_ipv6().make();
         let (from, to) = right.run(|| (index(&back.right), index(&veth.right)));

@@ -67,11 +67,11 @@ pub fn child_passes_with(test: &str, behaviour: &str, variables: &[(&str, &str)]
 /// Runs the test in a child process, which must succeed; returns what it has printed to stderr.
 pub fn child_succeeds(test: &str, behaviour: &str, variables: &[(&str, &str)]) -> Option<String> {
     let child = run_child_without(test, behaviour, &[], variables)?;
-    Some(printed(&child, &format!("{variables:?}")))
+    Some(stderr_of_success(&child, &format!("{variables:?}")))
 }
 
 /// Returns what a child that must have succeeded has printed to stderr.
-fn printed(child: &Output, what: &str) -> String {
+fn stderr_of_success(child: &Output, what: &str) -> String {
     let error = String::from_utf8_lossy(&child.stderr).into_owned();
     assert!(child.status.success(), "{what}: {}\n{error}", String::from_utf8_lossy(&child.stdout));
     error
@@ -79,7 +79,7 @@ fn printed(child: &Output, what: &str) -> String {
 
 /// Returns what the child has reported between `<<` and `>>`.
 pub fn reported(child: &Output) -> String {
-    let error = printed(child, "a report");
+    let error = stderr_of_success(child, "a report");
     let text = error.split_once("<<").and_then(|(_, rest)| rest.split_once(">>"));
     text.unwrap_or_else(|| panic!("nothing reported: {error}")).0.to_owned()
 }
