@@ -14,7 +14,7 @@ fn main() {
     let is_release = std::env::var("PROFILE").is_ok_and(|profile| profile == "release");
     let found = match std::env::var_os("CARGO_MANIFEST_DIR") {
         // A packaged release inside another checkout finds no `.git` here.
-        Some(folder) if is_release && said.is_none() => commit::of(&Path::new(&folder).join("../.git")),
+        Some(folder) if is_release && said.is_none() => commit::read_commit(&Path::new(&folder).join("../.git")),
         _ => None,
     };
     for path in found.iter().flat_map(|found| &found.sources) {

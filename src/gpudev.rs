@@ -118,7 +118,7 @@ impl GpuChoice {
             GpuChoice::Cuda(number) => GpuSpec::Driver(Arc::new(CudaDriver::open(number)?)),
             #[cfg(not(feature = "cuda"))]
             GpuChoice::Cuda(_) => return Err(GpuError::NotBuilt),
-            GpuChoice::Enumerated(number) => GpuSpec::Found { number, properties },
+            GpuChoice::Enumerated(number) => GpuSpec::Detected { number, properties },
         })
     }
 }

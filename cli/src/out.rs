@@ -218,14 +218,14 @@ pub fn color(stream: &impl IsTerminal) -> ColorChoice {
 
 /// Formats a table without borders. The columns in `right` are right-aligned.
 pub fn table(rows: Vec<Vec<String>>, right: &[usize]) -> String {
-    arranged(Table::new(), rows, right)
+    arrange_table(Table::new(), rows, right)
 }
 
 /// A table whose cells are wrapped between words, as wide as the terminal or else 80 columns.
 pub fn wrapped_table(rows: Vec<Vec<String>>, right: &[usize]) -> String {
     let mut table = Table::new();
     table.set_content_arrangement(ContentArrangement::Dynamic).set_width(terminal_width());
-    arranged(table, rows, right)
+    arrange_table(table, rows, right)
 }
 
 /// Width of standard output in columns: the terminal's up to 100, else 80.
@@ -233,7 +233,8 @@ fn terminal_width() -> u16 {
     terminal_size::terminal_size_of(io::stdout()).map_or(80, |(width, _)| width.0.clamp(40, 100))
 }
 
-fn arranged(mut table: Table, rows: Vec<Vec<String>>, right: &[usize]) -> String {
+/// Lays out rows as text without borders; the columns in `right` are right-aligned.
+fn arrange_table(mut table: Table, rows: Vec<Vec<String>>, right: &[usize]) -> String {
     table.load_style(presets::NOTHING);
     table.add_rows(rows);
     for (i, column) in table.column_iter_mut().enumerate() {

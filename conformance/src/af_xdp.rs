@@ -91,7 +91,8 @@ pub struct ModeReport {
 #[serde(tag = "outcome", rename_all = "snake_case")]
 pub enum Outcome {
     /// The mode works.
-    Ran(ModeCounters),
+    #[serde(rename = "ran")]
+    Completed(ModeCounters),
     /// The driver or the kernel does not support the mode.
     NotOffered {
         /// Message of the driver or the kernel.
@@ -145,11 +146,11 @@ impl Report {
     /// works, and the interface is restored.
     pub fn passed(&self) -> bool {
         let is_good = |mode: &ModeReport| match &mode.outcome {
-            Outcome::Ran(numbers) => numbers.is_good(),
+            Outcome::Completed(numbers) => numbers.is_good(),
             Outcome::NotOffered { .. } => true,
             Outcome::Failed { .. } => false,
         };
-        let ran = |mode: &ModeReport| matches!(mode.outcome, Outcome::Ran(_));
+        let ran = |mode: &ModeReport| matches!(mode.outcome, Outcome::Completed(_));
         self.modes.iter().all(is_good) && self.modes.iter().any(ran) && self.changed.is_none()
     }
 }
@@ -184,9 +185,9 @@ pub fn run(options: &Options, stop: &CancelToken, observe: &mut dyn FnMut(&str))
         let zero_copy = copying == CopyMode::ZeroCopy;
         observe(&format!("{} mode, {}", mode.name(), if zero_copy { "zero copy" } else { "copied" }));
         let outcome = match test_mode(options, &before, mode, copying, stop) {
-            Ok(numbers) => Outcome::Ran(numbers),
+            Ok(numbers) => Outcome::Completed(numbers),
             Err(ModeError::Open(error)) if affects_every_mode(&error) => return Err(error),
-            Err(ModeError::Open(error)) => refused(&error),
+            Err(ModeError::Open(error)) => classify_refusal(&error),
             Err(error) => Outcome::Failed { reason: error.to_string() },
         };
         report.modes.push(ModeReport { mode: mode.name(), zero_copy, outcome });
@@ -209,7 +210,7 @@ enum ModeError {
 }
 
 /// Classifies the error of opening a port in a mode.
-fn refused(error: &XdpError) -> Outcome {
+fn classify_refusal(error: &XdpError) -> Outcome {
     match error {
         // Reported without the error's own advice, which concerns ordinary runs.
         XdpError::NoZeroCopy { .. } => Outcome::NotOffered { reason: "the driver has no zero-copy mode".into() },
@@ -390,7 +391,7 @@ mod tests {
     }
 
     fn ran(not_completed: u64, frames_missing: i64) -> Outcome {
-        Outcome::Ran(ModeCounters {
+        Outcome::Completed(ModeCounters {
             queues: vec![0],
             seconds: 1.0,
             arrived: 0,

@@ -149,7 +149,7 @@ fn target(what: String, against: &str, bar: &str) -> Bar {
 
 fn verdicts(results: &Results) -> Bar {
     let judged = results.cells.iter().filter(|c| !matches!(c.outcome, Outcome::Failed { .. })).count();
-    let wrong = results.cells.iter().filter(|c| matches!(c.outcome, Outcome::Wrong { .. })).count();
+    let wrong = results.cells.iter().filter(|c| matches!(c.outcome, Outcome::Mismatch { .. })).count();
     let what = "measurements with the right verdicts and packets".into();
     Bar {
         measured: (judged > 0).then(|| format!("{} of {judged}", judged - wrong)),
@@ -159,9 +159,8 @@ fn verdicts(results: &Results) -> Bar {
     }
 }
 
-/// Returns, of a device's cells with a value, each filter's one with the largest batch, and its
-/// value.
-fn largest<'a>(
+/// Returns each filter's fastest cell at its largest batch on a device, with its value.
+fn largest_cells<'a>(
     results: &'a Results,
     device: &str,
     value: impl Fn(&Cell, &Measured) -> Option<f64>,
@@ -185,7 +184,7 @@ fn gpus(results: &Results) -> Vec<Bar> {
             (cell.is_resident() == resident && resident != name.contains("bus")).then_some(*share)
         };
         for gpu in &gpus {
-            bars.extend(largest(results, &gpu.id, share).map(|(cell, _, share)| Bar {
+            bars.extend(largest_cells(results, &gpu.id, share).map(|(cell, _, share)| Bar {
                 measured: Some(format!("{share:.2}")),
                 met: Some(share >= least),
                 ..target(format!("{}, {how}, {}", gpu.id, cell.filter), against, &bar)
@@ -207,7 +206,7 @@ fn software(results: &Results) -> Vec<Bar> {
         let kernel = |cell: &Cell, measured: &Measured| {
             measured.stages.map(|stages| stages.kernel).filter(|kernel| !cell.is_resident() && *kernel > 0.0)
         };
-        bars.extend(largest(results, &device.id, kernel).map(|(cell, measured, kernel)| {
+        bars.extend(largest_cells(results, &device.id, kernel).map(|(cell, measured, kernel)| {
             let ratio = 1e-6 / measured.mpps.median / kernel;
             let what = format!("{} on a software GPU, end to end, {}", device.id, cell.filter);
             Bar {
@@ -268,7 +267,7 @@ fn xdp_on_gpu_bars(results: &Results) -> Vec<Bar> {
         };
         let is_gpu = device.is_gpu();
         for table in tables() {
-            let Some((column, ours)) = of(table, Source::Ours) else { continue };
+            let Some((column, ours)) = of(table, Source::Portcullis) else { continue };
             let packets = table.columns[column];
             let what = format!("{}, end to end, {}, {} packets", device.id, table.title, digits(packets as f64));
             let bar = |against: &str, least: f64, theirs: f64| Bar {
@@ -311,7 +310,7 @@ mod tests {
         let verdicts =
             |results: &Results| find(&evaluate(results), "measurements with the right verdicts and packets").clone();
         assert_eq!(verdicts(&results).met, Some(true));
-        results.cells[0].outcome = Outcome::Wrong { detail: String::new() };
+        results.cells[0].outcome = Outcome::Mismatch { detail: String::new() };
         assert_eq!(verdicts(&results).met, Some(false));
         assert!(
             verdicts(&results).measured.is_some_and(|m| m.starts_with(&format!("{} of ", results.cells.len() - 1)))
@@ -445,7 +444,7 @@ mod tests {
                 columns: vec![100, 1000],
                 rows: vec![
                     row(Source::LikeForLike, format!("{processor}, pinned"), theirs),
-                    row(Source::Ours, processor.clone(), ours),
+                    row(Source::Portcullis, processor.clone(), ours),
                 ],
             }];
             super::xdp_on_gpu_bars(&results).into_iter().map(|bar| (bar.measured, bar.met)).collect::<Vec<_>>()

@@ -16,7 +16,7 @@ pub struct CommitId {
 
 /// Reads the commit of the checkout with this `.git`: a folder, or in a worktree a file that
 /// names one. `None` if there is no commit or its format is unknown.
-pub fn of(git: &Path) -> Option<CommitId> {
+pub fn read_commit(git: &Path) -> Option<CommitId> {
     let mut sources = Vec::new();
     let own = match fs::read_to_string(git) {
         Ok(text) => {
@@ -80,7 +80,7 @@ mod tests {
 
     fn commit(files: &[(&str, &str)], git: &str) -> Option<String> {
         let folder = folder(files);
-        let found = of(&folder.path().join(git))?;
+        let found = read_commit(&folder.path().join(git))?;
         assert!(found.sources.iter().all(|path| path.exists()), "{found:?}");
         Some(found.commit)
     }
@@ -141,7 +141,7 @@ mod tests {
             (".git/packed-refs", &packed),
             (".git/refs/heads/other", TWO),
         ]);
-        let found = of(&folder.path().join(".git")).unwrap();
+        let found = read_commit(&folder.path().join(".git")).unwrap();
         assert!(found.sources.contains(&folder.path().join(".git/refs/heads")), "{found:?}");
     }
 }

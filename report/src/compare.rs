@@ -82,7 +82,7 @@ fn is_same(one: &Cell, other: &Cell) -> bool {
 fn outcome_name(outcome: &Outcome) -> &'static str {
     match outcome {
         Outcome::Measured(_) => "measured",
-        Outcome::Wrong { .. } => "WRONG",
+        Outcome::Mismatch { .. } => "WRONG",
         Outcome::Failed { .. } => "failed",
     }
 }
@@ -106,7 +106,7 @@ impl Comparison {
                 (before, after) => Change::Outcome {
                     before: outcome_name(before),
                     after: outcome_name(after),
-                    is_worse: matches!(before, Outcome::Measured(_)) || matches!(after, Outcome::Wrong { .. }),
+                    is_worse: matches!(before, Outcome::Measured(_)) || matches!(after, Outcome::Mismatch { .. }),
                 },
             };
             both.push((cell.clone(), change));
@@ -197,7 +197,7 @@ mod tests {
         let (first, mut second) = (fixture::empty(), fixture::empty());
         let (mut first, cell) = (first, fixture::cell(0, 0, 64, 0, "in place"));
         first.cells.push(cell.clone());
-        second.cells.push(Cell { outcome: Outcome::Wrong { detail: "x".into() }, ..cell });
+        second.cells.push(Cell { outcome: Outcome::Mismatch { detail: "x".into() }, ..cell });
         assert!(Comparison::of(&first, &second).is_worse());
         assert!(!Comparison::of(&first, &first).is_worse());
         // A new cell is not worse.

@@ -41,7 +41,8 @@ pub enum Source {
     /// XDP-on-GPU's loop over records measured here, on one thread.
     Loop,
     /// Portcullis on raw packets, measured here.
-    Ours,
+    #[serde(rename = "ours")]
+    Portcullis,
     /// Published by its authors, on another machine.
     Published,
 }
@@ -52,7 +53,7 @@ impl Source {
         match self {
             Source::LikeForLike => "its method, here",
             Source::Loop => "its loop, here",
-            Source::Ours => "Portcullis, here",
+            Source::Portcullis => "Portcullis, here",
             Source::Published => "published",
         }
     }
@@ -83,7 +84,8 @@ pub enum Cell {
         mean_ns: f64,
     },
     /// The verdicts were wrong, so there is no figure.
-    Wrong {
+    #[serde(rename = "wrong")]
+    Mismatch {
         /// The first wrong packet.
         reason: String,
     },
@@ -101,7 +103,7 @@ impl Cell {
             Cell::Measured { packets, median_ns: nanos, .. } | Cell::Published { packets, mean_ns: nanos } => {
                 Some(packets as f64 / nanos * 1e3)
             }
-            Cell::Wrong { .. } | Cell::None { .. } => None,
+            Cell::Mismatch { .. } | Cell::None { .. } => None,
         }
     }
 }
@@ -131,7 +133,7 @@ pub struct Column {
 impl Table {
     /// Whether any side's verdicts were wrong.
     pub fn is_wrong(&self) -> bool {
-        self.rows.iter().flat_map(|row| &row.cells).any(|cell| matches!(cell, Cell::Wrong { .. }))
+        self.rows.iter().flat_map(|row| &row.cells).any(|cell| matches!(cell, Cell::Mismatch { .. }))
     }
 
     /// Formats the table transposed: a row for each number of packets, a column for each side, in
@@ -147,7 +149,7 @@ impl Table {
         }));
         let rows = self.columns.iter().enumerate().map(|(at, &column)| {
             let cells = self.rows.iter().map(|row| match &row.cells[at] {
-                Cell::Wrong { .. } => Some("WRONG".to_owned()),
+                Cell::Mismatch { .. } => Some("WRONG".to_owned()),
                 cell => cell.mpps().map(digits),
             });
             std::iter::once(Some(grouped(column as i64))).chain(cells).collect()
@@ -164,7 +166,7 @@ mod tests {
     fn sides_are_columns_and_what_is_wrong_has_no_rate() {
         let row = |side: &str, source, cell| Row { of: String::new(), side: side.into(), source, cells: vec![cell] };
         let rows = vec![
-            row("a", Source::Ours, Cell::Wrong { reason: "so".into() }),
+            row("a", Source::Portcullis, Cell::Mismatch { reason: "so".into() }),
             row("b", Source::Published, Cell::Published { packets: 1000, mean_ns: 500.0 }),
             row("c", Source::Loop, Cell::None { reason: None }),
         ];

@@ -23,7 +23,7 @@ pub fn csv(results: &Results) -> Result<String, csv::Error> {
     for cell in &results.cells {
         let (outcome, detail, measured) = match &cell.outcome {
             Outcome::Measured(measured) => ("measured", "", Some(&**measured)),
-            Outcome::Wrong { detail } => ("WRONG", detail.as_str(), None),
+            Outcome::Mismatch { detail } => ("WRONG", detail.as_str(), None),
             Outcome::Failed { reason } => ("failed", reason.as_str(), None),
         };
         let number = |of: &dyn Fn(&Measured) -> Option<f64>| {
@@ -117,7 +117,7 @@ mod tests {
                     }
                     loads += it.loads.len();
                 }
-                Outcome::Wrong { detail } => assert_eq!((&row[7], &row[8], &row[9]), ("WRONG", detail.as_str(), "")),
+                Outcome::Mismatch { detail } => assert_eq!((&row[7], &row[8], &row[9]), ("WRONG", detail.as_str(), "")),
                 Outcome::Failed { reason } => assert_eq!((&row[7], &row[8], &row[9]), ("failed", reason.as_str(), "")),
             }
         }

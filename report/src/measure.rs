@@ -112,7 +112,7 @@ pub enum CellOutcome {
     /// The measured figures.
     Figures(Box<Figures>),
     /// The device's results differ from the interpreter's; how they differ first.
-    Wrong(String),
+    Mismatch(String),
     /// The measurement failed, with the reason.
     Failed(String),
     /// The cell was left out, with the reason: the device lacks this transfer, or time ran out.
@@ -374,7 +374,7 @@ fn compare(
                 differs = filter.expected.differs(first, done);
             }
         })?;
-        cell.found = differs.map(CellOutcome::Wrong);
+        cell.found = differs.map(CellOutcome::Mismatch);
         return Ok(());
     }
     state::reset(session, filter.program, &[])?;
@@ -386,11 +386,11 @@ fn compare(
         let done = session.run(batch)?;
         cell.compared += done.verdicts.len() as u64;
         if let Some(detail) = filter.expected.differs(first, &done) {
-            cell.found = Some(CellOutcome::Wrong(detail));
+            cell.found = Some(CellOutcome::Mismatch(detail));
             return Ok(());
         }
     }
-    cell.found = filter.expected.maps_differ(session, filter.program)?.map(CellOutcome::Wrong);
+    cell.found = filter.expected.maps_differ(session, filter.program)?.map(CellOutcome::Mismatch);
     Ok(())
 }
 

@@ -233,7 +233,8 @@ pub enum Outcome {
     /// The verdicts are the interpreter's.
     Measured(Box<Measured>),
     /// The verdicts differ from the interpreter's, so there is no rate.
-    Wrong {
+    #[serde(rename = "wrong")]
+    Mismatch {
         /// The first difference.
         detail: String,
     },

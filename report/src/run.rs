@@ -223,7 +223,7 @@ pub fn run(plan: &RunPlan, tokens: &StopTokens, observe: &mut dyn FnMut(RunProgr
         let place = format!("{}, {packets} in batches of {}", filter.name, group.batch);
         let overhead_per_cell = overhead / overhead_cells.max(1) as u32;
         if Instant::now() + (overhead_per_cell + MIN_BUDGET) * group.contenders.len() as u32 > deadline {
-            left_out(&mut results, &place, TIME_USED_UP);
+            record_skipped_cell(&mut results, &place, TIME_USED_UP);
             done += group.contenders.len();
             continue;
         }
@@ -243,7 +243,7 @@ pub fn run(plan: &RunPlan, tokens: &StopTokens, observe: &mut dyn FnMut(RunProgr
         let answer = match &expected {
             Some((.., Ok(answer))) => answer,
             Some((.., Err(error))) => {
-                left_out(&mut results, &place, &format!("the interpreter failed: {error}"));
+                record_skipped_cell(&mut results, &place, &format!("the interpreter failed: {error}"));
                 done += group.contenders.len();
                 continue;
             }
@@ -284,7 +284,7 @@ pub fn run(plan: &RunPlan, tokens: &StopTokens, observe: &mut dyn FnMut(RunProgr
                     record_outcome(&mut results, &contenders[contender], filter, pool, group.batch, found);
                 }
             }
-            Err(error) => left_out(&mut results, &place, &error.to_string()),
+            Err(error) => record_skipped_cell(&mut results, &place, &error.to_string()),
         }
         done += group.contenders.len();
     }
@@ -503,7 +503,7 @@ fn empty(plan: &RunPlan, began: String) -> Results {
     }
 }
 
-fn left_out(results: &mut Results, what: &str, why: &str) {
+fn record_skipped_cell(results: &mut Results, what: &str, why: &str) {
     let left = SkippedCell { what: what.into(), why: why.into() };
     if !results.left_out.contains(&left) {
         results.left_out.push(left);
@@ -529,11 +529,13 @@ fn record_outcome(
     let outcome = match found {
         CellOutcome::Figures(figures) => {
             transfer = figures.transfer;
-            Outcome::Measured(Box::new(measured(results, contender, filter, pool, *figures)))
+            Outcome::Measured(Box::new(summarize_measurement(results, contender, filter, pool, *figures)))
         }
-        CellOutcome::Wrong(detail) => Outcome::Wrong { detail },
+        CellOutcome::Mismatch(detail) => Outcome::Mismatch { detail },
         CellOutcome::Failed(reason) => Outcome::Failed { reason },
-        CellOutcome::Absent(why) => return left_out(results, &format!("{}, {transfer}", contender.id), &why),
+        CellOutcome::Absent(why) => {
+            return record_skipped_cell(results, &format!("{}, {transfer}", contender.id), &why);
+        }
         CellOutcome::Same | CellOutcome::Dropped => return,
     };
     results.cells.push(Cell {
@@ -548,7 +550,13 @@ fn record_outcome(
     });
 }
 
-fn measured(results: &Results, contender: &Contender, filter: &Filter, pool: &Pool, figures: Figures) -> Measured {
+fn summarize_measurement(
+    results: &Results,
+    contender: &Contender,
+    filter: &Filter,
+    pool: &Pool,
+    figures: Figures,
+) -> Measured {
     let facts = filter.program.facts();
     let mpps = figures.packet.under(1e-6);
     let kind = contender.device.info().kind;

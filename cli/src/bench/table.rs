@@ -53,7 +53,7 @@ pub fn text(results: &Results) -> String {
     text += &bars(&results.bars);
     let wrong = |cell: &Cell| match &cell.outcome {
         Outcome::Measured(_) => None,
-        Outcome::Wrong { detail } => Some(format!("WRONG: {cell}: {detail}\n")),
+        Outcome::Mismatch { detail } => Some(format!("WRONG: {cell}: {detail}\n")),
         Outcome::Failed { reason } => Some(format!("failed: {cell}: {reason}\n")),
     };
     let bad: String = results.cells.iter().filter_map(wrong).collect();
@@ -91,7 +91,7 @@ fn format_workload(table: &xdp_on_gpu::Table) -> String {
         let of = if row.of.is_empty() || row.of == table.title { String::new() } else { format!(", {}", row.of) };
         let mut line = vec![format!("  {}", row.source.name()), format!("{}{of}", row.side)];
         line.extend(row.cells.iter().map(|cell| match cell {
-            xdp_on_gpu::Cell::Wrong { .. } => "WRONG".into(),
+            xdp_on_gpu::Cell::Mismatch { .. } => "WRONG".into(),
             cell => cell.mpps().map_or("–".into(), digits),
         }));
         rows.push(line);
@@ -102,7 +102,7 @@ fn format_workload(table: &xdp_on_gpu::Table) -> String {
     let mut printed = Vec::new();
     for (row, cell) in cells {
         let line = match cell {
-            xdp_on_gpu::Cell::Wrong { reason } => format!("  WRONG: {}: {reason}\n", row.side),
+            xdp_on_gpu::Cell::Mismatch { reason } => format!("  WRONG: {}: {reason}\n", row.side),
             xdp_on_gpu::Cell::None { reason: Some(reason) } => format!("  left out: {}: {reason}\n", row.side),
             _ => continue,
         };
@@ -150,7 +150,7 @@ fn row(cell: &Cell) -> Vec<String> {
         cell.dispatch.clone(),
     ];
     let Outcome::Measured(measured) = &cell.outcome else {
-        let what = if matches!(cell.outcome, Outcome::Wrong { .. }) { "WRONG" } else { "failed" };
+        let what = if matches!(cell.outcome, Outcome::Mismatch { .. }) { "WRONG" } else { "failed" };
         row.push(what.into());
         row.resize(13, String::new());
         return row;

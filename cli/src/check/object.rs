@@ -154,8 +154,8 @@ fn places(count: usize) -> String {
     if count == 1 { "1 place".into() } else { format!("{} places", out::grouped(count as u64)) }
 }
 
-/// Sites that are checked at run time, one per line, up to [`MAX_SITES`].
-fn checked(traps: &[ProgramSite]) -> Vec<String> {
+/// Formats the sites that are checked at run time, one per line, up to [`MAX_SITES`].
+fn format_sites(traps: &[ProgramSite]) -> Vec<String> {
     if traps.is_empty() {
         return vec!["nothing: every operation is proved valid".into()];
     }
@@ -269,7 +269,7 @@ pub fn rows(origin: &ObjectInfo) -> Vec<(&'static str, String)> {
     let mut globals = origin.globals.iter().map(global);
     rows.push(("variables", globals.next().unwrap_or_else(|| "no".into())));
     rows.extend(globals.map(|line| ("", line)));
-    rows.extend(std::iter::once("checked").chain(std::iter::repeat("")).zip(checked(&origin.traps)));
+    rows.extend(std::iter::once("checked").chain(std::iter::repeat("")).zip(format_sites(&origin.traps)));
     if !origin.lost_updates.is_empty() {
         let lossy = list_sites("where an addition to a map value is not atomic and may be lost", &origin.lost_updates);
         rows.extend(std::iter::once("lossy").chain(std::iter::repeat("")).zip(lossy));

@@ -332,7 +332,7 @@ impl Benchmark<'_> {
             }
             () if self.interrupt.stop.is_cancelled() => StopReason::Interrupted,
             () if is_late.into_inner() => StopReason::Duration,
-            () if is_idle.into_inner() => StopReason::Idle,
+            () if is_idle.into_inner() => StopReason::NoTraffic,
             () => StopReason::Interrupted,
         };
         let given_up = drive::abandoned_packets(error.as_ref(), &run);

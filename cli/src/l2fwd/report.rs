@@ -100,7 +100,8 @@ pub enum StopReason {
     /// The mode ran for its duration.
     Duration,
     /// No packet arrived for the time of `--idle-exit`.
-    Idle,
+    #[serde(rename = "idle")]
+    NoTraffic,
     /// Ctrl-C was pressed.
     Interrupted,
     /// The mode failed.
@@ -339,7 +340,7 @@ mod tests {
     fn an_unmeasured_mode_has_no_figures_but_a_reason() {
         let mode = Mode { workload: Workload::Cpu, mempool: Mempool::Host, burst: 64 };
         let measurements =
-            Measurements { warm_up: 1000, taken: 12, ended: StopReason::Idle, ..Measurements::default() };
+            Measurements { warm_up: 1000, taken: 12, ended: StopReason::NoTraffic, ..Measurements::default() };
         let row = Row { ran: Some(measurements), ..Row::new(mode) };
         let cells = row.cells();
         assert_eq!(cells.len(), COLUMNS.len());

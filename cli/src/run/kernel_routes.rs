@@ -54,7 +54,7 @@ impl KernelRoutes {
         let (Some(arrival), Some(routed)) = (&args.kernel_routes, RouteMaps::from_program(program)) else {
             return Ok(None);
         };
-        let (tables, watch) = RouteWatch::start().map_err(|error| wrong(&error))?;
+        let (tables, watch) = RouteWatch::start().map_err(|error| kernel_routes_error(&error))?;
         let arrival = Some(arrival.clone()).filter(|name| !name.is_empty());
         let mut routes = KernelRoutes { routed, watch, arrival, failing: false };
         routes.set(tables, session)?.map_err(|what| Failure::Error(format!("--kernel-routes: {what}")))?;
@@ -97,7 +97,7 @@ impl KernelRoutes {
     }
 }
 
-fn wrong(error: &dyn std::fmt::Display) -> Failure {
+fn kernel_routes_error(error: &dyn std::fmt::Display) -> Failure {
     Failure::Error(format!("--kernel-routes: {error}"))
 }
 

@@ -39,10 +39,10 @@ pub struct Maps {
 }
 
 /// Number and declaration of a map.
-type Numbered<'a> = (usize, &'a Declaration);
+type IndexedMap<'a> = (usize, &'a Declaration);
 
 /// Returns the map that a file is for.
-fn numbered<'a>(file: &MapFile, program: &'a Program) -> Option<Numbered<'a>> {
+fn map_of_file<'a>(file: &MapFile, program: &'a Program) -> Option<IndexedMap<'a>> {
     file.number(program).map(|number| (number, &program.maps()[number]))
 }
 
@@ -106,15 +106,15 @@ impl Maps {
         let every = args.state_every.map(|seconds| Duration::from_secs(seconds.into()));
         let mut state = args.state.as_deref().map(|name| State::open(name, every)).transpose()?;
         // Check all files before any map is changed.
-        let given = args.map.iter().filter_map(|file| Some((file, numbered(file, program)?)));
+        let given = args.map.iter().filter_map(|file| Some((file, map_of_file(file, program)?)));
         let given = given.map(|(file, map)| Ok((file, map, rows::read(file, map.1)?)));
         let given: Vec<_> = given.collect::<Result<_, Failure>>()?;
         #[cfg(target_os = "linux")]
         let pinned: Vec<_> = {
-            let pinned = args.pinned().iter().filter_map(|file| Some((file, numbered(file, program)?)));
+            let pinned = args.pinned().iter().filter_map(|file| Some((file, map_of_file(file, program)?)));
             pinned.map(|(file, map)| Ok((file, map, pin::read(file, map.1)?))).collect::<Result<_, Failure>>()?
         };
-        let watched = watched(args, program)?;
+        let watched = start_watching(args, program)?;
         if let Some(state) = &mut state {
             state.load(program, session)?;
         }
@@ -194,7 +194,7 @@ impl Maps {
 }
 
 /// Reads the files that maps follow, and starts to watch them.
-pub(super) fn watched(args: &MapArgs, program: &Program) -> Result<Vec<(MapFollower, ParsedRows)>, Failure> {
-    let watched = args.watch_map.iter().filter_map(|file| Some((file, numbered(file, program)?)));
+pub(super) fn start_watching(args: &MapArgs, program: &Program) -> Result<Vec<(MapFollower, ParsedRows)>, Failure> {
+    let watched = args.watch_map.iter().filter_map(|file| Some((file, map_of_file(file, program)?)));
     watched.map(|(file, map)| MapFollower::new(file, map)).collect()
 }

@@ -11,7 +11,7 @@ use crate::failure::Failure;
 
 /// Reads the rows of a file.
 pub fn read(from: &MapFile, map: &Declaration) -> Result<ParsedRows, Failure> {
-    let bytes = text::read_file(&from.file, map).map_err(|error| wrong(from, &reason(&error)))?;
+    let bytes = text::read_file(&from.file, map).map_err(|error| map_file_error(from, &reason(&error)))?;
     text::parse(map, from.format, &bytes)
         .map_err(|problems| Failure::Error(problems.with_file_name(&from.file.display().to_string())))
 }
@@ -40,7 +40,7 @@ pub fn no_room(rows: &ParsedRows, row: usize, map: &Declaration) -> RowErrors {
     RowErrors::single(rows.lines.get(row).copied().unwrap_or(1), what)
 }
 
-/// Error about the file as a whole.
-fn wrong(from: &MapFile, what: &str) -> Failure {
+/// Returns the error for the file as a whole.
+fn map_file_error(from: &MapFile, what: &str) -> Failure {
     Failure::Error(format!("{}: {what}", from.file.display()))
 }

@@ -47,15 +47,15 @@ impl State {
         let file = name;
         let name = &name.display().to_string();
         if path.metadata().is_ok_and(|it| !it.is_file() && !it.is_dir()) {
-            return Err(wrong(name, "not a regular file, which --state needs"));
+            return Err(state_file_error(name, "not a regular file, which --state needs"));
         }
         let next = Replacement::new(file)?;
         let companion = lock_file::companion(&path);
         let cannot_lock =
-            |error| wrong(name, &format!("cannot lock it with {}: {}", companion.display(), reason(&error)));
+            |error| state_file_error(name, &format!("cannot lock it with {}: {}", companion.display(), reason(&error)));
         let lock = LockFile::acquire(companion.clone()).map_err(cannot_lock)?;
         let lock = lock.ok_or_else(|| {
-            wrong(name, "another run is using this state file; wait until it ends, or choose another file")
+            state_file_error(name, "another run is using this state file; wait until it ends, or choose another file")
         })?;
         let timer = every.map(|every| StateTimer { every, last: Instant::now(), failing: false });
         Ok(State { name: name.clone(), path, next, timer, _lock: lock })
@@ -68,15 +68,16 @@ impl State {
     pub fn load(&self, program: &Program, session: &mut dyn Session) -> Result<(), Failure> {
         let bytes = match fs::read(&self.path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            read => read.map_err(|error| wrong(&self.name, &reason(&error)))?,
+            read => read.map_err(|error| state_file_error(&self.name, &reason(&error)))?,
         };
         let (numbers, maps): (Vec<usize>, Vec<Declaration>) =
             persistent_maps(program).map(|(number, map)| (number, map.clone())).unzip();
-        let all = state::read(&maps, &bytes).map_err(|error| wrong(&self.name, &error.to_string()))?;
+        let all = state::read(&maps, &bytes).map_err(|error| state_file_error(&self.name, &error.to_string()))?;
         for ((number, map), entries) in numbers.into_iter().zip(&maps).zip(&all) {
             let mut table = Table::new(map, session.map_words(number)?);
-            map_file::restore_entries(&mut table, entries)
-                .map_err(|entry| wrong(&self.name, &state::no_room_error(map, entries, entry).to_string()))?;
+            map_file::restore_entries(&mut table, entries).map_err(|entry| {
+                state_file_error(&self.name, &state::no_room_error(map, entries, entry).to_string())
+            })?;
             let (at, words) = table.changes();
             session.set_map_words(number, at, words)?;
         }
@@ -120,6 +121,6 @@ fn persistent_maps(program: &Program) -> impl Iterator<Item = (usize, &Declarati
     program.maps().iter().enumerate().filter(|(_, map)| map.is_persistent())
 }
 
-fn wrong(name: &str, what: &str) -> Failure {
+fn state_file_error(name: &str, what: &str) -> Failure {
     Failure::Error(format!("{name}: {what}"))
 }

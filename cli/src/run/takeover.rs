@@ -13,7 +13,7 @@ use portcullis::routes::RouteMaps;
 
 use super::kernel_routes::KernelRoutes;
 use super::map_args::MapArgs;
-use super::maps::{Maps, watched};
+use super::maps::{Maps, start_watching};
 use super::watch::MapFollower;
 use crate::failure::Failure;
 
@@ -44,7 +44,7 @@ impl PreparedReload {
             let what = "a filter that redirects to all devices of a map (BPF_F_BROADCAST) can neither replace another nor be replaced";
             return Err(Failure::Error(format!("{name}: {what}")));
         }
-        let watched = watched(args, &program)?;
+        let watched = start_watching(args, &program)?;
         let mut report = ReloadReport { filter: name, ..ReloadReport::default() };
         let mut carried = Vec::new();
         for (to, map) in program.maps().iter().enumerate().filter(|(_, map)| map.is_persistent()) {

@@ -261,12 +261,12 @@ impl TrapRecorder {
 
 /// Formats at most `most` places, one on a line, and a line about fuel, to follow a table.
 pub fn lines(all: &[TrapCount], out_of_fuel: Option<OutOfFuel>, most: usize) -> String {
-    shown(all, most) + &out_of_fuel.map_or_else(String::new, OutOfFuel::line)
+    format_traps(all, most) + &out_of_fuel.map_or_else(String::new, OutOfFuel::line)
 }
 
 /// Formats at most `most` places, one on a line: those with the most packets, and the number of the
 /// others.
-fn shown(all: &[TrapCount], most: usize) -> String {
+fn format_traps(all: &[TrapCount], most: usize) -> String {
     let line = |it: &TrapCount| format!("{} aborted at {}\n", out::grouped(it.count), it.place.text());
     if all.len() <= most {
         return all.iter().map(line).collect();
@@ -300,8 +300,8 @@ pub mod tests {
     fn of_many_places_those_with_the_most_packets_are_shown() {
         let all: Vec<TrapCount> = (1..=6).map(|line| trapped(line, u64::from(line % 4) * 1000)).collect();
         let whole = "1 000 aborted at instruction 1 of `parse`: exit, p.c:1: the packet is not so long\n";
-        assert_eq!(shown(&all[..1], 1), whole);
-        let text = shown(&all, 3);
+        assert_eq!(format_traps(&all[..1], 1), whole);
+        let text = format_traps(&all, 3);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 3, "{text}");
         assert!(lines[0].starts_with("3 000 aborted at instruction 3 ") && lines[1].starts_with("2 000 "), "{text}");

@@ -59,7 +59,7 @@ fn text(report: &Report, options: &Options, is_whole: bool) -> String {
         let frames = if mode_report.zero_copy { "zero copy" } else { "copied" };
         let mut row = vec![mode_report.mode.to_owned(), frames.to_owned()];
         match &mode_report.outcome {
-            Outcome::Ran(numbers) => row.extend(cells(numbers)),
+            Outcome::Completed(numbers) => row.extend(cells(numbers)),
             Outcome::NotOffered { reason } => {
                 row.push("unsupported".into());
                 remarks.push(format!("{} mode, {frames}: {reason}", mode_report.mode));
@@ -83,7 +83,7 @@ fn text(report: &Report, options: &Options, is_whole: bool) -> String {
         ),
         Some(steer) => format!("received, and returned to the kernel's stack: {steer}\n"),
     };
-    let ran = |mode: &af_xdp::ModeReport| matches!(&mode.outcome, Outcome::Ran(numbers) if numbers.sent > 0);
+    let ran = |mode: &af_xdp::ModeReport| matches!(&mode.outcome, Outcome::Completed(numbers) if numbers.sent > 0);
     text += &match options.send {
         true if !report.modes.iter().any(ran) => "sent: nothing, as no mode worked\n".to_owned(),
         false => "sent: nothing; --send sends some frames from each queue to the interface itself\n".to_owned(),

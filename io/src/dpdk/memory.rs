@@ -310,9 +310,9 @@ impl BufferRegion {
         let buffers = Arc::new(Buffers::new(eal, gpu, length, writers)?);
         let span = buffers.span(length)?;
         let pool = |at, stride, count| {
-            let piece = buffers.piece(at, stride, count);
+            let chunk = buffers.chunk(at, stride, count);
             // SAFETY: the area is part of the span and otherwise unused.
-            unsafe { Pool::external(eal, stride, count, &span, &[piece]) }
+            unsafe { Pool::external(eal, stride, count, &span, &[chunk]) }
         };
         let (pool, long) =
             (pool(0, STRIDE, packets)?, if long > 0 { Some(pool(short, LONG_BUFFER, long)?) } else { None });

@@ -93,7 +93,7 @@ pub fn open(options: &Options) -> Result<Dpdk, DpdkError> {
         memory: Memory::bytes(needed(options.packets.max(options.later), all().count() + 1)),
         card: all().find(|port| matches!(port, PortSpec::Card(_))).map(ToString::to_string),
         finds_cards: all().any(|port| matches!(port, PortSpec::Number(_)))
-            || matches!(options.mempool.gpu(), Some(GpuSpec::Found { .. })),
+            || matches!(options.mempool.gpu(), Some(GpuSpec::Detected { .. })),
     })?;
     let place = match &options.mempool {
         Mempool::Host => BufferLocation::Host,
@@ -116,7 +116,7 @@ pub fn open(options: &Options) -> Result<Dpdk, DpdkError> {
         None => None,
         Some(pass_to) => {
             let mac = run.ports.first().map_or([0; 6], Port::mac);
-            Some(run.port(&pass_to.port(mac)?).map_err(|error| pass_to.refused(error))?)
+            Some(run.port(&pass_to.port(mac)?).map_err(|error| pass_to.explain_refusal(error))?)
         }
     };
 

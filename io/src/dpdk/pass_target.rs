@@ -66,7 +66,7 @@ impl PassTarget {
     }
 
     /// Explains DPDK's failure to create the interface.
-    pub(super) fn refused(&self, error: DpdkError) -> DpdkError {
+    pub(super) fn explain_refusal(&self, error: DpdkError) -> DpdkError {
         let (name, driver) = match self {
             PassTarget::Port(_) => return error,
             PassTarget::Tap(name) => (name, "net_tap"),

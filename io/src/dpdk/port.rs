@@ -300,7 +300,7 @@ impl Port {
             return Ok(());
         }
         let what = "mapping the GPU's memory for DMA (is nvidia-peermem loaded?)".to_owned();
-        Err(self.refused(what, error))
+        Err(self.refusal_error(what, error))
     }
 
     /// Whether the port is a network card, which writes packets by DMA, and not a virtual device.
@@ -400,10 +400,10 @@ impl Port {
         if result >= 0 {
             return Ok(());
         }
-        Err(self.refused(what.to_owned(), negative(result)))
+        Err(self.refusal_error(what.to_owned(), negative(result)))
     }
 
-    fn refused(&self, what: String, error: io::Error) -> DpdkError {
+    fn refusal_error(&self, what: String, error: io::Error) -> DpdkError {
         let log_lines = self.eal.log_lines();
         let hint = advice::locked_memory(&error, &log_lines);
         DpdkError::Port { port: self.name.clone(), what, error, hint, log_lines }

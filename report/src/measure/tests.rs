@@ -54,16 +54,16 @@ fn a_wrong_device_has_no_rate() {
     assert!(figures.compared >= 2 * 70 * 936 && figures.repetitions >= 6, "{figures:?}");
     assert!(figures.packet.low > 0.0 && figures.latency.1 >= MIN_LATENCIES);
     assert_eq!(figures.loads.len(), LOADS.len());
-    let CellOutcome::Wrong(detail) = &all[1] else { panic!("{:?}", all[1]) };
+    let CellOutcome::Mismatch(detail) = &all[1] else { panic!("{:?}", all[1]) };
     assert!(detail.starts_with("packet 69 of a batch of 70: "), "{detail}");
     // Packets that a filter does not write are not compared.
     assert!(matches!(all[2], CellOutcome::Figures(_)), "{:?}", all[2]);
-    assert!(matches!(all[3], CellOutcome::Wrong(_)), "{:?}", all[3]);
+    assert!(matches!(all[3], CellOutcome::Mismatch(_)), "{:?}", all[3]);
 
     let mut lanes = [lane("cpu", Fault::Nothing), lane("cpu", Fault::Byte)];
     let all = measure_stock_filter("mac_swap", &mut lanes, &settings());
     assert!(matches!(all[0], CellOutcome::Figures(_)), "{:?}", all[0]);
-    let CellOutcome::Wrong(detail) = &all[1] else { panic!("{:?}", all[1]) };
+    let CellOutcome::Mismatch(detail) = &all[1] else { panic!("{:?}", all[1]) };
     assert!(detail.starts_with("packet 5 of a batch of 70, byte 63: 0x"), "{detail}");
 }
 
@@ -83,7 +83,7 @@ fn a_device_that_becomes_wrong_while_timed_is_detected() {
     // The first comparison sends each batch once.
     let batches = (1 << 16) / 70;
     let all = measure_stock_filter("port_filter", &mut [lane("cpu", Fault::Verdict(batches + 100))], &settings());
-    assert!(matches!(all[0], CellOutcome::Wrong(_)), "{:?}", all[0]);
+    assert!(matches!(all[0], CellOutcome::Mismatch(_)), "{:?}", all[0]);
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn a_device_with_wrong_maps_has_no_rate() {
     let mut lanes = [lane("cpu", Fault::Nothing), lane("cpu", Fault::Maps)];
     let all = measure_stock_filter("flow_stats", &mut lanes, &settings());
     assert!(matches!(all[0], CellOutcome::Figures(_)), "{:?}", all[0]);
-    let CellOutcome::Wrong(detail) = &all[1] else { panic!("{:?}", all[1]) };
+    let CellOutcome::Mismatch(detail) = &all[1] else { panic!("{:?}", all[1]) };
     assert!(detail.starts_with("map `flows`, 0 entries instead of "), "{detail}");
 }
 

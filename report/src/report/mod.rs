@@ -110,7 +110,7 @@ fn terms() -> Markup {
 
 /// Warnings and caveats that precede everything else.
 fn notices(results: &Results) -> Markup {
-    let wrong = results.cells.iter().filter(|c| matches!(c.outcome, Outcome::Wrong { .. })).count();
+    let wrong = results.cells.iter().filter(|c| matches!(c.outcome, Outcome::Mismatch { .. })).count();
     let failed = results.cells.iter().filter(|c| matches!(c.outcome, Outcome::Failed { .. })).count();
     let measurements = |number| count(number, "measurement");
     let caveats = caveats(results);

@@ -33,7 +33,7 @@ pub enum Cell {
     /// Text.
     Text(String),
     /// The device computed wrong results.
-    Wrong,
+    Mismatch,
     /// Text that spans this many columns.
     Over(usize, String),
     /// Markup.
@@ -77,7 +77,7 @@ fn render_table(caption: &str, columns: &[Column], rows: &[Vec<Cell>], stacked: 
                             Cell::Text(text) => td class=[class(place)] data-label=[label(place)] { (text) },
                             Cell::Markup(markup) if place == 0 => th scope="row" { (markup) },
                             Cell::Markup(markup) => td class=[class(place)] data-label=[label(place)] { (markup) },
-                            Cell::Wrong => td.n.wrong { "WRONG" },
+                            Cell::Mismatch => td.n.wrong { "WRONG" },
                             Cell::Over(columns, text) => td colspan=(columns) { (text) },
                         }
                     }
@@ -113,8 +113,8 @@ pub fn facts(caption: &str, rows: &[(&str, String)]) -> Markup {
     }
 }
 
-/// Renders what there is for each packet size, of which the first is open.
-pub fn by_packets(kinds: &[(String, Markup)]) -> Markup {
+/// Renders a section per packet size; all but the first are collapsed.
+pub fn packet_size_sections(kinds: &[(String, Markup)]) -> Markup {
     html! {
         @for (place, (name, kind)) in kinds.iter().enumerate() {
             @if place == 0 { h3 { (name) } (kind) } @else { (details(name, kind)) }

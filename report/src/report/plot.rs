@@ -169,7 +169,7 @@ pub struct Point {
 
 impl Point {
     /// Returns the point of an estimate.
-    pub fn of(x: f64, Estimate { median, low, high }: Estimate) -> Point {
+    pub fn from_estimate(x: f64, Estimate { median, low, high }: Estimate) -> Point {
         Point { x, y: median, low, high }
     }
 }

@@ -119,7 +119,7 @@ fn draw(
 ) -> Result<Markup, ReportError> {
     let series = view.devices.iter().map(|shown| {
         let its = largest.iter().filter(|(cell, ..)| cell.device == shown.id);
-        let points = its.map(|(_, measured, bytes)| Point::of(*bytes, measured.mpps));
+        let points = its.map(|(_, measured, bytes)| Point::from_estimate(*bytes, measured.mpps));
         Series { slot: shown.slot, label: String::new(), points: points.collect(), wrong: Vec::new(), joined: false }
     });
     let series: Vec<_> = series.collect();

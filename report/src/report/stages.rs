@@ -4,7 +4,7 @@ use maud::{Markup, html};
 
 use super::ReportError;
 use super::bar_charts::{StackedChart, StackedRow};
-use super::parts::{Cell, by_packets, chips, details, grid, numbers, table, words};
+use super::parts::{Cell, chips, details, grid, numbers, packet_size_sections, table, words};
 use super::theme::STAGES;
 use super::view::View;
 use crate::number::{digits, grouped};
@@ -44,7 +44,7 @@ pub fn section(view: &View<'_>) -> Result<Option<Markup>, ReportError> {
                 "more than one over the throughput."
             }
             (chips(&colours))
-            (by_packets(&kinds))
+            (packet_size_sections(&kinds))
         }
     }))
 }

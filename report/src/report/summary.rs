@@ -5,7 +5,7 @@ use maud::{Markup, html};
 use super::ReportError;
 use super::bar_charts::{FastestChart, FastestRange};
 use super::fastest::{Curve, fastest_ranges};
-use super::parts::by_packets;
+use super::parts::packet_size_sections;
 use super::plot::Axis;
 use super::view::View;
 use crate::number::{digits, short};
@@ -28,7 +28,7 @@ pub fn section(view: &View<'_>) -> Result<Markup, ReportError> {
                 p {
                     "The fastest device for batches of each size, each at its best transfer and dispatch, with packets that start in the host’s memory."
                 }
-                (by_packets(&kinds))
+                (packet_size_sections(&kinds))
             }
         }
     })

@@ -80,7 +80,7 @@ fn row(cell: &crate::results::Cell) -> Vec<Cell> {
                 .map(Cell::from),
             );
         }
-        Outcome::Wrong { detail } => row.extend([Cell::Wrong, Cell::Over(8, detail.clone())]),
+        Outcome::Mismatch { detail } => row.extend([Cell::Mismatch, Cell::Over(8, detail.clone())]),
         Outcome::Failed { reason } => row.extend([Cell::Text("failed".into()), Cell::Over(8, reason.clone())]),
     }
     row

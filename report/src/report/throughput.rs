@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 
 use super::ReportError;
-use super::parts::{Cell, by_packets, details, grid, legend, numbers, table, words};
+use super::parts::{Cell, details, grid, legend, numbers, packet_size_sections, table, words};
 use super::plot::{Axis, Ceiling, Plot, Point, Series, label_width, plot_size};
 use super::view::View;
 use crate::number::{digits, short, trimmed};
@@ -81,7 +81,7 @@ pub fn section(id: &str, heading: &str, kinds: &[(String, Markup)], key: &Markup
             @if kinds.is_empty() { p { "Nothing was measured." } } @else {
                 (intro)
                 (key)
-                (by_packets(kinds))
+                (packet_size_sections(kinds))
             }
         }
     }

@@ -121,7 +121,7 @@ impl<'a> View<'a> {
             wrong: self
                 .cells(filter, packets)
                 .filter(|c| c.device == shown.id && c.is_resident() == resident)
-                .filter(|c| matches!(c.outcome, Outcome::Wrong { .. }))
+                .filter(|c| matches!(c.outcome, Outcome::Mismatch { .. }))
                 .map(|c| c.batch as f64)
                 .collect(),
             joined: true,
@@ -147,5 +147,5 @@ impl<'a> View<'a> {
 }
 
 fn points(best: Vec<(&Cell, &Measured)>) -> Vec<Point> {
-    best.into_iter().map(|(cell, measured)| Point::of(cell.batch as f64, measured.mpps)).collect()
+    best.into_iter().map(|(cell, measured)| Point::from_estimate(cell.batch as f64, measured.mpps)).collect()
 }

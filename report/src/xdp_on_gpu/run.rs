@@ -123,7 +123,7 @@ impl Run<'_> {
     }
 
     /// Counts a column as done and reports progress.
-    fn done(&mut self, now: &str) {
+    fn finish_column(&mut self, now: &str) {
         self.left = self.left.saturating_sub(1);
         (self.progress)(now);
     }
@@ -266,7 +266,7 @@ fn open_record_kernel<'a>(
     fill(records.host(), workload, count);
     records.run(count, chunk).map_err(failed)?;
     if let Some(reason) = first_wrong(records.host(), workload, count) {
-        return Err(Cell::Wrong { reason });
+        return Err(Cell::Mismatch { reason });
     }
     if per_call == 1 {
         return Ok(Box::new(move || (0..count).try_for_each(|_| records.run(1, 1))));
@@ -325,7 +325,7 @@ fn open_packet_runner<'a>(
     })
     .map_err(failed)?;
     if let Some(reason) = wrong.or_else(|| expected.next().map(|(index, _)| format!("packet {index} got no verdict"))) {
-        return Err(Cell::Wrong { reason });
+        return Err(Cell::Mismatch { reason });
     }
     if batch == 1 {
         return Ok(Box::new(move || ours.run_one_by_one()));
@@ -366,14 +366,14 @@ fn measure_workload(workload: &Workload, sides: &[Side], run: &mut Run<'_>) -> T
             let is_cpu = side.device.info().id == "cpu";
             for number in if is_cpu { &[Some(1), None][..] } else { &[None] } {
                 let extra = if *number == Some(1) { ", one thread" } else { "" };
-                let row = builder.row(workload.name, row_name(&*side.device, extra), Source::Ours);
+                let row = builder.row(workload.name, row_name(&*side.device, extra), Source::Portcullis);
                 let load = run.load(*number);
                 let open = || open_packet_runner(&*side.device, &program, workload, count, packet_runner::BATCH, &load);
                 builder.open_side((column, row), run, open, &mut runners);
             }
         }
         builder.time(column, count as u64, runners, run);
-        run.done(workload.name);
+        run.finish_column(workload.name);
     }
     let published = published::WORKLOADS.iter().find(|published| published.workload == workload.name);
     if let Some(published) = published {
@@ -404,7 +404,7 @@ fn measure_host_memory(sides: &[Side], run: &mut Run<'_>) -> Table {
             }
         }
         builder.time(column, count as u64, runners, run);
-        run.done(title);
+        run.finish_column(title);
     }
     for (memory, figures) in published::MEMORY {
         builder.published(memory, "its GPU", figures, None);
@@ -432,13 +432,13 @@ fn measure_chunk_sizes(sides: &[Side], run: &mut Run<'_>) -> Table {
                 let open = || open_record_kernel(open, workload, HostMemory::Pinned, COUNT, chunk, chunk);
                 builder.open_side((column, row), run, open, &mut runners);
             }
-            let row = builder.row("", row_name(&*side.device, ""), Source::Ours);
+            let row = builder.row("", row_name(&*side.device, ""), Source::Portcullis);
             let load = run.load(None);
             let open = || open_packet_runner(&*side.device, &program, workload, COUNT, chunk, &load);
             builder.open_side((column, row), run, open, &mut runners);
         }
         builder.time(column, COUNT as u64, runners, run);
-        run.done(title);
+        run.finish_column(title);
     }
     builder.published("", "its GPU, pinned", published::CHUNKS, Some(COUNT as u64));
     builder.table
@@ -458,13 +458,13 @@ fn measure_single_calls(sides: &[Side], run: &mut Run<'_>) -> Table {
             let open = || open_record_kernel(open, workload, HostMemory::Pinned, calls, CHUNK, 1);
             builder.open_side((0, row), run, open, &mut runners);
         }
-        let row = builder.row("", row_name(&*side.device, ""), Source::Ours);
+        let row = builder.row("", row_name(&*side.device, ""), Source::Portcullis);
         let load = run.load(None);
         let open = || open_packet_runner(&*side.device, &program, workload, calls, 1, &load);
         builder.open_side((0, row), run, open, &mut runners);
     }
     builder.time(0, calls as u64, runners, run);
-    run.done(title);
+    run.finish_column(title);
     builder.published("", "its GPU", &[published::SINGLE_CALLS], None);
     builder.table
 }

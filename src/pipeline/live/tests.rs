@@ -28,7 +28,7 @@ enum Step {
     /// each.
     Full(usize),
     /// No packet comes any more; the ring could hold this many.
-    Quiet(usize),
+    EndOfTraffic(usize),
     /// The run is told to stop.
     Stop(CancelToken),
     /// Another thread queues a command.
@@ -63,7 +63,7 @@ impl ScriptedReceiver {
 impl Receiver for ScriptedReceiver {
     fn backlog_capacity(&self) -> usize {
         match self.script.front() {
-            Some(Step::Quiet(ring_capacity)) => *ring_capacity,
+            Some(Step::EndOfTraffic(ring_capacity)) => *ring_capacity,
             _ => self.ring_capacity,
         }
     }
@@ -103,7 +103,7 @@ impl Receiver for ScriptedReceiver {
                 0
             }
             Some(Step::Fail) => return Err(LiveError::Gone { interface: "eth7".into() }),
-            Some(Step::Pause | Step::Quiet(_)) | None => 0,
+            Some(Step::Pause | Step::EndOfTraffic(_)) | None => 0,
         };
         for _ in 0..count {
             let mut packet = [0; 60];
@@ -121,7 +121,7 @@ impl Receiver for ScriptedReceiver {
                 self.script.pop_front();
                 thread::sleep(most);
             }
-            Some(Step::Quiet(_)) => thread::sleep(most),
+            Some(Step::EndOfTraffic(_)) => thread::sleep(most),
             _ => {}
         }
         Ok(())
@@ -414,7 +414,7 @@ fn commands_and_stops_are_noticed_while_a_batch_waits() {
                     Ok(())
                 });
                 let script =
-                    vec![Step::Packets(3), Step::Command(commands.clone(), command), Step::Quiet(ring_capacity)];
+                    vec![Step::Packets(3), Step::Command(commands.clone(), command), Step::EndOfTraffic(ring_capacity)];
                 let batching = BatchPolicy::fixed(10, Duration::from_secs(3600));
                 run_with(vec![commands], &program(), vec![script], dispatch, batching, &stop, None)
             });

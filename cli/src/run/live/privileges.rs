@@ -42,7 +42,7 @@ pub fn drop_capabilities(args: &Args, admin: Admin) -> Result<(), Failure> {
     let all = capabilities(None).map_err(failed)?.permitted;
     let without = CapabilitySets { effective: all - FILES, permitted: all, inheritable: CapabilitySet::empty() };
     set_capabilities(None, without).map_err(failed)?;
-    let mut kept = all & needed(args);
+    let mut kept = all & required_capabilities(args);
     if admin != Admin::No {
         kept |= all & CapabilitySet::NET_ADMIN;
     }
@@ -84,7 +84,7 @@ fn describe(kept: CapabilitySet, admin: Admin) -> String {
 }
 
 /// Returns the capabilities that the run's files need. Must be called without [`FILES`].
-fn needed(args: &Args) -> CapabilitySet {
+fn required_capabilities(args: &Args) -> CapabilitySet {
     let mut needed = CapabilitySet::empty();
     let read = args.maps.map.iter().chain(&args.maps.watch_map).map(|it| &it.file).chain(&args.maps.state);
     for path in read.map(|file| resolved_path(file)) {

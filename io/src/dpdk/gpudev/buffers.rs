@@ -138,7 +138,7 @@ impl Buffers {
     }
 
     /// Describes an area of `count` buffers of `stride` bytes for a mempool.
-    pub fn piece(&self, at: usize, stride: usize, count: usize) -> sys::rte_pktmbuf_extmem {
+    pub fn chunk(&self, at: usize, stride: usize, count: usize) -> sys::rte_pktmbuf_extmem {
         assert!(at + stride * count <= self.external.len);
         // SAFETY: the offset is in range.
         let start = unsafe { self.external.start.add(at) };

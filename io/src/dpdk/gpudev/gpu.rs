@@ -52,7 +52,7 @@ pub enum GpuSpec {
     /// The GPU of an in-process driver; through DPDK's own driver if that has found it.
     Driver(Arc<dyn GpuDriver>),
     /// The GPU with this number, found by DPDK's own driver.
-    Found {
+    Detected {
         /// DPDK's number.
         number: i16,
         /// Returns what sessions know about the GPU with this PCI address, DPDK's name for it.
@@ -105,7 +105,7 @@ impl Gpu {
         eal.log_lines();
         let found = all();
         let gpu = match spec {
-            GpuSpec::Found { number, properties } => {
+            GpuSpec::Detected { number, properties } => {
                 let it = found.iter().find(|it| it.number == *number);
                 let it = it.ok_or_else(|| DpdkError::NoGpu { number: *number, found: names(&found) })?;
                 let known = properties(&it.name).unwrap_or_default();

@@ -207,7 +207,7 @@ fn a_driver_that_fails_or_panics_is_an_error() {
 
 #[test]
 fn an_unknown_gpu_number_is_an_error() {
-    let error = Gpu::open(eal(), &GpuSpec::Found { number: 31, properties: |_| None }).unwrap_err().to_string();
+    let error = Gpu::open(eal(), &GpuSpec::Detected { number: 31, properties: |_| None }).unwrap_err().to_string();
     assert!(error.contains("31") && error.contains("cuda:0"), "{error}");
 }
 

@@ -161,7 +161,8 @@ pub fn full() -> Results {
     }
     let place = |device: &str| results.cells.iter().position(|c| c.device == device).expect("each device has cells");
     let (wrong, failed) = (place("wgpu:0"), place("cuda:0"));
-    results.cells[wrong].outcome = Outcome::Wrong { detail: "packet 17 of mixed traffic: DROP instead of PASS".into() };
+    results.cells[wrong].outcome =
+        Outcome::Mismatch { detail: "packet 17 of mixed traffic: DROP instead of PASS".into() };
     results.cells[failed].outcome = Outcome::Failed { reason: "the device was lost".into() };
     results.left_out = vec![SkippedCell { what: "unified memory".into(), why: "no transfer is timed there".into() }];
     let bar = |what: &str, measured: Option<&str>, met, note: Option<&str>| Bar {
@@ -205,7 +206,7 @@ pub fn full() -> Results {
                     xdp_on_gpu::Cell::Published { packets: 10_000_000, mean_ns: 9.365e6 },
                 ],
             ),
-            row("", "opencl:0", Source::Ours, vec![measured(100_000, 312.0), measured(10_000_000, 400.0)]),
+            row("", "opencl:0", Source::Portcullis, vec![measured(100_000, 312.0), measured(10_000_000, 400.0)]),
         ],
     }];
     results

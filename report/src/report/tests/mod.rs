@@ -66,7 +66,7 @@ fn reports_of_anything_are_sound() {
     };
     cases.push(("one cell", Results { cells: vec![fixture::cell(0, 0, 64, 0, "whole packets")], ..fixture::empty() }));
     cases.push(("one device", keep(&|c| c.device == "cpu")));
-    cases.push(("all wrong", keep(&|c| matches!(c.outcome, Outcome::Wrong { .. }))));
+    cases.push(("all wrong", keep(&|c| matches!(c.outcome, Outcome::Mismatch { .. }))));
     cases.push(("all failed", keep(&|c| matches!(c.outcome, Outcome::Failed { .. }))));
     cases.push(("resident only", keep(&|c| c.is_resident())));
     cases.push(("two batches", keep(&|c| c.batch <= 1_024)));
@@ -97,15 +97,15 @@ fn values_without_a_place_are_left_out_of_plots() {
 #[test]
 fn only_wrong_cells_are_marked() {
     let mut results = fixture::full();
-    let wrong = results.cells.iter().filter(|c| matches!(c.outcome, Outcome::Wrong { .. })).count();
+    let wrong = results.cells.iter().filter(|c| matches!(c.outcome, Outcome::Mismatch { .. })).count();
     assert_eq!(wrong, 1);
     assert_eq!(sound(&results).matches("WRONG").count(), wrong);
     for cell in results.cells.iter_mut().take(5) {
-        cell.outcome = Outcome::Wrong { detail: "packet 0: DROP instead of PASS".into() };
+        cell.outcome = Outcome::Mismatch { detail: "packet 0: DROP instead of PASS".into() };
     }
-    let wrong = results.cells.iter().filter(|c| matches!(c.outcome, Outcome::Wrong { .. })).count();
+    let wrong = results.cells.iter().filter(|c| matches!(c.outcome, Outcome::Mismatch { .. })).count();
     assert_eq!(sound(&results).matches("WRONG").count(), wrong);
-    results.cells.retain(|c| !matches!(c.outcome, Outcome::Wrong { .. }));
+    results.cells.retain(|c| !matches!(c.outcome, Outcome::Mismatch { .. }));
     let page = sound(&results);
     assert!(!page.contains("WRONG"), "{}", around(&page, "WRONG"));
     assert!(!page.contains("Verdicts differ"), "nothing differs");
@@ -115,7 +115,7 @@ fn only_wrong_cells_are_marked() {
 fn a_wrong_cell_has_no_rate() {
     let mut results = Results { cells: vec![fixture::cell(0, 0, 64, 0, "whole packets")], ..fixture::empty() };
     assert!(sound(&results).contains(" Mpps in batches of 64."));
-    results.cells[0].outcome = Outcome::Wrong { detail: "packet 3: PASS instead of DROP".into() };
+    results.cells[0].outcome = Outcome::Mismatch { detail: "packet 3: PASS instead of DROP".into() };
     let page = sound(&results);
     assert!(!page.contains(" Mpps in batches of "), "a wrong device is not recommended");
     assert!(page.contains("packet 3: PASS instead of DROP"));
@@ -176,7 +176,7 @@ fn every_measurement_is_in_a_table() {
                     said.extend([digits(m.mpps.median), digits(m.mpps.low), digits(m.mpps.high), digits(m.gbps)]);
                     said.push(grouped(m.repetitions as i64));
                 }
-                Outcome::Wrong { detail } => said.push(detail.clone()),
+                Outcome::Mismatch { detail } => said.push(detail.clone()),
                 Outcome::Failed { reason } => said.push(reason.clone()),
             }
             for said in said {

@@ -80,10 +80,10 @@ fn wrong_sides_have_no_rate() {
     let side = Side { device: Arc::new(device), records: Some(fake_records(true)) };
     let tables = run(&[side], &options(&[100], false), &mut |_| ());
     for row in tables.iter().flat_map(|table| &table.rows) {
-        let is_wrong = matches!(row.cells[0], Cell::Wrong { .. });
-        assert_eq!(is_wrong, matches!(row.source, Source::Ours | Source::LikeForLike), "{row:?}");
-        if let Cell::Wrong { reason } = &row.cells[0] {
-            let first = if row.source == Source::Ours { "packet 6 " } else { "record 3 " };
+        let is_wrong = matches!(row.cells[0], Cell::Mismatch { .. });
+        assert_eq!(is_wrong, matches!(row.source, Source::Portcullis | Source::LikeForLike), "{row:?}");
+        if let Cell::Mismatch { reason } = &row.cells[0] {
+            let first = if row.source == Source::Portcullis { "packet 6 " } else { "record 3 " };
             assert!(reason.starts_with(first), "{reason}");
         }
     }

@@ -50,7 +50,7 @@ impl Server {
                 match wait(&listener, PollFlags::IN, &ended, None) {
                     WaitOutcome::Ready => {}
                     WaitOutcome::TimedOut => continue,
-                    WaitOutcome::Ended => return,
+                    WaitOutcome::RunFinished => return,
                 }
                 match listener.accept() {
                     // Errors of a connection concern only its client.
@@ -78,7 +78,7 @@ enum WaitOutcome {
     Ready,
     TimedOut,
     /// The run is ending.
-    Ended,
+    RunFinished,
 }
 
 /// Waits until a file is ready, without limit if `until` is `None`.
@@ -92,8 +92,8 @@ fn wait(file: &impl AsFd, flags: PollFlags, ended: &UnixStream, until: Option<In
         let mut files = [PollFd::new(file, flags), PollFd::new(ended, PollFlags::IN)];
         match poll(&mut files, timeout.as_ref()) {
             Err(rustix::io::Errno::INTR) | Ok(0) => {}
-            Err(_) => return WaitOutcome::Ended,
-            Ok(_) if !files[1].revents().is_empty() => return WaitOutcome::Ended,
+            Err(_) => return WaitOutcome::RunFinished,
+            Ok(_) if !files[1].revents().is_empty() => return WaitOutcome::RunFinished,
             Ok(_) => return WaitOutcome::Ready,
         }
     }
@@ -124,7 +124,7 @@ fn handle_client(mut client: UnixStream, ended: &UnixStream, service: &mut dyn S
                 match wait(&client, PollFlags::IN, ended, Some(until)) {
                     WaitOutcome::Ready => {}
                     // A client that is too slow would keep others waiting.
-                    WaitOutcome::TimedOut | WaitOutcome::Ended => return Ok(()),
+                    WaitOutcome::TimedOut | WaitOutcome::RunFinished => return Ok(()),
                 }
             }
             Err(error) => return Err(error),
@@ -143,7 +143,7 @@ fn handle_client(mut client: UnixStream, ended: &UnixStream, service: &mut dyn S
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 match wait(&client, PollFlags::OUT, ended, Some(until)) {
                     WaitOutcome::Ready => {}
-                    WaitOutcome::TimedOut | WaitOutcome::Ended => return Ok(()),
+                    WaitOutcome::TimedOut | WaitOutcome::RunFinished => return Ok(()),
                 }
             }
             Err(error) => return Err(error),

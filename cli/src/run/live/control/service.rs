@@ -120,21 +120,22 @@ impl Live {
             Some(Ok(false)) => return Err(Refusal::failed(format!("{}: not a regular file", filter.name()))),
             Some(Err(error)) => return Err(Refusal::failed(format!("{}: {}", filter.name(), reason(&error)))),
         }
-        let program = Arc::new(args.load().map_err(refused)?);
+        let program = Arc::new(args.load().map_err(refusal_from_failure)?);
         if self.lanes.len() > 1 && !program.maps().is_empty() {
             let what = "the filter has maps, which all packets share, and this run has several lanes; start it with --lanes one";
             return Err(Refusal::failed(format!("{}: {what}", filter.name())));
         }
         let name = args.name();
         let next = (program.clone(), name.clone());
-        let takeover = PreparedReload::new(&self.args, &self.program, next, self.device.info()).map_err(refused)?;
+        let takeover =
+            PreparedReload::new(&self.args, &self.program, next, self.device.info()).map_err(refusal_from_failure)?;
         let (sessions, copied) = self.load(&program).map_err(device_failed)?;
         let mut sessions = sessions.into_iter();
 
         // Only the first lane has maps, and only they can make the swap fail.
         let maps = self.maps.clone();
         let transfer = move |old: &mut dyn Session, new: &mut dyn Session| {
-            Ok(lock(&maps).take_over(takeover, old, new)?.map_err(refused))
+            Ok(lock(&maps).take_over(takeover, old, new)?.map_err(refusal_from_failure))
         };
         let mut reload_report = None;
         if let (Some(lane), Some(session)) = (self.lanes.first(), sessions.next()) {
@@ -216,7 +217,7 @@ fn device_failed(error: DeviceError) -> Refusal {
 }
 
 /// Converts a failure to what a command line would have printed.
-fn refused(failure: Failure) -> Refusal {
+fn refusal_from_failure(failure: Failure) -> Refusal {
     match failure {
         Failure::Error(text) => Refusal::failed(text),
         Failure::Usage(text) => Refusal::usage(text),
