@@ -72,7 +72,7 @@ fn the_kernel_agrees_with_the_model_on_every_instruction() {
         for packet in of {
             let (ending, want) = machine.run(packet, LOOPBACK, STEPS);
             let ran = there.run(packet).unwrap_or_else(|error| panic!("{name}: {error}"));
-            assert_eq!(ending, Ending::Returned(ran.verdict.into()), "{name}");
+            assert_eq!(ending, Ending::Exit(ran.verdict.into()), "{name}");
             if let Some(at) = ran.packet.iter().zip(&want).position(|(got, want)| got != want) {
                 let (got, want) = (&ran.packet[at..at + 8], &want[at..at + 8]);
                 let part = table::part(code, at);
@@ -170,7 +170,7 @@ fn compare_with_kernel(code: &Code, packets: &[Vec<u8>]) -> Comparison {
     let mut machine = Machine::new(code);
     for packet in packets {
         match machine.run(packet, LOOPBACK, STEPS).0 {
-            Ending::Returned(value) if compare::verdict(value, machine.target).is_some() => {}
+            Ending::Exit(value) if compare::verdict(value, machine.target).is_some() => {}
             other => return Comparison::Skipped("undefined in the model", format!("{other:?}")),
         }
     }
@@ -198,7 +198,7 @@ fn compare_with_kernel(code: &Code, packets: &[Vec<u8>]) -> Comparison {
             Err(error) => return Comparison::Differs(format!("the kernel fails to run it: {error}")),
         };
         let (ending, model) = machine.run(packet, LOOPBACK, STEPS);
-        let Ending::Returned(returned) = ending else { unreachable!("the same run returned before") };
+        let Ending::Exit(returned) = ending else { unreachable!("the same run returned before") };
         if (ran.verdict, &ran.packet) != (returned as u32, &model) {
             return Comparison::Differs(format!(
                 "{packet:02x?}: the kernel {} {:02x?}\nthe model {} {model:02x?}",

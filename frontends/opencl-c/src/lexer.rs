@@ -249,7 +249,9 @@ impl Cursor<'_> {
         let candidates = self.peek().and_then(|first| PUNCTUATORS.get(usize::from(first)));
         let found = candidates.into_iter().flatten().find(|punctuator| self.starts_with(punctuator.text()));
         if let Some(punctuator) = found {
-            punctuator.text().bytes().for_each(|_| _ = self.bump());
+            for _ in 0..punctuator.text().len() {
+                self.bump();
+            }
             return RawTokenKind::Punctuator(*punctuator);
         }
         self.bump();

@@ -81,7 +81,7 @@ pub fn inspect(name: &str, bytes: &[u8], options: &ProgramOptions) -> Result<Obj
     let other_sections = other_sections.map(|section| section.name.clone()).collect();
     let maps = maps::link_maps(&object).into_iter().filter(|info| !info.is_global_section());
     let maps = maps.map(|info| MapReport {
-        typed: info.typed(&object),
+        typed: info.type_info(&object),
         refused: match info.used_as {
             MapUse::Unsupported(why) => Some(why),
             _ => None,

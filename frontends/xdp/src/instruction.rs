@@ -91,7 +91,7 @@ pub(crate) enum Comparison {
 
 impl Comparison {
     /// The equivalent comparison with operands swapped.
-    pub(crate) fn swapped(self) -> Comparison {
+    pub(crate) fn swap_operands(self) -> Comparison {
         use Comparison::*;
         match self {
             Gt => Lt,

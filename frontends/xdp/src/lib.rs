@@ -141,7 +141,7 @@ fn compile_configured(
             rings.push(events::EventRing::new(&info.name, declared.len(), records, sizes, wanted));
             declared.extend(rings.last().map(events::EventRing::declaration));
         } else {
-            declared.push(Declaration { typed: Some(Arc::new(info.typed(object))), ..info.declaration() });
+            declared.push(Declaration { typed: Some(Arc::new(info.type_info(object))), ..info.declaration() });
             text += &info.runtime_text();
         }
     }

@@ -80,8 +80,8 @@ thread_local! {
     static QUIESCENT_CONTEXT: Cell<CUcontext> = const { Cell::new(ptr::null_mut()) };
 }
 
-/// The guard that an attempt to lock gave, if any. Poisoning is ignored, as in [`lock`].
-fn acquired<T>(attempt: TryLockResult<T>) -> Option<T> {
+/// Returns the guard of a successful attempt to lock. Poisoning is ignored, as in [`lock`].
+fn into_guard<T>(attempt: TryLockResult<T>) -> Option<T> {
     match attempt {
         Ok(guard) => Some(guard),
         Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
@@ -260,7 +260,7 @@ impl Context {
     /// Permits launches of resident kernels: no quiescent period begins while the guard is held.
     /// `None` during a quiescent period, or if one is about to begin.
     pub fn try_launch_permit(&self) -> Option<RwLockReadGuard<'_, ()>> {
-        acquired(self.primary.launch_gate.try_read())
+        into_guard(self.primary.launch_gate.try_read())
     }
 
     /// Begins a quiescent period, or joins the one that this thread holds. Resident kernels first
@@ -301,7 +301,7 @@ impl Context {
         };
         let mut close_gate = || {
             // With abandoned work the gate stays open: other sessions may go on launching.
-            gate = (!has_abandoned_work()).then(|| acquired(primary.launch_gate.try_write())).flatten();
+            gate = (!has_abandoned_work()).then(|| into_guard(primary.launch_gate.try_write())).flatten();
             gate.is_some()
         };
         if !joins && !wait_for(&mut close_gate) {

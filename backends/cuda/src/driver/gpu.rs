@@ -222,14 +222,14 @@ impl Gpu {
     }
 
     /// Abandons the session's queued work: a thread runs `before`, waits until the device is idle
-    /// and then drops `kept`. `before` is for work without which the device would never become
+    /// and then drops `resources`. `before` is for work without which the device would never become
     /// idle.
-    pub fn abandon(self: &Arc<Self>, kept: impl Send + 'static, before: impl FnOnce() + Send + 'static) {
+    pub fn abandon(self: &Arc<Self>, resources: impl Send + 'static, before: impl FnOnce() + Send + 'static) {
         let gpu = self.clone();
-        // Dropped in this order: whatever `kept` and the session release is deferred until the
+        // Dropped in this order: whatever `resources` and the session release is deferred until the
         // session no longer counts as abandoned.
-        let kept = (kept, self.clone(), self.context.abandon());
-        offload::drop_after(kept, move || {
+        let resources = (resources, self.clone(), self.context.abandon());
+        offload::drop_after(resources, move || {
             before();
             gpu.wait_idle();
         });

@@ -212,8 +212,8 @@ pub(crate) trait MailboxKernel: ResidentKernels + Sized + 'static {
     /// Stops posting. Responses still to come are ignored.
     fn close(&self);
 
-    /// Abandons the device, keeping `kept` until it is idle.
-    fn abandon(self: &Arc<Self>, kept: impl Send + 'static);
+    /// Abandons the device, keeping `resources` until it is idle.
+    fn abandon(self: &Arc<Self>, resources: impl Send + 'static);
 }
 
 /// The launcher of a session over mailbox kernels.
@@ -369,7 +369,7 @@ impl<K: MailboxKernel> Launcher for MailboxLauncher<K> {
         self.close_and_leave()
     }
 
-    fn keep_alive(&mut self, kept: impl Send + 'static) {
-        self.kernels.abandon((kept, self.kernels.clone()));
+    fn keep_alive(&mut self, resources: impl Send + 'static) {
+        self.kernels.abandon((resources, self.kernels.clone()));
     }
 }

@@ -230,7 +230,7 @@ impl MailboxKernel for PersistentKernel {
         self.state().closed = true;
     }
 
-    fn abandon(self: &Arc<Self>, kept: impl Send + 'static) {
-        self.gpu.abandon(kept, || ());
+    fn abandon(self: &Arc<Self>, resources: impl Send + 'static) {
+        self.gpu.abandon(resources, || ());
     }
 }

@@ -400,7 +400,7 @@ impl Launcher for PipelinedLauncher {
         poll::within(DRAIN_TIMEOUT, None, || self.gpu.is_idle())
     }
 
-    fn keep_alive(&mut self, kept: impl Send + 'static) {
-        self.gpu.abandon(kept, || ());
+    fn keep_alive(&mut self, resources: impl Send + 'static) {
+        self.gpu.abandon(resources, || ());
     }
 }

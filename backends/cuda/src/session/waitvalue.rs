@@ -214,8 +214,8 @@ impl MailboxKernel for QueuedKernels {
 
     /// Keeps posting empty requests as the ring gets room: otherwise the queued kernels would wait
     /// forever.
-    fn abandon(self: &Arc<Self>, kept: impl Send + 'static) {
+    fn abandon(self: &Arc<Self>, resources: impl Send + 'static) {
         let queue = self.clone();
-        self.gpu.abandon(kept, move || while !poll::within(LAUNCH_TIMEOUT, None, || queue.try_leave()) {});
+        self.gpu.abandon(resources, move || while !poll::within(LAUNCH_TIMEOUT, None, || queue.try_leave()) {});
     }
 }

@@ -27,8 +27,7 @@ impl FunctionLowering<'_, '_> {
     pub(super) fn expr(&mut self, expr: &Expr) -> Result<LoweredValue> {
         self.charge(1, expr.span)?;
         self.builder.span = self.lowering.span(expr.span);
-        let given = self.expr_kind(expr)?;
-        Ok(given)
+        self.expr_kind(expr)
     }
 
     /// Counts lowered expressions; stops far beyond what the verifier accepts.
@@ -285,10 +284,10 @@ impl FunctionLowering<'_, '_> {
             self.call_intrinsic(Intrinsic::Store { size: scalar.size(), order }, vec![at, value]);
             return Ok(LoweredValue::Value(self.byte_swap(value, scalar)));
         }
-        let given = self.expr(value)?;
+        let operand = self.expr(value)?;
         self.builder.span = self.lowering.span(place.span);
-        self.write(&location, &given, &place.ty, place.span)?;
-        Ok(given)
+        self.write(&location, &operand, &place.ty, place.span)?;
+        Ok(operand)
     }
 
     fn update(&mut self, place: &Place, value: &Expr, returns_old: bool) -> Result<LoweredValue> {

@@ -64,8 +64,8 @@ impl MapInfo {
         Declaration::new(self.name.clone(), kind, key, words(value_size), max_entries)
     }
 
-    /// Types of keys and values, as the object's BTF describes them.
-    pub fn typed(&self, object: &Object) -> TypeInfo {
+    /// Returns the types of keys and values from the object's BTF.
+    pub fn type_info(&self, object: &Object) -> TypeInfo {
         let MapDefinition { ty, key_size, value_size, key, value, .. } = self.definition;
         let of = |number: Option<u32>, size: u32| {
             let known = number.and_then(|number| object.btf.c_type(number)).filter(|ty| ty.size == size);

@@ -206,7 +206,7 @@ impl<const N: usize> Machine<'_, N> {
                 let a = self.computed(a)?;
                 each(&|lane| 1 - a[lane])
             }
-            Op::Result(_) | Op::Carried { .. } | Op::Live(_) | Op::Out { .. } => return self.computed(node),
+            Op::Result(_) | Op::LoopCarried { .. } | Op::Live(_) | Op::Out { .. } => return self.computed(node),
         })
     }
 
@@ -277,7 +277,7 @@ impl<const N: usize> Machine<'_, N> {
             self.discard_values(body);
             self.set_value(Op::Live(body), on, [1; N])?;
             for (index, &value) in (0..).zip(&values) {
-                self.set_value(Op::Carried { body, index }, value, [1; N])?;
+                self.set_value(Op::LoopCarried { body, index }, value, [1; N])?;
             }
             self.run_region(body)?;
             let next = self.active_mask(live.next)?;

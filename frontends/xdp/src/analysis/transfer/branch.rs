@@ -113,7 +113,7 @@ impl BlockInterpreter<'_, '_> {
                 self.compare_pointer_with_scalar(comparison, pointer, left, (range, right))
             }
             (RegType::Scalar(range), pointer) if pointer.is_pointer() => {
-                self.compare_pointer_with_scalar(comparison.swapped(), pointer, right, (range, left))
+                self.compare_pointer_with_scalar(comparison.swap_operands(), pointer, right, (range, left))
             }
             (pointer, RegType::PacketEnd) | (RegType::PacketEnd, pointer) if pointer.is_nullable() => {
                 // A check against the end proves nothing for NULL. If the program means it, a
@@ -283,7 +283,7 @@ fn refine_scalars(
     if !wide && (!a.fits_u32() || !b.fits_u32() || is_signed) {
         return true;
     }
-    let (Some(left_now), Some(right_now)) = (narrow(a, comparison, b), narrow(b, comparison.swapped(), a)) else {
+    let (Some(left_now), Some(right_now)) = (narrow(a, comparison, b), narrow(b, comparison.swap_operands(), a)) else {
         return false;
     };
     state.refine(left, ANONYMOUS, |_| RegType::Scalar(left_now));
@@ -319,11 +319,11 @@ fn refine_pointers(state: &mut State, comparison: Comparison, left: Value, right
     match (left.ty, right.ty) {
         (RegType::Packet { name, off, .. }, RegType::PacketEnd) => extend_proven_bytes(state, comparison, name, off),
         (RegType::PacketEnd, RegType::Packet { name, off, .. }) => {
-            extend_proven_bytes(state, comparison.swapped(), name, off)
+            extend_proven_bytes(state, comparison.swap_operands(), name, off)
         }
         (_, RegType::Scalar(number)) if number.as_constant() == Some(0) => refine_against_null(state, comparison, left),
         (RegType::Scalar(number), _) if number.as_constant() == Some(0) => {
-            refine_against_null(state, comparison.swapped(), right)
+            refine_against_null(state, comparison.swap_operands(), right)
         }
         _ => {}
     }

@@ -18,7 +18,7 @@ enum Kind {
     /// A pointer into the packet with so many bytes after it.
     Packet(i32),
     /// A pointer to 16 bytes of the caller's stack.
-    Outer,
+    CallerStack,
     /// A pointer into a map's value with so many bytes left.
     Value(usize, i32),
 }
@@ -34,7 +34,7 @@ impl Kind {
 enum Slot {
     Unset,
     Bytes,
-    Kept(Kind),
+    SavedRegister(Kind),
 }
 
 /// Number of stack slots in use, downwards from -8.
@@ -201,8 +201,8 @@ impl<'r> Generator<'r> {
         } else {
             let is_round = self.number % 2 == 1;
             self.state.registers[1] = Kind::Number;
-            self.state.registers[2] = if is_round { Kind::Outer } else { Kind::Number };
-            self.state.registers[3] = if is_round { Kind::Unset } else { Kind::Outer };
+            self.state.registers[2] = if is_round { Kind::CallerStack } else { Kind::Number };
+            self.state.registers[3] = if is_round { Kind::Unset } else { Kind::CallerStack };
         }
         // Two numbers to start with.
         for register in [7, 8] {

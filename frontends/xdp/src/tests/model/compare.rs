@@ -92,7 +92,7 @@ pub fn compare(code: &Code, packets: &[Vec<u8>]) -> Result<Comparison, Differenc
     for (number, packet) in packets.iter().enumerate() {
         let (ending, after) = machine.run(packet, 0, STEPS);
         let want = match ending {
-            Ending::Returned(value) => verdict(value, machine.target),
+            Ending::Exit(value) => verdict(value, machine.target),
             Ending::Outside => Some(0),
             Ending::Undefined(what) => return Ok(Comparison::Same(number, Some(what))),
             Ending::Endless => return Ok(Comparison::Same(number, Some("more steps than there is fuel for"))),

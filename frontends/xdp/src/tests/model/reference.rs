@@ -33,7 +33,7 @@ pub enum Region {
 /// How the run of a packet ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ending {
-    Returned(u64),
+    Exit(u64),
     /// An access out of bounds.
     Outside,
     /// Behaviour that programs cannot rely on.
@@ -345,7 +345,7 @@ impl<'a> Machine<'a> {
         };
         (6..10).zip(frame.saved).for_each(|(register, saved)| self.registers[register] = saved);
         match frame.continuation {
-            Continuation::Nowhere => Err(Ending::Returned(number)),
+            Continuation::Nowhere => Err(Ending::Exit(number)),
             Continuation::To(at) => Ok(at),
             Continuation::Round { function, round, rounds, argument, then } => {
                 let round = round + 1;

@@ -338,7 +338,7 @@ impl DemandAnalysis {
             hoistable[node.index()] = dag.scope(node) == RegionId::ROOT
                 && match dag.op(node) {
                     Op::Load(load) => load.root.is_none(),
-                    Op::Result(_) | Op::Carried { .. } | Op::Live(_) | Op::Out { .. } => false,
+                    Op::Result(_) | Op::LoopCarried { .. } | Op::Live(_) | Op::Out { .. } => false,
                     _ => dag.operands(node).all(|operand| hoistable[operand.index()]),
                 };
         }

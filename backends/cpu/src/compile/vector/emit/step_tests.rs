@@ -261,15 +261,15 @@ fn lanes_leave_loops_independently() {
     let first_live = builder.dag.nonzero_mask(most);
     let body = builder.open_region();
     let live = builder.dag.live(body);
-    let count = builder.dag.carried(body, 0, ValueKind::Word);
-    let value = builder.dag.carried(body, 1, ValueKind::Word);
-    let flag = builder.dag.carried(body, 2, ValueKind::Mask);
+    let count = builder.dag.loop_carried(body, 0, ValueKind::Word);
+    let value = builder.dag.loop_carried(body, 1, ValueKind::Word);
+    let flag = builder.dag.loop_carried(body, 2, ValueKind::Mask);
     builder.effect(live, Effect::Map { map: 0, word: zero, atomic: Atomic::Add(one) });
     // An inner loop, of the lanes whose flag is set.
     let inner_live = builder.dag.mask_and(live, flag);
     let three = builder.dag.constant(3);
     let inner = builder.open_region();
-    let inner_count = builder.dag.carried(inner, 0, ValueKind::Word);
+    let inner_count = builder.dag.loop_carried(inner, 0, ValueKind::Word);
     let inner_is_live = builder.dag.live(inner);
     builder.effect(inner_is_live, Effect::Map { map: 0, word: one, atomic: Atomic::Add(seed) });
     let next = builder.dag.add_constant(inner_count, 1);

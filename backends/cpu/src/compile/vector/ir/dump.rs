@@ -60,7 +60,7 @@ impl Dump<'_> {
             (Op::Length, _) => "length".into(),
             (Op::Result(effect), _) => format!("result{}", effect.0),
             (Op::Live(body), _) => format!("live{}", body.0),
-            (Op::Carried { body, index }, _) => format!("carried{}.{index}", body.0),
+            (Op::LoopCarried { body, index }, _) => format!("carried{}.{index}", body.0),
             (Op::Out { region, index }, _) => format!("out{}.{index}", region.0),
             (_, ValueKind::Word) => format!("%{}", node.index()),
             (_, ValueKind::Mask) => format!("?{}", node.index()),
@@ -175,6 +175,6 @@ impl Dump<'_> {
 
 /// Whether a node is written in place, without a definition.
 fn is_inline(dag: &Dag, node: Node) -> bool {
-    use Op::{Carried, Constant, Flag, Length, Live, Out, Result};
-    matches!(dag.op(node), Constant(_) | Flag(_) | Length | Result(_) | Live(_) | Carried { .. } | Out { .. })
+    use Op::{Constant, Flag, Length, Live, LoopCarried, Out, Result};
+    matches!(dag.op(node), Constant(_) | Flag(_) | Length | Result(_) | Live(_) | LoopCarried { .. } | Out { .. })
 }

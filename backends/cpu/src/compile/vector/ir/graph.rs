@@ -92,8 +92,8 @@ impl Dag {
     }
 
     /// Creates a loop-carried value.
-    pub fn carried(&mut self, body: RegionId, index: u32, kind: ValueKind) -> Node {
-        self.insert(Op::Carried { body, index }, kind, body, Range::ALL)
+    pub fn loop_carried(&mut self, body: RegionId, index: u32, kind: ValueKind) -> Node {
+        self.insert(Op::LoopCarried { body, index }, kind, body, Range::ALL)
     }
 
     /// Creates the mask of lanes that are active in a loop's iteration.
@@ -138,7 +138,7 @@ fn operands(op: Op) -> impl Iterator<Item = Node> {
         | Op::Metadata(_)
         | Op::Flag(_)
         | Op::Result(_)
-        | Op::Carried { .. }
+        | Op::LoopCarried { .. }
         | Op::Live(_)
         | Op::Out { .. } => [None; 3],
     };

@@ -93,7 +93,7 @@ pub(crate) enum Op {
     /// Result of an effect, a word.
     Result(EffectId),
     /// A loop-carried value, word or mask, in the current iteration of the loop with this body.
-    Carried {
+    LoopCarried {
         body: RegionId,
         index: u32,
     },

@@ -15,27 +15,27 @@ impl Tracer<'_> {
     pub(super) fn merge_exits(&mut self, exits: Vec<Exit>, all: Node) -> Option<Exit> {
         let mut exits: Vec<Exit> =
             exits.into_iter().filter(|exit| self.dag.as_flag(exit.lanes) != Some(false)).collect();
-        let mut met = exits.pop()?;
-        let truths: HashSet<Node> = self.conjuncts(all).into_iter().collect();
+        let mut merged = exits.pop()?;
+        let known_true: HashSet<Node> = self.conjuncts(all).into_iter().collect();
         // A lane of an exit has not left through the exits before it.
-        let mut gone = HashSet::new();
+        let mut left_lanes = HashSet::new();
         let mut masks = Vec::new();
         for exit in &exits {
-            let mask = self.drop_implied(exit.lanes, &truths, &gone);
-            gone.insert(mask);
-            gone.insert(exit.lanes);
+            let mask = self.drop_implied(exit.lanes, &known_true, &left_lanes);
+            left_lanes.insert(mask);
+            left_lanes.insert(exit.lanes);
             masks.push(mask);
         }
         for (exit, mask) in exits.into_iter().zip(masks).rev() {
-            met.lanes = self.dag.mask_or(exit.lanes, met.lanes);
-            for (theirs, slot) in exit.state.iter().zip(&mut met.state) {
+            merged.lanes = self.dag.mask_or(exit.lanes, merged.lanes);
+            for (theirs, slot) in exit.state.iter().zip(&mut merged.state) {
                 *slot = self.dag.select(mask, *theirs, *slot);
             }
-            for (theirs, slot) in exit.value.iter().zip(&mut met.value) {
+            for (theirs, slot) in exit.value.iter().zip(&mut merged.value) {
                 *slot = self.dag.select(mask, *theirs, *slot);
             }
         }
-        Some(met)
+        Some(merged)
     }
 
     /// Splits a mask into the terms of a conjunction.
@@ -52,12 +52,12 @@ impl Tracer<'_> {
 
     /// Drops the conjuncts of a mask that are known to hold, and those whose negation is known not
     /// to.
-    fn drop_implied(&mut self, mask: Node, truths: &HashSet<Node>, gone: &HashSet<Node>) -> Node {
+    fn drop_implied(&mut self, mask: Node, known_true: &HashSet<Node>, left_lanes: &HashSet<Node>) -> Node {
         let parts = self.conjuncts(mask);
         let mut relaxed = self.dag.flag(true);
         for part in parts {
             let opposite = self.dag.mask_not(part);
-            if !truths.contains(&part) && !gone.contains(&opposite) {
+            if !known_true.contains(&part) && !left_lanes.contains(&opposite) {
                 relaxed = self.dag.mask_and(relaxed, part);
             }
         }

@@ -145,7 +145,7 @@ impl<'a> Tracer<'a> {
         self.active = live;
         for (index, &slot) in (0..).zip(&slots) {
             let kind = self.dag.kind(before[slot]);
-            self.state[slot] = self.dag.carried(inner, index, kind);
+            self.state[slot] = self.dag.loop_carried(inner, index, kind);
         }
         let entry_state = self.state.clone();
         let outer_exits = (std::mem::take(&mut self.aborts), self.returns.last_mut().map(std::mem::take));

@@ -128,7 +128,7 @@ impl Generator<'_> {
 
     pub(super) fn invalidate(&mut self, is_it: impl Fn(Kind) -> bool) {
         self.state.registers.iter_mut().filter(|kind| is_it(**kind)).for_each(|kind| *kind = Kind::Unset);
-        let is_kept = |slot: &&mut Slot| matches!(**slot, Slot::Kept(kind) if is_it(kind));
+        let is_kept = |slot: &&mut Slot| matches!(**slot, Slot::SavedRegister(kind) if is_it(kind));
         self.state.slots.iter_mut().filter(is_kept).for_each(|slot| *slot = Slot::Unset);
     }
 

@@ -16,7 +16,9 @@ impl Generator<'_> {
         }
         for (slot, other) in state.slots.iter_mut().zip(&b.slots) {
             *slot = match (*slot, *other) {
-                (Slot::Kept(Kind::Packet(a)), Slot::Kept(Kind::Packet(b))) => Slot::Kept(Kind::Packet(a.min(b))),
+                (Slot::SavedRegister(Kind::Packet(a)), Slot::SavedRegister(Kind::Packet(b))) => {
+                    Slot::SavedRegister(Kind::Packet(a.min(b)))
+                }
                 (a, b) if a == b => a,
                 _ => Slot::Unset,
             };
@@ -117,7 +119,7 @@ impl Generator<'_> {
             }
         }
         for slot in 0..SLOTS {
-            if matches!(self.state.slots[slot], Slot::Kept(_)) && before.1 >> slot & 1 == 0 {
+            if matches!(self.state.slots[slot], Slot::SavedRegister(_)) && before.1 >> slot & 1 == 0 {
                 if self.random.once_in(2) {
                     self.state.frozen_slots |= 1 << slot;
                 } else {

@@ -56,14 +56,14 @@ impl Generator<'_> {
     pub(super) fn memory(&mut self) {
         let is_memory = |kind| match kind {
             Kind::Packet(count) => count > 0,
-            Kind::Value(..) | Kind::Outer => true,
+            Kind::Value(..) | Kind::CallerStack => true,
             _ => false,
         };
         let Some(base) = self.any(is_memory) else { return self.on_stack() };
         let (bytes, aligned) = match self.of(base) {
             Kind::Packet(count) => (count, false),
             Kind::Value(_, count) => (count, false),
-            Kind::Outer => (16, true),
+            Kind::CallerStack => (16, true),
             _ => return self.on_stack(),
         };
         let sizes: Vec<(i32, u8)> =
@@ -168,7 +168,7 @@ impl Generator<'_> {
         self.emit(0x7b, 10, src, at(slot), 0);
         self.state.slots[slot] = match self.of(src) {
             Kind::Number => Slot::Bytes,
-            kind => Slot::Kept(kind),
+            kind => Slot::SavedRegister(kind),
         };
     }
 
@@ -181,7 +181,7 @@ impl Generator<'_> {
         let dst = self.allocate_register();
         self.emit(0x79, dst, 10, at(slot), 0);
         let kind = match self.state.slots[slot] {
-            Slot::Kept(kind) => kind,
+            Slot::SavedRegister(kind) => kind,
             _ => Kind::Number,
         };
         self.set(dst, kind);

@@ -80,7 +80,7 @@ impl ArmAnalysis {
 
 /// Whether a node is the value of a step, which is already computed.
 fn is_step(op: Op) -> bool {
-    matches!(op, Op::Result(_) | Op::Carried { .. } | Op::Live(_) | Op::Out { .. })
+    matches!(op, Op::Result(_) | Op::LoopCarried { .. } | Op::Live(_) | Op::Out { .. })
 }
 
 /// Whether a load is emitted together with others at the same speculated offset, which must not be

@@ -61,7 +61,7 @@ impl Emitter<'_, '_> {
                 self.b.ins().bnot(a)
             }
             // Values of steps are in the cache once the step has been emitted.
-            op @ (Op::Result(_) | Op::Carried { .. } | Op::Live(_) | Op::Out { .. }) => {
+            op @ (Op::Result(_) | Op::LoopCarried { .. } | Op::Live(_) | Op::Out { .. }) => {
                 return Err(Unsupported(format!(
                     "{op:?} is used before it is computed, which is a fault of Portcullis"
                 )));

@@ -88,7 +88,7 @@ impl Emitter<'_, '_> {
         self.b.switch_to_block(iteration);
         self.set_result(Op::Live(body), current[0]);
         for (index, &value) in current[1..].iter().enumerate() {
-            self.set_result(Op::Carried { body, index: index as u32 }, value);
+            self.set_result(Op::LoopCarried { body, index: index as u32 }, value);
         }
         self.emit_region(body)?;
         let continues = self.value(live.next)?;

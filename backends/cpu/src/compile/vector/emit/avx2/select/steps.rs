@@ -91,7 +91,7 @@ impl Selector<'_> {
         self.push(Instruction::Label(body_label));
         self.set_result(Op::Live(body), current[0]);
         for (index, &value) in current[1..].iter().enumerate() {
-            self.set_result(Op::Carried { body, index: index as u32 }, value);
+            self.set_result(Op::LoopCarried { body, index: index as u32 }, value);
         }
         self.select_region(body)?;
         let next = self.source(live.next)?;
