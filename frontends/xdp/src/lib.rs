@@ -3,13 +3,14 @@
 //! | stage | module | result |
 //! |---|---|---|
 //! | object | [`object`] | sections, functions, maps, BTF types and relocations of the ELF file |
-//! | decode | `decode` | helper ids, and the object's maps as maps of a filter |
+//! | decode | `decode` | the object's functions and maps, linked to maps of a filter |
 //! | analysis | `analysis` | abstract interpretation to a fixpoint: types, bounds, reachable blocks |
 //! | lower | `lower` | if-conversion; naga function |
 //!
 //! The transfer functions of the analysis also emit a block's code, in an IR over 32-bit words
-//! (`ir`), so that what was proven and what is computed cannot drift apart. `docs/reference/xdp-analysis.md` describes the analysis,
-//! `docs/guide/xdp-objects.md` says which programs are accepted.
+//! (`ir`), so that what was proven and what is computed cannot drift apart.
+//! `docs/reference/xdp-analysis.md` describes the analysis, `docs/guide/xdp-objects.md` says which
+//! programs are accepted.
 
 mod analysis;
 mod broadcast;

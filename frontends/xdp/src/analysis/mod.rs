@@ -1,5 +1,5 @@
-//! Abstract interpretation of a linked program: domain, transfer functions and fixpoint. The IR that
-//! the transfer functions emit is improved in two passes: [`value_numbering`] forwards reads across
+//! Abstract interpretation of a linked program: domain, transfer functions and fixpoint. Two passes
+//! improve the IR that the transfer functions emit: [`value_numbering`] forwards reads across
 //! blocks, and [`liveness`] finds the operations that are needed.
 
 mod cfg;
