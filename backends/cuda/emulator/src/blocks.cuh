@@ -26,8 +26,9 @@ static void emulated_return_stacks(unsigned char *stacks)
 }
 __attribute__((destructor)) static void emulated_free_stacks(void)
 {
-    for (unsigned char *stacks : emulated_stacks)
-        if (stacks) munmap(stacks, EMULATED_STACKS);
+    // Taken one by one: abandoned kernels may still be starting blocks.
+    for (auto &slot : emulated_stacks)
+        if (unsigned char *stacks = __atomic_exchange_n(&slot, nullptr, __ATOMIC_ACQUIRE)) munmap(stacks, EMULATED_STACKS);
 }
 static void emulated_block(void (*one)(void *), void *what)
 {
