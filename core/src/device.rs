@@ -13,6 +13,7 @@ use crate::packet::{Batch, BatchError, DeviceView, Span, Verdicts};
 use crate::program::Program;
 
 pub mod chunk;
+pub mod descriptor_format;
 mod dispatch;
 mod fallback;
 mod flow_session;

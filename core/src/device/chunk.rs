@@ -147,6 +147,12 @@ pub fn split_batch(
     }
     for (number, group) in descriptors.chunks(limits.packets).enumerate() {
         let first = number * limits.packets;
+        if layout == PacketLayout::InPlace && limits.binding == u64::MAX {
+            // Without a limit it does not matter where in the memory the packets are.
+            let packets = first..first + group.len();
+            chunks.push(Chunk { packets, bytes: 0..batch.span().len() as u64 });
+            continue;
+        }
         if layout != PacketLayout::Packed {
             // The common case needs no pass over the packets.
             let all = extent(batch, first..first + group.len(), needs).unwrap_or(0..0);

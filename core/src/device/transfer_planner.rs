@@ -237,30 +237,25 @@ impl fmt::Display for TransferPlan {
     }
 }
 
-/// Statistics of a batch that the decision depends on.
-#[derive(Clone, Copy)]
-struct BatchScan {
-    aligned: bool,
-    window: u64,
-    extent: u64,
+/// Sizes of a batch that the decision depends on.
+struct BatchSizes<'a> {
+    batch: &'a Batch,
+    needs: AccessNeeds,
     packets: u64,
+    /// Bytes to copy if packets are copied one by one.
+    window: u64,
 }
 
-impl BatchScan {
-    fn of(batch: &Batch, needs: AccessNeeds) -> BatchScan {
-        // A single branch-free pass: most of the host's work per packet is here.
-        let (mut offsets, mut window) = (0, 0_u64);
-        for d in batch.descriptors() {
-            offsets |= if d.length > 0 { d.offset } else { 0 };
-            window += u64::from(needs.copied_len(d.length));
-        }
+impl BatchSizes<'_> {
+    fn of(batch: &Batch, needs: AccessNeeds) -> BatchSizes<'_> {
         let packets = batch.len() as u64;
-        let extent = chunk::extent(batch, 0..batch.len(), needs).map_or(0, |all| all.end - all.start);
-        BatchScan { aligned: offsets % 4 == 0, window: window + packets * 2 * needs.room_bytes(), extent, packets }
+        let window = batch.summary().window_bytes(batch.descriptors(), needs.window) + packets * 2 * needs.room_bytes();
+        BatchSizes { batch, needs, packets, window }
     }
 
     /// Whether rows of equal stride take at most 25 % more memory than packing the windows.
-    fn fits_rows(&self, needs: AccessNeeds) -> bool {
+    fn fits_rows(&self) -> bool {
+        let needs = self.needs;
         let rows = self.packets * gather::stride(needs.window) as u64;
         // Either way a packet takes whole words.
         !needs.room && (1..u32::MAX).contains(&needs.window) && 4 * rows <= 5 * (self.window + 3 * self.packets)
@@ -269,7 +264,8 @@ impl BatchScan {
     /// Estimates both ways of copying.
     fn estimate(&self, reach: MemoryReach, costs: &TransferCosts) -> CostEstimate {
         let packets = (self.packets as f64).max(1.0);
-        let (stride, window) = (self.extent as f64 / packets, self.window as f64 / packets);
+        let extent = chunk::extent(self.batch, 0..self.batch.len(), self.needs).map_or(0, |all| all.end - all.start);
+        let (stride, window) = (extent as f64 / packets, self.window as f64 / packets);
         let copy = if reach == MemoryReach::Bus { 0.0 } else { stride / costs.copy_bytes_per_ns };
         let gather_ns = if stride > FAR_STRIDE as f64 { costs.gather_slots_ns } else { costs.gather_packed_ns };
         let gather_ns = gather_ns * (window / REFERENCE_WINDOW).max(1.0);
@@ -304,12 +300,9 @@ pub fn plan_transfer<I>(
 ) -> Result<TransferPlan, &'static str> {
     let (reach, is_reachable) = (memory.reach, memory.reach != MemoryReach::Unreachable);
     let plan = |layout, needs, reason| Ok(TransferPlan { layout, needs, reach, reason });
-    // Skip the pass over the packets if alignment does not matter.
-    let scanned = (memory.word_aligned_only && !needs.room).then(|| BatchScan::of(batch, needs));
-    let aligned = scanned.as_ref().is_none_or(|scan| scan.aligned);
-    let scan = || scanned.unwrap_or_else(|| BatchScan::of(batch, needs));
-    let gather_layout =
-        |scan: &BatchScan| if scan.fits_rows(needs) { PacketLayout::Rows } else { PacketLayout::Packed };
+    let aligned = !memory.word_aligned_only || needs.room || batch.summary().is_word_aligned;
+    let sizes = || BatchSizes::of(batch, needs);
+    let gather_layout = || if sizes().fits_rows() { PacketLayout::Rows } else { PacketLayout::Packed };
     let whole = AccessNeeds { window: u32::MAX, ..needs };
     match requested {
         Transfer::Imported if !is_reachable => return Err("the device cannot access their memory"),
@@ -317,7 +310,7 @@ pub fn plan_transfer<I>(
             return Err("the device filters packets in place only if all of them start at multiples of 4 bytes");
         }
         Transfer::Imported => return plan(PacketLayout::InPlace, needs, PlanReason::Requested),
-        Transfer::Window => return plan(gather_layout(&scan()), needs, PlanReason::Requested),
+        Transfer::Window => return plan(gather_layout(), needs, PlanReason::Requested),
         Transfer::Whole if memory.gather_only || batch.is_scattered() || !aligned => {
             return plan(PacketLayout::Packed, whole, PlanReason::Requested);
         }
@@ -328,15 +321,13 @@ pub fn plan_transfer<I>(
         return plan(PacketLayout::InPlace, needs, PlanReason::Reachable);
     }
     match () {
-        () if !aligned => plan(gather_layout(&scan()), needs, PlanReason::Misaligned),
-        () if memory.gather_only => plan(gather_layout(&scan()), needs, PlanReason::GatherOnly),
+        () if !aligned => plan(gather_layout(), needs, PlanReason::Misaligned),
+        () if memory.gather_only => plan(gather_layout(), needs, PlanReason::GatherOnly),
         () if batch.is_scattered() && is_reachable => plan(PacketLayout::InPlace, needs, PlanReason::SeparateFrames),
-        () if batch.is_scattered() => plan(gather_layout(&scan()), needs, PlanReason::Scattered),
+        () if batch.is_scattered() => plan(gather_layout(), needs, PlanReason::Scattered),
         () => {
-            let scan = scan();
-            let estimate = scan.estimate(reach, &costs());
-            let layout =
-                if estimate.whole_ns > estimate.window_ns { gather_layout(&scan) } else { PacketLayout::Copied };
+            let estimate = sizes().estimate(reach, &costs());
+            let layout = if estimate.whole_ns > estimate.window_ns { gather_layout() } else { PacketLayout::Copied };
             plan(layout, needs, PlanReason::Cheaper(estimate))
         }
     }

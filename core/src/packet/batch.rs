@@ -3,10 +3,11 @@
 
 use std::any::Any;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::mpsc::Sender;
+use std::sync::{Arc, OnceLock};
 
 use super::arena::{Arena, Span, bytes, bytes_mut};
+use super::summary::{DescriptorSummary, SummaryAccumulator};
 
 mod split;
 
@@ -180,7 +181,9 @@ impl BatchCutter {
             return Err(BatchError::MetadataCount { packets: descriptors.len(), metadata: metadata.len() });
         }
         let mut next_free = self.next_free;
+        let mut summary = SummaryAccumulator::default();
         for (index, d) in descriptors.iter().enumerate() {
+            summary.add(d);
             let Range { start, end } = check_in_arena(index, d, room, self.span.len())?;
             if end > start {
                 let (first, last) = (start as u64 & !3, (end as u64 + 3) & !3);
@@ -191,7 +194,9 @@ impl BatchCutter {
             }
         }
         self.next_free = next_free;
-        Ok(Batch::new(self.span.clone(), Some(self.shared.clone()), descriptors, metadata, room, None))
+        let summary = OnceLock::from(summary.finish(&descriptors));
+        let batch = Batch::new(self.span.clone(), Some(self.shared.clone()), descriptors, metadata, room, None);
+        Ok(Batch { summary, ..batch })
     }
 }
 
@@ -237,6 +242,8 @@ pub struct Batch {
     /// The arena that the batch was cut from, unless it lies in frames.
     shared: Option<Arc<SharedArena>>,
     descriptors: Vec<Descriptor>,
+    /// The summary of the descriptors, once it is known.
+    summary: OnceLock<DescriptorSummary>,
     /// The descriptors as the source made them; empty if lengths cannot change.
     original: Vec<Descriptor>,
     metadata: Vec<Metadata>,
@@ -275,6 +282,7 @@ impl Batch {
             span,
             shared,
             descriptors,
+            summary: OnceLock::new(),
             original,
             metadata,
             room,
@@ -435,6 +443,11 @@ impl Batch {
         &self.descriptors
     }
 
+    /// Properties of the descriptors as a whole.
+    pub fn summary(&self) -> DescriptorSummary {
+        *self.summary.get_or_init(|| DescriptorSummary::of(&self.descriptors))
+    }
+
     /// The location of each packet before any filter resized it.
     pub fn original(&self) -> &[Descriptor] {
         if self.original.is_empty() { &self.descriptors } else { &self.original }
@@ -534,6 +547,7 @@ impl Batch {
 
     /// Drops all packets behind the first `len`.
     pub fn truncate(&mut self, len: usize) {
+        self.summary = self.summary_of_part(len.min(self.len()));
         self.descriptors.truncate(len);
         self.original.truncate(len);
         self.metadata.truncate(len);
@@ -549,6 +563,7 @@ impl Batch {
             return Err(BatchError::MetadataCount { packets: self.descriptors.len(), metadata: descriptors.len() });
         }
         self.check_room(0, &descriptors)?;
+        self.summary = OnceLock::new();
         self.descriptors = descriptors;
         Ok(())
     }
@@ -563,8 +578,15 @@ impl Batch {
             return Err(BatchError::MetadataCount { packets, metadata: descriptors.len() });
         }
         self.check_room(first, descriptors)?;
+        self.summary = OnceLock::new();
         self.descriptors[first..first + descriptors.len()].copy_from_slice(descriptors);
         Ok(())
+    }
+
+    /// The summary of `packets` consecutive packets, if it follows from that of the batch.
+    fn summary_of_part(&self, packets: usize) -> OnceLock<DescriptorSummary> {
+        let part = self.summary.get().and_then(|summary| summary.of_part(packets));
+        part.map_or_else(OnceLock::new, OnceLock::from)
     }
 
     fn check_room(&self, first: usize, descriptors: &[Descriptor]) -> Result<(), BatchError> {

@@ -4,7 +4,9 @@
 
 mod arena;
 mod batch;
+mod column;
 pub mod gather;
+mod summary;
 mod verdict;
 
 pub use arena::{Arena, ArenaError, DeviceView, READABLE_PAST_END, Span};
@@ -12,4 +14,6 @@ pub use batch::{
     Batch, BatchCutter, BatchError, BatchParts, Descriptor, MIN_PACKET_LENGTH, Metadata, RESIZE_ROOM, ResizeRoom,
     SourceData,
 };
+pub use column::Column;
+pub use summary::DescriptorSummary;
 pub use verdict::{Action, MAX_REDIRECT_TARGET, Verdict, VerdictCounts, Verdicts};

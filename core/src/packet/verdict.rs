@@ -3,6 +3,8 @@
 use std::fmt;
 use std::ops::AddAssign;
 
+use super::Column;
+
 /// Maximum redirect target: targets are 24 bits wide.
 pub const MAX_REDIRECT_TARGET: u32 = (1 << 24) - 1;
 
@@ -159,10 +161,12 @@ impl AddAssign for VerdictCounts {
 }
 
 /// The verdicts of a batch, one per packet, in the batch's order.
+///
+/// They may be in memory lent by the device's session, which reuses it once they are dropped.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Verdicts {
-    actions: Vec<u8>,
-    targets: Vec<u32>,
+    actions: Column<u8>,
+    targets: Column<u32>,
 }
 
 impl Verdicts {
@@ -177,15 +181,16 @@ impl Verdicts {
             // Branch-free, so that the loop is vectorised.
             *byte = if *byte > Action::Redirect as u8 { 0 } else { *byte };
         }
-        Verdicts { actions, targets }
+        Verdicts { actions: actions.into(), targets: targets.into() }
     }
 
     /// Like [`Verdicts::new`], without the pass over the column that looks for invalid action
-    /// bytes, for devices that never write any. Debug builds check it.
+    /// bytes, for devices whose kernels write none. Debug builds check it.
     ///
     /// # Panics
     /// As [`Verdicts::new`].
-    pub fn from_columns(actions: Vec<u8>, targets: Vec<u32>) -> Verdicts {
+    pub fn from_columns(actions: impl Into<Column<u8>>, targets: impl Into<Column<u32>>) -> Verdicts {
+        let (actions, targets) = (actions.into(), targets.into());
         assert!(targets.is_empty() || targets.len() == actions.len(), "one target per packet");
         debug_assert!(actions.iter().all(|&byte| byte <= Action::Redirect as u8), "invalid action byte");
         Verdicts { actions, targets }
@@ -199,15 +204,19 @@ impl Verdicts {
     }
 
     /// Appends the verdicts of the packets that follow.
-    pub fn append(&mut self, mut next: Verdicts) {
+    pub fn append(&mut self, next: Verdicts) {
         let packets = self.actions.len() + next.actions.len();
         // One device may produce a target column when the other found that none is needed.
         if !(self.targets.is_empty() && next.targets.is_empty()) {
-            self.targets.resize(self.actions.len(), 0);
-            self.targets.append(&mut next.targets);
-            self.targets.resize(packets, 0);
+            let mut targets = std::mem::take(&mut self.targets).into_vec();
+            targets.resize(self.actions.len(), 0);
+            targets.extend_from_slice(&next.targets);
+            targets.resize(packets, 0);
+            self.targets = targets.into();
         }
-        self.actions.append(&mut next.actions);
+        let mut actions = std::mem::take(&mut self.actions).into_vec();
+        actions.extend_from_slice(&next.actions);
+        self.actions = actions.into();
     }
 
     /// Number of packets.

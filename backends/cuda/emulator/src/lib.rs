@@ -47,6 +47,7 @@ pub const BEHAVIOUR: &str = "PORTCULLIS_EMULATED_CUDA";
 const THREADS: &str = include_str!("threads.cuh");
 const BLOCKS: &str = include_str!("blocks.cuh");
 const HEADER: &str = include_str!("../driver/emulator.hpp");
+const IDLE: &str = include_str!("../driver/idle.cpp");
 const SOURCES: [(&str, &str); 7] = [
     ("device", include_str!("../driver/device.cpp")),
     ("memory", include_str!("../driver/memory.cpp")),
@@ -81,6 +82,29 @@ impl std::fmt::Display for Unavailable {
 /// # Errors
 /// See [`Unavailable`].
 pub fn build(folder: &Path, without: &[&str]) -> Result<PathBuf, Unavailable> {
+    let sources = (without, SHIM, THREADS, BLOCKS, HEADER, SOURCES);
+    build_once(folder, sources, |compiler, aside| compile(compiler, aside, without))
+}
+
+/// Builds the idle driver below `folder`, unless it is there already, and returns the folder to put
+/// into `LD_LIBRARY_PATH`. Its device does nothing, in no time, so that a benchmark over it measures
+/// the host's work alone; verdicts are whatever was in memory before.
+///
+/// # Errors
+/// See [`Unavailable`].
+pub fn build_idle(folder: &Path) -> Result<PathBuf, Unavailable> {
+    build_once(folder, IDLE, |compiler, aside| {
+        fs::create_dir_all(aside).and_then(|()| fs::write(aside.join("idle.cpp"), IDLE)).map_err(broken)?;
+        link_library(compiler, aside, &["-O2", "idle.cpp"], &[])
+    })
+}
+
+/// Builds a driver into a folder whose name has a hash of its sources and of the compiler.
+fn build_once(
+    folder: &Path,
+    sources: impl Hash,
+    build: impl FnOnce(&str, &Path) -> Result<(), Unavailable>,
+) -> Result<PathBuf, Unavailable> {
     if !cfg!(all(target_os = "linux", target_pointer_width = "64")) {
         return Err(Unavailable::NotSupported("the emulated CUDA driver is for Linux of 64 bits".into()));
     }
@@ -88,14 +112,14 @@ pub fn build(folder: &Path, without: &[&str]) -> Result<PathBuf, Unavailable> {
     let compiler =
         compiler.ok_or_else(|| Unavailable::NotSupported("no g++, c++ or clang++ on this machine".into()))?;
     let mut hasher = DefaultHasher::new();
-    (compiler, without, SHIM, THREADS, BLOCKS, HEADER, SOURCES).hash(&mut hasher);
+    (compiler, sources).hash(&mut hasher);
     let made = folder.join(format!("cuda-emulator-{:016x}", hasher.finish()));
     if made.join("libcuda.so.1").exists() {
         return Ok(made);
     }
     // Built in a folder of its own and renamed: another test may be building it too.
     let aside = folder.join(format!("cuda-emulator-{}-{:?}", std::process::id(), std::thread::current().id()));
-    let built = compile(compiler, &aside, without).and_then(|()| match fs::rename(&aside, &made) {
+    let built = build(compiler, &aside).and_then(|()| match fs::rename(&aside, &made) {
         Err(_) if made.exists() => Ok(()),
         done => done.map_err(broken),
     });
@@ -122,14 +146,19 @@ fn compile(compiler: &str, folder: &Path, without: &[&str]) -> Result<(), Unavai
     let hidden: String = without.iter().filter(|name| !name.contains('.')).map(|name| format!("{name}; ")).collect();
     let hidden = if hidden.is_empty() { String::new() } else { format!("local: {hidden}") };
     write("exports", &format!("{{ global: cu*; nvrtc*; gdr_*; portcullis_emulated_driver; {hidden}}};\n"))?;
-    let mut all = Command::new(compiler);
-    all.current_dir(folder).args(["-std=c++17", "-O1", "-Wall", "-Wextra", "-shared", "-fPIC", "-fvisibility=hidden"]);
-    all.args(["-pthread", "-Wl,--version-script=exports", "-o", "libcuda.so.1", "strings.cpp"]);
+    let mut files = vec!["-O1".to_owned(), "-Wl,--version-script=exports".to_owned(), "strings.cpp".to_owned()];
     for (name, text) in SOURCES {
         write(&format!("{name}.cpp"), text)?;
-        all.arg(format!("{name}.cpp"));
+        files.push(format!("{name}.cpp"));
     }
-    let output = all.arg("-ldl").output().map_err(broken)?;
+    link_library(compiler, folder, &files.iter().map(String::as_str).collect::<Vec<_>>(), without)
+}
+
+/// Compiles a driver library in its folder and gives it the names that programs look for.
+fn link_library(compiler: &str, folder: &Path, files: &[&str], without: &[&str]) -> Result<(), Unavailable> {
+    let mut all = Command::new(compiler);
+    all.current_dir(folder).args(["-std=c++17", "-Wall", "-Wextra", "-shared", "-fPIC", "-fvisibility=hidden"]);
+    let output = all.args(["-pthread", "-o", "libcuda.so.1"]).args(files).arg("-ldl").output().map_err(broken)?;
     if !output.status.success() {
         return Err(broken(String::from_utf8_lossy(&output.stderr)));
     }

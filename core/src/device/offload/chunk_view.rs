@@ -4,8 +4,15 @@ use std::cell::Cell;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use rayon::prelude::*;
+
 use super::flow_order::FlowOrder;
+use super::host_threads::{HostThreads, PART_BYTES, PART_PACKETS};
+use super::{KernelEffects, NoVerdictMemory};
 use crate::device::chunk::{self, AccessNeeds, Chunk, OVERREAD_BYTES, PacketLayout};
+use crate::device::descriptor_format::{
+    self, DescriptorFormat, DescriptorRule, GROUP_PACKETS, write_grouped, write_lengths,
+};
 use crate::packet::gather::{StorePolicy, WindowRows};
 use crate::packet::{Batch, Descriptor, Metadata};
 
@@ -14,18 +21,37 @@ use crate::packet::{Batch, Descriptor, Metadata};
 const MIN_STREAMED_BYTES: usize = 1 << 20;
 
 /// A chunk of a batch, and where the kernel finds its packets.
-pub struct ChunkView<'a, I> {
+pub struct ChunkView<'a, I, M = NoVerdictMemory> {
     pub(super) batch: &'a Batch,
     pub(super) chunk: &'a Chunk,
     pub(super) layout: PacketLayout,
     pub(super) needs: AccessNeeds,
     pub(super) import: Option<&'a I>,
+    pub(super) verdict_memory: Option<&'a M>,
     pub(super) flow_order: Option<&'a FlowOrder>,
+    pub(super) threads: &'a HostThreads,
     /// Host time spent copying packets.
     pub(super) gather_time: Cell<Duration>,
 }
 
-impl<'a, I> ChunkView<'a, I> {
+/// Descriptors that were written for a kernel ([`ChunkView::write_descriptors`]).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WrittenDescriptors {
+    /// How the kernel finds them.
+    pub rule: DescriptorRule,
+    /// Offset of the kernel's arena from which offsets count, relative to that of the batch: the
+    /// chunk's first byte has the offset `origin`.
+    pub origin: u64,
+    /// Size of the tables in bytes; 0 if there are none.
+    pub size: usize,
+}
+
+impl<'a, I, M> ChunkView<'a, I, M> {
+    /// Index of the first packet in its batch.
+    pub fn first_packet(&self) -> usize {
+        self.chunk.packets.start
+    }
+
     /// Number of packets; at least one.
     pub fn packets(&self) -> usize {
         self.chunk.packets.len()
@@ -40,6 +66,12 @@ impl<'a, I> ChunkView<'a, I> {
     /// batch's memory.
     pub fn import(&self) -> Option<&'a I> {
         self.import
+    }
+
+    /// The batch's lent memory for verdicts, in which those of this chunk begin at
+    /// [`ChunkView::first_packet`].
+    pub fn verdict_memory(&self) -> Option<&'a M> {
+        self.verdict_memory
     }
 
     /// The byte range that holds the packets: in the batch's memory, or in the buffer of a packed
@@ -58,33 +90,56 @@ impl<'a, I> ChunkView<'a, I> {
         self.chunk.bytes.end - self.chunk.bytes.start + OVERREAD_BYTES
     }
 
-    /// The ranges to copy, with their offsets in the buffer: all packets as one range, or one range
-    /// per packet. None for rows.
-    fn copy_ranges(&self) -> impl Iterator<Item = (usize, &'a [u8])> + '_ {
-        let whole = (self.layout == PacketLayout::Copied).then(|| (0, self.batch.bytes(self.chunk.bytes.clone())));
-        let packed = if self.layout == PacketLayout::Packed { self.chunk.packets.clone() } else { 0..0 };
-        let packed = packed.zip(self.kernel_descriptors()).map(|(index, d)| {
-            let bytes = &self.batch.packet(index)[..self.needs.copied_len(d.length) as usize];
-            (d.offset as usize, bytes)
-        });
-        whole.into_iter().chain(packed)
-    }
-
-    /// Writes the copy to the start of a buffer of [`ChunkView::copy_size`] bytes, and adds the
-    /// time to `gather_time`. Large copies are stored by `store`.
+    /// Writes the copy to the start of a buffer of [`ChunkView::copy_size`] bytes, with all threads
+    /// of the session if it is large, and adds the time to `gather_time`. Large copies are stored
+    /// by `store`.
     ///
     /// # Panics
     /// If `to` is too short.
     pub fn copy_into(&self, to: &mut [u8], store: StorePolicy) {
         let start = Instant::now();
-        if self.layout == PacketLayout::Rows {
-            let rows = WindowRows::new(self.batch, self.chunk.packets.clone(), self.needs.window);
-            rows.write(to, if rows.size() >= MIN_STREAMED_BYTES { store } else { StorePolicy::Cached });
-        }
-        for (at, bytes) in self.copy_ranges() {
-            to[at..at + bytes.len()].copy_from_slice(bytes);
+        match self.layout {
+            PacketLayout::Rows => self.gather_rows(to, store),
+            PacketLayout::Copied => self.copy_range(to),
+            PacketLayout::Packed => {
+                for (index, d) in self.chunk.packets.clone().zip(self.kernel_descriptors()) {
+                    let bytes = &self.batch.packet(index)[..self.needs.copied_len(d.length) as usize];
+                    to[d.offset as usize..][..bytes.len()].copy_from_slice(bytes);
+                }
+            }
+            PacketLayout::NoAccess | PacketLayout::InPlace => {}
         }
         self.gather_time.set(self.gather_time.get() + start.elapsed());
+    }
+
+    fn gather_rows(&self, to: &mut [u8], store: StorePolicy) {
+        let (batch, packets, window) = (self.batch, self.chunk.packets.clone(), self.needs.window);
+        let rows = WindowRows::new(batch, packets.clone(), window);
+        let store = if rows.size() >= MIN_STREAMED_BYTES { store } else { StorePolicy::Cached };
+        let to = &mut to[..rows.size()];
+        self.threads.run(packets.len() / PART_PACKETS, |has_threads| {
+            if !has_threads {
+                return rows.write(to, store);
+            }
+            let parts = to.par_chunks_mut(PART_PACKETS * rows.stride()).enumerate();
+            parts.for_each(|(number, to)| {
+                let first = packets.start + number * PART_PACKETS;
+                let part = first..packets.end.min(first + PART_PACKETS);
+                WindowRows::new(batch, part, window).write(to, store);
+            });
+        });
+    }
+
+    fn copy_range(&self, to: &mut [u8]) {
+        let from = self.batch.bytes(self.chunk.bytes.clone());
+        let to = &mut to[..from.len()];
+        self.threads.run(from.len() / PART_BYTES, |has_threads| {
+            if !has_threads {
+                return to.copy_from_slice(from);
+            }
+            let parts = to.par_chunks_mut(PART_BYTES).zip(from.par_chunks(PART_BYTES));
+            parts.for_each(|(to, from)| to.copy_from_slice(from));
+        });
     }
 
     /// The byte range of the batch's memory from the first packet to the last, rooms included if
@@ -130,6 +185,80 @@ impl<'a, I> ChunkView<'a, I> {
     /// are any.
     pub fn descriptor_count(&self) -> usize {
         self.base(self.invocations())
+    }
+
+    /// Size in bytes of the buffer for [`ChunkView::write_descriptors`].
+    pub fn descriptor_capacity(&self, effects: KernelEffects) -> usize {
+        let table = self.descriptor_count() * size_of::<Descriptor>();
+        match self.descriptor_rule(effects) {
+            // If the packets turn out to be too far apart for groups, they need a table.
+            rule if rule.format == DescriptorFormat::Grouped as u32 => table,
+            DescriptorRule::TABLE => table,
+            rule => rule.table_size(self.packets()),
+        }
+    }
+
+    fn descriptor_rule(&self, effects: KernelEffects) -> DescriptorRule {
+        // Runs follow the packets, and resized packets are written back, in a table.
+        if self.is_ordered() || effects.resizes_packets {
+            return DescriptorRule::TABLE;
+        }
+        DescriptorRule::of_chunk(self.batch, self.chunk, self.layout, self.needs)
+    }
+
+    /// Writes the descriptors in the most compact format, with all threads of the session if there
+    /// are many, to a buffer of [`ChunkView::descriptor_capacity`] bytes.
+    ///
+    /// # Panics
+    /// If `to` is too short.
+    pub fn write_descriptors(&self, effects: KernelEffects, to: &mut [u8]) -> WrittenDescriptors {
+        let rule = self.descriptor_rule(effects);
+        let is_verbatim = matches!(self.layout, PacketLayout::Copied | PacketLayout::InPlace);
+        // Offsets count from where those of the batch do, which saves a pass over them.
+        let origin = if is_verbatim { self.chunk.bytes.start } else { 0 };
+        let done = |rule: DescriptorRule| WrittenDescriptors { rule, origin, size: rule.table_size(self.packets()) };
+        let descriptors = self.descriptors();
+        let parts = descriptors.len() / PART_PACKETS;
+        match rule.format {
+            format if format == DescriptorFormat::Uniform as u32 => return done(rule),
+            format if format == DescriptorFormat::Lengths as u32 => {
+                let to = &mut to[..rule.table_size(descriptors.len())];
+                self.threads.run(parts, |has_threads| {
+                    if !has_threads {
+                        return write_lengths(descriptors, to);
+                    }
+                    let parts = descriptors.par_chunks(PART_PACKETS).zip(to.par_chunks_mut(PART_PACKETS * 2));
+                    parts.for_each(|(descriptors, to)| write_lengths(descriptors, to));
+                });
+                return done(rule);
+            }
+            format if format == DescriptorFormat::Grouped as u32 => {
+                let (bases, words) = to[..rule.table_size(descriptors.len())].split_at_mut(rule.stride as usize * 4);
+                let empty = self.chunk.bytes.start as u32;
+                let fits = self.threads.run(parts, |has_threads| {
+                    if !has_threads {
+                        return write_grouped(descriptors, empty, bases, words);
+                    }
+                    let descriptors = descriptors.par_chunks(PART_PACKETS);
+                    let bases = bases.par_chunks_mut(PART_PACKETS / GROUP_PACKETS * 4);
+                    let parts = descriptors.zip(bases).zip(words.par_chunks_mut(PART_PACKETS * 4));
+                    parts.all(|((descriptors, bases), words)| write_grouped(descriptors, empty, bases, words))
+                });
+                if fits {
+                    return done(rule);
+                }
+            }
+            _ => {}
+        }
+        if is_verbatim && !self.is_ordered() && !effects.resizes_packets {
+            descriptor_format::write_table(descriptors, self.chunk.bytes.start as u32, to);
+            return done(DescriptorRule::TABLE);
+        }
+        for (to, descriptor) in to.as_chunks_mut::<8>().0.iter_mut().zip(self.descriptor_bytes()) {
+            *to = descriptor;
+        }
+        let size = self.descriptor_count() * size_of::<Descriptor>();
+        WrittenDescriptors { rule: DescriptorRule::TABLE, origin: 0, size }
     }
 
     /// The descriptors as the kernel reads them (`docs/reference/abi.md`): packets in the kernel's

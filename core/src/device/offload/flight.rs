@@ -2,9 +2,10 @@
 
 use std::cell::Cell;
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Instant;
 
-use super::{ChunkView, FlowOrder, Launcher, VerdictColumns};
+use super::{ChunkView, FlowOrder, HostThreads, Launcher, VerdictColumns};
 use crate::device::chunk::Chunk;
 use crate::device::transfer_planner::{MemoryReach, TransferPlan};
 use crate::device::{Clock, DeviceError, StageTimes, Stages, Transfer, TransferCounts};
@@ -16,6 +17,8 @@ pub(super) struct BatchInFlight<L: Launcher> {
     /// the batch, and so dropped first: buffers may be made over the batch's memory.
     pub slot: Vec<L::Buffers>,
     pub import: Option<L::Import>,
+    /// Memory lent by the launcher for the verdicts, if there is any.
+    pub verdict_memory: Option<Arc<L::VerdictMemory>>,
     pub batch: Batch,
     pub plan: TransferPlan,
     /// Whether the batch was resident on the device already.
@@ -45,7 +48,11 @@ pub(super) struct BatchInFlight<L: Launcher> {
     pub device_times: Option<StageTimes>,
     /// When the host began to wait for the device on behalf of this batch.
     pub waiting_since: Instant,
+    pub threads: Arc<HostThreads>,
 }
+
+/// A chunk as a launcher gets it.
+pub(super) type LauncherChunk<'a, L> = ChunkView<'a, <L as Launcher>::Import, <L as Launcher>::VerdictMemory>;
 
 /// A batch's transfer plan and its chunks.
 pub(super) struct ChunkedBatch<L: Launcher> {
@@ -67,11 +74,31 @@ pub(super) struct QueuedLaunch<T> {
 
 impl<L: Launcher> BatchInFlight<L> {
     /// A chunk and its buffers.
-    pub(super) fn chunk_and_buffers(&mut self, index: usize) -> (ChunkView<'_, L::Import>, &mut L::Buffers) {
-        let BatchInFlight { slot, import, batch, plan, chunks, flow_orders, .. } = self;
-        let chunk = chunk_view(batch, plan, chunks, flow_orders, import.as_ref(), index);
-        let buffers = index % slot.len();
-        (chunk, &mut slot[buffers])
+    pub(super) fn chunk_and_buffers(&mut self, index: usize) -> (LauncherChunk<'_, L>, &mut L::Buffers) {
+        let buffers = index % self.slot.len();
+        let (slot, view) = self.chunk_views();
+        (view(index), &mut slot[buffers])
+    }
+
+    /// The slot, and the chunks by their numbers.
+    pub(super) fn chunk_views<'a>(
+        &'a mut self,
+    ) -> (&'a mut Vec<L::Buffers>, impl Fn(usize) -> LauncherChunk<'a, L> + use<'a, L>) {
+        let BatchInFlight { slot, import, verdict_memory, batch, plan, chunks, flow_orders, threads, .. } = self;
+        let (batch, chunks, flow_orders, threads) = (&*batch, &**chunks, &**flow_orders, &**threads);
+        let (import, verdict_memory, plan) = (import.as_ref(), verdict_memory.as_deref(), *plan);
+        let view = move |index: usize| ChunkView {
+            batch,
+            chunk: &chunks[index],
+            layout: plan.layout,
+            needs: plan.needs,
+            import,
+            verdict_memory,
+            flow_order: flow_orders.get(index),
+            threads,
+            gather_time: Cell::default(),
+        };
+        (slot, view)
     }
 
     /// Whether the kernel works on a copy instead of the batch's memory.
@@ -102,18 +129,4 @@ impl<L: Launcher> BatchInFlight<L> {
         }
         stages
     }
-}
-
-/// A view of chunk `index` of a batch.
-pub(super) fn chunk_view<'a, I>(
-    batch: &'a Batch,
-    plan: &TransferPlan,
-    chunks: &'a [Chunk],
-    flow_orders: &'a [FlowOrder],
-    import: Option<&'a I>,
-    index: usize,
-) -> ChunkView<'a, I> {
-    let &TransferPlan { layout, needs, .. } = plan;
-    let flow_order = flow_orders.get(index);
-    ChunkView { batch, chunk: &chunks[index], layout, needs, import, flow_order, gather_time: Cell::default() }
 }

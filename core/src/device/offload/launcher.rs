@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{ChunkView, VerdictColumns};
+use super::{ChunkView, VerdictColumns, VerdictMemory};
 use crate::device::chunk::{ChunkLimits, PacketLayout};
 use crate::device::transfer_planner::{BatchMemory, TransferCosts};
 use crate::device::{CancelToken, DeviceError, Imported, StageTimes};
@@ -45,6 +45,9 @@ pub trait Launcher: Send + 'static {
     type Import: Send + 'static;
     /// A queued launch that can be waited for.
     type Ticket: Send + 'static;
+    /// Memory that kernels write verdicts to and that is handed out with them;
+    /// [`NoVerdictMemory`](super::NoVerdictMemory) if there is none.
+    type VerdictMemory: VerdictMemory;
 
     /// The device's id, for messages.
     fn id(&self) -> &str;
@@ -80,7 +83,11 @@ pub trait Launcher: Send + 'static {
 
     /// Bytes copied for a chunk, in either direction. Bytes that the device accesses in place do
     /// not count.
-    fn traffic(&self, chunk: &ChunkView<'_, Self::Import>, effects: KernelEffects) -> TransferBytes {
+    fn traffic(
+        &self,
+        chunk: &ChunkView<'_, Self::Import, Self::VerdictMemory>,
+        effects: KernelEffects,
+    ) -> TransferBytes {
         TransferBytes::of(chunk, effects)
     }
 
@@ -100,6 +107,21 @@ pub trait Launcher: Send + 'static {
     /// Limits of a chunk in this layout.
     fn chunk_limits(&self, layout: PacketLayout) -> ChunkLimits;
 
+    /// Lends memory for the verdicts of a batch of `packets` packets, at least one, to which its
+    /// launches write them ([`ChunkView::verdict_memory`]). Without it, as if the device has no
+    /// such memory left, they are read by [`Launcher::read_verdicts`].
+    ///
+    /// # Errors
+    /// If the driver is lost.
+    fn lend_verdict_memory(
+        &mut self,
+        packets: usize,
+        effects: KernelEffects,
+    ) -> Result<Option<Arc<Self::VerdictMemory>>, DeviceError> {
+        let _ = (packets, effects);
+        Ok(None)
+    }
+
     /// Creates buffers, which need no capacity yet.
     fn new_buffers(&self) -> Self::Buffers;
 
@@ -118,7 +140,7 @@ pub trait Launcher: Send + 'static {
     /// As [`Launcher::upload`].
     fn reserve_chunks(
         &mut self,
-        chunks: &mut dyn Iterator<Item = ChunkView<'_, Self::Import>>,
+        chunks: &mut dyn Iterator<Item = ChunkView<'_, Self::Import, Self::VerdictMemory>>,
         effects: KernelEffects,
         buffers: &mut [Self::Buffers],
     ) -> Result<(), DeviceError> {
@@ -135,7 +157,7 @@ pub trait Launcher: Send + 'static {
     /// [`Session::complete`](crate::device::Session::complete) reports it.
     fn upload(
         &mut self,
-        chunk: &ChunkView<'_, Self::Import>,
+        chunk: &ChunkView<'_, Self::Import, Self::VerdictMemory>,
         effects: KernelEffects,
         buffers: &mut Self::Buffers,
     ) -> Result<(), DeviceError>;
@@ -148,7 +170,7 @@ pub trait Launcher: Send + 'static {
     /// If the driver fails. The device may have begun nevertheless.
     fn launch(
         &mut self,
-        chunk: &ChunkView<'_, Self::Import>,
+        chunk: &ChunkView<'_, Self::Import, Self::VerdictMemory>,
         effects: KernelEffects,
         buffers: &mut Self::Buffers,
         first: usize,
@@ -163,7 +185,7 @@ pub trait Launcher: Send + 'static {
     /// [`DeviceError::Failed`] if the launch failed or does not end.
     fn wait(&mut self, ticket: &Self::Ticket, cancel: &CancelToken) -> Result<(), DeviceError>;
 
-    /// Appends a completed chunk's verdicts, one per packet.
+    /// Appends a completed chunk's verdicts, one per packet, if the batch has no lent memory.
     ///
     /// # Errors
     /// If the driver fails.
@@ -238,7 +260,7 @@ pub trait Launcher: Send + 'static {
     /// As [`Launcher::upload`].
     fn reuse_upload(
         &mut self,
-        chunk: &ChunkView<'_, Self::Import>,
+        chunk: &ChunkView<'_, Self::Import, Self::VerdictMemory>,
         effects: KernelEffects,
         buffers: &mut Self::Buffers,
     ) -> Result<(), DeviceError> {
@@ -274,7 +296,7 @@ pub struct TransferBytes {
 
 impl TransferBytes {
     /// The bytes if everything but packets in place is copied, and a verdict is one byte.
-    pub fn of<I>(chunk: &ChunkView<'_, I>, effects: KernelEffects) -> TransferBytes {
+    pub fn of<I, M>(chunk: &ChunkView<'_, I, M>, effects: KernelEffects) -> TransferBytes {
         let (packets, copied) = (chunk.packets() as u64, if chunk.is_copied() { chunk.bytes() } else { 0..0 });
         let bytes = copied.end - copied.start;
         let if_needed = |needed: bool, bytes: u64| if needed { bytes } else { 0 };

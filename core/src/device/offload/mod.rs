@@ -24,6 +24,7 @@ mod chunk_view;
 mod compile_thread;
 mod flight;
 mod flow_order;
+mod host_threads;
 mod launcher;
 mod map_access;
 mod prepare;
@@ -33,14 +34,15 @@ mod session;
 mod tests;
 mod verdict_columns;
 
-pub use chunk_view::ChunkView;
+pub use chunk_view::{ChunkView, WrittenDescriptors};
 pub use compile_thread::{compile_on_thread, panic_message};
-use flight::{BatchInFlight, QueuedLaunch, chunk_view};
+use flight::{BatchInFlight, LauncherChunk, QueuedLaunch};
 use flow_order::{FlowOrder, max_run_length};
+use host_threads::HostThreads;
 pub use launcher::{KernelEffects, Launcher, TransferBytes};
 use map_access::DeviceMapMemory;
 use resident::{ResidentBatch, ResidentBuffers};
-pub use verdict_columns::VerdictColumns;
+pub use verdict_columns::{NoVerdictMemory, VerdictColumns, VerdictMemory};
 
 /// Maximum number of launches that a batch has queued if the launch budget limits them: the next
 /// one starts without waiting for the host, and cancelling waits for no more than these.
@@ -67,6 +69,7 @@ pub struct OffloadSession<L: Launcher> {
     /// Maximum number of packets of one flow in a launch.
     max_run_length: usize,
     launch_budget: LaunchBudget,
+    threads: Arc<HostThreads>,
     transfer: Transfer,
     /// Costs of moving bytes, once known.
     costs: Option<TransferCosts>,
@@ -126,6 +129,7 @@ impl<L: Launcher> OffloadSession<L> {
             compactor: program.map_compactor(),
             max_run_length: max_run_length(kind, program, effects.size, work),
             launch_budget: LaunchBudget::new(kind, program, effects.size, work),
+            threads: Arc::new(HostThreads::new(options.threads)),
             free_slots: Vec::new(),
             in_flight: VecDeque::new(),
             last_finished: Instant::now(),
@@ -254,7 +258,7 @@ impl<L: Launcher> OffloadSession<L> {
         if let Err(error) = self.serialize_batches().and_then(|()| self.compact_maps(batch.len())) {
             return Err(SubmitError { batch: Box::new(batch), error });
         }
-        let mut flight = self.prepare(batch, flow_ids)?;
+        let mut flight = self.prepare(batch, flow_ids, true)?;
         // Upload the first chunk here: if that fails, the batch can still be returned.
         let uploaded = if flight.chunks.is_empty() { Ok(()) } else { self.upload(&mut flight) };
         flight.waiting_since = Instant::now();
@@ -345,7 +349,9 @@ impl<L: Launcher> OffloadSession<L> {
         let (chunk, flow_order) = (&chunks[*collected], flow_orders.get(*collected));
         let (packets, index) = (chunk.packets.clone(), *collected % slot.len());
         let buffers = &mut slot[index];
-        self.launcher.read_verdicts(packets.len(), buffers, columns)?;
+        if !columns.are_lent() {
+            self.launcher.read_verdicts(packets.len(), buffers, columns)?;
+        }
         if let Some(flow_order) = flow_order {
             columns.undo_flow_order(packets.clone(), flow_order);
         }
@@ -421,19 +427,18 @@ impl<L: Launcher> OffloadSession<L> {
     pub fn with_uploaded<T>(
         &mut self,
         batch: Batch,
-        work: impl FnOnce(&mut L, &mut [(ChunkView<'_, L::Import>, &mut L::Buffers)]) -> Result<T, DeviceError>,
+        work: impl FnOnce(&mut L, &mut [(LauncherChunk<'_, L>, &mut L::Buffers)]) -> Result<T, DeviceError>,
     ) -> Result<(T, Batch), DeviceError> {
-        let mut flight = self.prepare(batch, None).map_err(|refused| refused.error)?;
+        let mut flight = self.prepare(batch, None, false).map_err(|refused| refused.error)?;
         // Buffers for all chunks at once, whatever memory that takes.
         while flight.slot.len() < flight.chunks.len() {
             flight.slot.push(self.launcher.new_buffers());
         }
         let uploaded = (flight.uploaded..flight.chunks.len()).try_for_each(|_| self.upload(&mut flight));
         let result = uploaded.and_then(|()| {
-            let BatchInFlight { slot, import, batch, plan, chunks, flow_orders, .. } = &mut flight;
-            let views =
-                (0..chunks.len()).map(|index| chunk_view(batch, plan, chunks, flow_orders, import.as_ref(), index));
-            let mut views: Vec<_> = views.zip(slot.iter_mut()).collect();
+            let chunks = flight.chunks.len();
+            let (slot, view) = flight.chunk_views();
+            let mut views: Vec<_> = (0..chunks).map(view).zip(slot.iter_mut()).collect();
             work(&mut self.launcher, &mut views)
         });
         if result.is_err() {

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use super::flight::{BatchInFlight, ChunkedBatch, chunk_view};
+use super::flight::{BatchInFlight, ChunkedBatch};
 use super::resident::ResidentBatch;
 use super::{FlowOrder, Launcher, OffloadSession, VerdictColumns};
 use crate::device::chunk::{self, Chunk, PacketLayout};
@@ -79,8 +79,13 @@ impl<L: Launcher> OffloadSession<L> {
     }
 
     /// Prepares a batch and reserves buffers for it; uploads nothing yet. Without flow ids each
-    /// packet is a flow of its own.
-    pub(super) fn prepare(&mut self, batch: Batch, flow_ids: Option<&[u32]>) -> Result<BatchInFlight<L>, SubmitError> {
+    /// packet is a flow of its own. `lends_verdict_memory` is false if nobody takes the verdicts.
+    pub(super) fn prepare(
+        &mut self,
+        batch: Batch,
+        flow_ids: Option<&[u32]>,
+        lends_verdict_memory: bool,
+    ) -> Result<BatchInFlight<L>, SubmitError> {
         let refuse = |batch, error| Err(SubmitError { batch: Box::new(batch), error });
         if self.cancel.is_cancelled() {
             return refuse(batch, DeviceError::Cancelled);
@@ -114,10 +119,22 @@ impl<L: Launcher> OffloadSession<L> {
             // stays.
             import = None;
         }
-        let columns = VerdictColumns::new(batch.len());
+        let verdict_memory = match lends_verdict_memory && !chunks.is_empty() {
+            true => self.launcher.lend_verdict_memory(batch.len(), self.effects),
+            false => Ok(None),
+        };
+        let verdict_memory = match verdict_memory {
+            Ok(memory) => memory,
+            Err(error) => {
+                self.free_slots.push(slot);
+                return refuse(batch, error);
+            }
+        };
+        let columns = VerdictColumns::new(batch.len(), verdict_memory.as_ref());
         let mut flight = BatchInFlight {
             slot,
             import,
+            verdict_memory,
             batch,
             plan,
             is_resident,
@@ -135,6 +152,7 @@ impl<L: Launcher> OffloadSession<L> {
             stages: Stages::default(),
             device_times: None,
             waiting_since,
+            threads: self.threads.clone(),
         };
         if flight.chunks.is_empty() || is_resident {
             return Ok(flight);
@@ -150,9 +168,8 @@ impl<L: Launcher> OffloadSession<L> {
     }
 
     fn reserve(&mut self, flight: &mut BatchInFlight<L>) -> Result<(), DeviceError> {
-        let BatchInFlight { slot, import, batch, plan, chunks, flow_orders, .. } = flight;
-        let mut views =
-            (0..chunks.len()).map(|index| chunk_view(batch, plan, chunks, flow_orders, import.as_ref(), index));
-        self.launcher.reserve_chunks(&mut views, self.effects, slot)
+        let chunks = flight.chunks.len();
+        let (slot, view) = flight.chunk_views();
+        self.launcher.reserve_chunks(&mut (0..chunks).map(view), self.effects, slot)
     }
 }

@@ -1,6 +1,8 @@
 //! Tests of the shared session with a launcher that runs in host memory and can be made to fail.
 
+use std::ptr::NonNull;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
 use super::launcher::MAX_CHUNKS_IN_FLIGHT;
 use super::*;
@@ -27,6 +29,22 @@ struct Script {
     kept_alive: usize,
     /// The device's own memory, if it has any.
     memory: Option<Vec<u8>>,
+    /// Whether the launcher lends memory for verdicts, and what it has lent so far.
+    lends: bool,
+    lent: Vec<Arc<LentVerdicts>>,
+}
+
+/// Actions and targets.
+struct LentVerdicts(Vec<AtomicU8>, Vec<AtomicU32>);
+
+impl VerdictMemory for LentVerdicts {
+    fn actions(&self) -> NonNull<u8> {
+        NonNull::from(&self.0[0]).cast()
+    }
+
+    fn targets(&self) -> Option<NonNull<u32>> {
+        Some(NonNull::from(&self.1[0]).cast())
+    }
 }
 
 /// A launcher whose kernel returns a packet's first byte as the verdict, increments that byte, and,
@@ -60,6 +78,7 @@ impl Launcher for Host {
     type Buffers = Buffers;
     type Import = ();
     type Ticket = usize;
+    type VerdictMemory = LentVerdicts;
 
     fn id(&self) -> &str {
         "host"
@@ -88,13 +107,32 @@ impl Launcher for Host {
         ChunkLimits { binding: 1 << 20, alignment: 4, packets: self.packets }
     }
 
+    /// Memory that nobody else has a reference to is lent again.
+    fn lend_verdict_memory(
+        &mut self,
+        packets: usize,
+        _: KernelEffects,
+    ) -> Result<Option<Arc<LentVerdicts>>, DeviceError> {
+        let mut script = self.script.lock().unwrap();
+        if !script.lends {
+            return Ok(None);
+        }
+        let fits = |memory: &&Arc<LentVerdicts>| Arc::strong_count(memory) == 1 && memory.0.len() >= packets;
+        if let Some(free) = script.lent.iter().find(fits) {
+            return Ok(Some(free.clone()));
+        }
+        let (actions, targets) = (0..packets).map(|_| (AtomicU8::new(0), AtomicU32::new(0))).unzip();
+        script.lent.push(Arc::new(LentVerdicts(actions, targets)));
+        Ok(script.lent.last().cloned())
+    }
+
     fn new_buffers(&self) -> Buffers {
         Buffers::default()
     }
 
     fn reserve_chunks(
         &mut self,
-        _: &mut dyn Iterator<Item = ChunkView<'_, ()>>,
+        _: &mut dyn Iterator<Item = ChunkView<'_, (), LentVerdicts>>,
         _: KernelEffects,
         _: &mut [Buffers],
     ) -> Result<(), DeviceError> {
@@ -105,7 +143,7 @@ impl Launcher for Host {
 
     fn upload(
         &mut self,
-        chunk: &ChunkView<'_, ()>,
+        chunk: &ChunkView<'_, (), LentVerdicts>,
         _: KernelEffects,
         buffers: &mut Buffers,
     ) -> Result<(), DeviceError> {
@@ -130,7 +168,7 @@ impl Launcher for Host {
 
     fn reuse_upload(
         &mut self,
-        chunk: &ChunkView<'_, ()>,
+        chunk: &ChunkView<'_, (), LentVerdicts>,
         _: KernelEffects,
         buffers: &mut Buffers,
     ) -> Result<(), DeviceError> {
@@ -141,7 +179,7 @@ impl Launcher for Host {
 
     fn launch(
         &mut self,
-        chunk: &ChunkView<'_, ()>,
+        chunk: &ChunkView<'_, (), LentVerdicts>,
         _: KernelEffects,
         buffers: &mut Buffers,
         first: usize,
@@ -166,6 +204,10 @@ impl Launcher for Host {
                 let d = of_kernel[index];
                 let byte = &mut packets[start + d.offset as usize];
                 buffers.actions[index] = *byte;
+                if let Some(lent) = chunk.verdict_memory() {
+                    lent.0[chunk.first_packet() + index].store(*byte, Ordering::Relaxed);
+                    lent.1[chunk.first_packet() + index].store(100 + u32::from(*byte), Ordering::Relaxed);
+                }
                 *byte = byte.wrapping_add(1);
                 let end = [d.offset, d.length - 1].map(u32::to_le_bytes);
                 buffers.ends[index * 8..][..8].copy_from_slice(end.as_flattened());
@@ -407,7 +449,7 @@ fn an_invalid_action_byte_becomes_aborted() {
 
 #[test]
 fn a_column_of_the_whole_batch_is_not_copied() {
-    let mut columns = VerdictColumns { packets: 4, ..VerdictColumns::default() };
+    let mut columns = VerdictColumns::new::<NoVerdictMemory>(4, None);
     let (actions, targets) = (vec![4, 5, 255, 3], vec![1, 2, 3, 4]);
     let (actions_at, targets_at) = (actions.as_ptr(), targets.as_ptr());
     columns.adopt(actions);
@@ -415,12 +457,85 @@ fn a_column_of_the_whole_batch_is_not_copied() {
     assert_eq!((columns.actions.as_ptr(), columns.targets.as_ptr()), (actions_at, targets_at));
     assert_eq!((columns.actions, columns.targets), (vec![4, 0, 0, 3], vec![1, 2, 3, 4]));
 
-    let mut columns = VerdictColumns { packets: 4, ..VerdictColumns::default() };
+    let mut columns = VerdictColumns::new::<NoVerdictMemory>(4, None);
     for (actions, targets) in [(vec![4, 5, 255], vec![1, 2, 3]), (vec![3], vec![4])] {
         columns.adopt(actions);
         columns.adopt_targets(targets);
     }
     assert_eq!((columns.actions, columns.targets), (vec![4, 0, 0, 3], vec![1, 2, 3, 4]));
+}
+
+#[test]
+fn lent_memory_is_handed_out_and_reused_once_the_verdicts_are_dropped() {
+    let (mut session, script) = session(PacketLayout::Copied, 2, false, &LoadOptions::default());
+    script.lock().unwrap().lends = true;
+    let first = session.run(batch(&[1, 2, 3])).unwrap().verdicts;
+    let second = session.run(batch(&[3, 2, 1])).unwrap().verdicts;
+    assert_eq!((first.actions(), first.targets()), (&[1, 2, 3][..], &[101, 102, 103][..]));
+    assert_eq!((second.actions(), second.targets()), (&[3, 2, 1][..], &[103, 102, 101][..]));
+    let clone = first.clone();
+    drop(first);
+    assert_eq!(session.run(batch(&[4, 4])).unwrap().verdicts.actions(), [4, 4]);
+    assert_eq!(clone.actions(), [1, 2, 3], "a clone keeps the memory");
+    drop((clone, second));
+    assert_eq!(session.run(batch(&[2, 1])).unwrap().verdicts.actions(), [2, 1]);
+    assert_eq!(script.lock().unwrap().lent.len(), 3);
+    // Nothing is lent for a batch without packets.
+    assert!(session.run(batch(&[])).unwrap().verdicts.is_empty());
+}
+
+#[test]
+fn lent_verdicts_of_flows_keep_the_batch_order() {
+    let (mut session, script) = flow_session(PacketLayout::Copied, false);
+    script.lock().unwrap().lends = true;
+    let packets: Vec<_> = (0..12_u8).map(|index| vec![index % 5, index % 3, 2, 3, 4]).collect();
+    let done = session.run(Batch::from_packets(&packets).unwrap()).unwrap();
+    assert!(done.verdicts.actions().iter().zip(&packets).all(|(action, packet)| *action == packet[0]));
+    assert!(done.verdicts.targets().iter().zip(&packets).all(|(target, packet)| *target == 100 + u32::from(packet[0])));
+}
+
+/// Many packets, gathered by several threads, are those that one thread gathers.
+#[test]
+fn threads_gather_what_one_gathers() {
+    let count = 3 * host_threads::PART_PACKETS + 77;
+    let mut random = crate::testing::Random(5);
+    let packets: Vec<Vec<u8>> =
+        (0..count).map(|_| (0..random.below(9)).map(|_| random.below(256) as u8).collect()).collect();
+    let batch = Batch::from_packets(&packets).unwrap();
+    for (layout, window) in [(PacketLayout::Rows, 6), (PacketLayout::Packed, 6), (PacketLayout::Copied, u32::MAX)] {
+        let needs = AccessNeeds { window, room: false };
+        let limits = ChunkLimits { binding: 1 << 30, alignment: 4, packets: usize::MAX };
+        let chunks = chunk::split_batch(&batch, layout, needs, limits).unwrap();
+        let gather = |threads: usize| {
+            let threads = HostThreads::new(std::num::NonZeroUsize::new(threads));
+            let view = ChunkView::<(), NoVerdictMemory> {
+                batch: &batch,
+                chunk: &chunks[0],
+                layout,
+                needs,
+                import: None,
+                verdict_memory: None,
+                flow_order: None,
+                threads: &threads,
+                gather_time: Default::default(),
+            };
+            let mut copy = vec![0; view.copy_size() as usize];
+            view.copy_into(&mut copy, StorePolicy::Cached);
+            let mut descriptors = vec![0; view.descriptor_capacity(WRITES)];
+            let written = view.write_descriptors(WRITES, &mut descriptors);
+            descriptors.truncate(written.size);
+            (copy, descriptors, written)
+        };
+        let one = gather(1);
+        for threads in [2, 3] {
+            assert!(gather(threads) == one, "{layout:?}, {threads} threads");
+        }
+        // What one thread gathers is what the packets say.
+        for (packet, d) in packets.iter().zip(chunk::kernel_descriptors(&batch, &chunks[0], layout, needs)) {
+            let copied = needs.copied_len(d.length) as usize;
+            assert_eq!(one.0[d.offset as usize..][..copied], packet[..copied]);
+        }
+    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Splitting a batch into parts for several devices, and joining them again.
 
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::{Batch, SourceData};
 
@@ -35,12 +35,15 @@ impl Batch {
         let middle = range_in_parent.packets.start + at;
         let rest = BatchRange { parent: range_in_parent.parent.clone(), packets: middle..range_in_parent.packets.end };
         range_in_parent.packets.end = middle;
+        let summary = self.summary_of_part(self.len() - at);
+        self.summary = self.summary_of_part(at);
         let has_original = !self.original.is_empty();
         let has_metadata = !self.metadata.is_empty();
         Batch {
             span: self.span.clone(),
             shared: self.shared.clone(),
             descriptors: self.descriptors.split_off(at),
+            summary,
             original: if has_original { self.original.split_off(at) } else { Vec::new() },
             metadata: if has_metadata { self.metadata.split_off(at) } else { Vec::new() },
             room: self.room,
@@ -65,6 +68,7 @@ impl Batch {
             && range_in_parent.packets.end == following.packets.start;
         assert!(is_next, "the batch is not the part behind this one");
         range_in_parent.packets.end = following.packets.end;
+        self.summary = OnceLock::new();
         self.descriptors.append(&mut next.descriptors);
         self.original.append(&mut next.original);
         self.metadata.append(&mut next.metadata);

@@ -76,6 +76,11 @@ impl<'a> WindowRows<'a> {
         WindowRows { batch, descriptors: &batch.descriptors()[packets], window }
     }
 
+    /// Distance in bytes from one row to the next.
+    pub fn stride(&self) -> usize {
+        stride(self.window)
+    }
+
     /// Size of all rows in bytes.
     pub fn size(&self) -> usize {
         self.descriptors.len() * stride(self.window)

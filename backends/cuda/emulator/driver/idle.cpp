@@ -1,0 +1,175 @@
+// A CUDA driver and compiler whose device does nothing: commands complete when they are queued,
+// copies move no byte and kernels write none. What is measured over it is the host's own work.
+// Results are whatever was in the memory before.
+//
+// The exception is a persistent kernel, which the host waits for in memory: a thread answers its
+// requests as soon as it sees them (`session/persistent.cu`).
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#define API extern "C" __attribute__((visibility("default")))
+
+typedef uint64_t Address;
+enum : int { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_READY = 600 };
+
+// The symbol by which the backend recognises a driver without a GPU.
+API const int portcullis_emulated_driver = 1;
+
+static char handle;
+
+template <class T> static int set(T *to, T value) {
+    *to = value;
+    return SUCCESS;
+}
+
+// The device, and contexts of it.
+API int cuInit(unsigned) { return SUCCESS; }
+API int cuDriverGetVersion(int *version) { return set(version, 12040); }
+API int cuGetErrorName(int, const char **text) { return set(text, "CUDA_ERROR"); }
+API int cuGetErrorString(int, const char **text) { return set(text, "an error of the idle driver"); }
+API int cuDeviceGetCount(int *count) { return set(count, 1); }
+API int cuDeviceGet(int *device, int index) { return index ? INVALID_VALUE : set(device, 0); }
+API int cuDeviceTotalMem_v2(size_t *bytes, int) { return set(bytes, (size_t)64 << 30); }
+API int cuDeviceGetName(char *name, int length, int) { return snprintf(name, (size_t)length, "idle CUDA device"), SUCCESS; }
+API int cuDeviceGetPCIBusId(char *text, int length, int) { return snprintf(text, (size_t)length, "FFFF:3C:00.0"), SUCCESS; }
+
+API int cuDeviceGetAttribute(int *value, int attribute, int) {
+    switch (attribute) {
+        case 13: return set(value, 2000000);  // CLOCK_RATE, in kHz
+        case 16: return set(value, 132);      // MULTIPROCESSOR_COUNT
+        case 19: return set(value, 1);        // CAN_MAP_HOST_MEMORY
+        case 75: return set(value, 9);        // COMPUTE_CAPABILITY_MAJOR
+        case 118: return set(value, 100);     // GPU_DIRECT_RDMA_WRITES_ORDERING: OWNER
+    }
+    return set(value, 0);
+}
+
+static thread_local void *contexts[16];
+static thread_local int entered = 0;
+
+API int cuDevicePrimaryCtxRetain(void **context, int) { return set(context, (void *)&handle); }
+API int cuDevicePrimaryCtxRelease_v2(int) { return SUCCESS; }
+API int cuCtxPushCurrent_v2(void *context) { return entered < 16 ? set(&contexts[entered++], context) : INVALID_VALUE; }
+API int cuCtxPopCurrent_v2(void **context) { return entered > 0 ? set(context, contexts[--entered]) : INVALID_VALUE; }
+
+// Memory. Device memory is a range of addresses without contents.
+API int cuMemAlloc_v2(Address *address, size_t bytes) {
+    static std::atomic<Address> next{(Address)1 << 40};
+    return set(address, next.fetch_add((bytes + 0xffff) & ~(size_t)0xffff));
+}
+API int cuMemFree_v2(Address) { return SUCCESS; }
+API int cuMemHostAlloc(void **host, size_t bytes, unsigned) { return posix_memalign(host, 4096, bytes) ? OUT_OF_MEMORY : SUCCESS; }
+API int cuMemFreeHost(void *host) { return free(host), SUCCESS; }
+API int cuMemHostRegister_v2(void *, size_t, unsigned) { return SUCCESS; }
+API int cuMemHostUnregister(void *) { return SUCCESS; }
+API int cuPointerSetAttribute(const void *, int, Address) { return SUCCESS; }
+API int cuMemHostGetDevicePointer_v2(Address *address, void *host, unsigned) { return set(address, (Address)host); }
+API int cuMemcpyHtoDAsync_v2(Address, const void *, size_t, void *) { return SUCCESS; }
+API int cuMemcpyDtoHAsync_v2(void *, Address, size_t, void *) { return SUCCESS; }
+API int cuMemcpyDtoDAsync_v2(Address, Address, size_t, void *) { return SUCCESS; }
+API int cuMemsetD8Async(Address, uint8_t, size_t, void *) { return SUCCESS; }
+API int cuFlushGPUDirectRDMAWrites(int, int) { return SUCCESS; }
+
+// Persistent kernels: their argument, `pc_ring`, and a request, `pc_entry`, of which only the lap
+// matters here.
+struct Ring {
+    Address entries, answers, stop, left, served, leaving, life;
+    uint32_t size, start;
+};
+const size_t ENTRY_BYTES = 64, TURN_OFFSET = 56;
+
+static std::atomic<int> residents{0};
+
+static void answer(Ring ring, unsigned blocks) {
+    // Requests answered so far, by ring: a kernel that is launched again goes on from there.
+    static auto &answered = *new std::map<Address, uint64_t>;
+    static auto &mutex = *new std::mutex;
+    auto word = [](Address at) { return (std::atomic<uint32_t> *)at; };
+    auto load = [&](Address at) { return word(at)->load(std::memory_order_acquire); };
+    auto end = std::chrono::steady_clock::now() + std::chrono::nanoseconds(ring.life);
+    uint64_t number;
+    {
+        std::lock_guard<std::mutex> lock(mutex);
+        number = answered[ring.entries];
+    }
+    for (uint32_t rounds = 1; !load(ring.stop); rounds++) {
+        uint64_t index = number % ring.size, turn = number / ring.size + 1;
+        if (load(ring.entries + index * ENTRY_BYTES + TURN_OFFSET) == turn) {
+            word(ring.answers + index * 4)->store((uint32_t)turn, std::memory_order_release);
+            number++;
+        } else if (rounds % 1024 == 0 && std::chrono::steady_clock::now() > end) {
+            break;
+        }
+    }
+    {
+        std::lock_guard<std::mutex> lock(mutex);
+        answered[ring.entries] = number;
+    }
+    for (unsigned block = 0; block < blocks; block++) word(ring.left + block * 4)->store(ring.start, std::memory_order_release);
+    residents--;
+}
+
+// Kernels. A function is its name's first letters: that is all that is asked of it.
+API int cuModuleLoadDataEx(void **module, const void *, unsigned, int *, void **) { return set(module, (void *)&handle); }
+API int cuModuleUnload(void *) { return SUCCESS; }
+API int cuModuleGetFunction(void **function, void *, const char *name) {
+    static char persistent, other;
+    return set(function, (void *)(strcmp(name, "pc_persistent") ? &other : &persistent));
+}
+API int cuFuncGetAttribute(int *value, int attribute, void *) { return set(value, attribute ? 0 : 1024); }
+API int cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, void *, int, size_t) { return set(blocks, 8); }
+API int cuLaunchKernel(void *function, unsigned blocks, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **parameters, void **) {
+    void *persistent;
+    cuModuleGetFunction(&persistent, nullptr, "pc_persistent");
+    Ring ring;
+    if (function != persistent) return SUCCESS;
+    memcpy(&ring, parameters[0], sizeof ring);
+    if (!ring.entries) return SUCCESS;
+    residents++;
+    std::thread(answer, ring, blocks).detach();
+    return SUCCESS;
+}
+
+// Streams and events: nothing is ever queued.
+API int cuStreamCreate(void **stream, unsigned) { return set(stream, malloc(1)); }
+API int cuStreamDestroy_v2(void *stream) { return free(stream), SUCCESS; }
+API int cuStreamQuery(void *) { return residents ? NOT_READY : SUCCESS; }
+API int cuStreamWaitEvent(void *, void *, unsigned) { return SUCCESS; }
+API int cuEventCreate(void **event, unsigned) { return set(event, (void *)&handle); }
+API int cuEventDestroy_v2(void *) { return SUCCESS; }
+API int cuEventRecord(void *, void *) { return SUCCESS; }
+API int cuEventQuery(void *) { return SUCCESS; }
+API int cuEventElapsedTime(float *milliseconds, void *, void *) { return set(milliseconds, 0.0f); }
+
+// Graphs.
+API int cuGraphCreate(void **graph, unsigned) { return set(graph, (void *)&handle); }
+API int cuGraphDestroy(void *) { return SUCCESS; }
+API int cuGraphAddMemcpyNode(void **node, void *, const void *, size_t, const void *, void *) { return set(node, (void *)&handle); }
+API int cuGraphAddKernelNode(void **node, void *, const void *, size_t, const void *) { return set(node, (void *)&handle); }
+API int cuGraphInstantiateWithFlags(void **graph, void *, unsigned long long) { return set(graph, (void *)&handle); }
+API int cuGraphExecMemcpyNodeSetParams(void *, void *, const void *, void *) { return SUCCESS; }
+API int cuGraphUpload(void *, void *) { return SUCCESS; }
+API int cuGraphLaunch(void *, void *) { return SUCCESS; }
+API int cuGraphExecDestroy(void *) { return SUCCESS; }
+
+// The compiler, whose output is an empty PTX text.
+API int nvrtcVersion(int *major, int *minor) { return set(major, 12), set(minor, 4); }
+API int nvrtcGetNumSupportedArchs(int *count) { return set(count, 1); }
+API int nvrtcGetSupportedArchs(int *archs) { return set(archs, 90); }
+API int nvrtcCreateProgram(void **program, const char *, const char *, int, const char *const *, const char *const *) { return set(program, (void *)&handle); }
+API int nvrtcDestroyProgram(void **) { return SUCCESS; }
+API int nvrtcCompileProgram(void *, int, const char *const *) { return SUCCESS; }
+API int nvrtcGetProgramLogSize(void *, size_t *size) { return set(size, (size_t)1); }
+API int nvrtcGetProgramLog(void *, char *log) { return set(log, '\0'); }
+API int nvrtcGetCUBINSize(void *, size_t *size) { return set(size, (size_t)1); }
+API int nvrtcGetCUBIN(void *, char *cubin) { return set(cubin, '\0'); }
+API int nvrtcGetPTXSize(void *, size_t *size) { return set(size, (size_t)1); }
+API int nvrtcGetPTX(void *, char *ptx) { return set(ptx, '\0'); }

@@ -1,0 +1,231 @@
+//! Measures the host's part of filtering on a GPU against its bars: `cargo bench --bench host_path`.
+//!
+//! The device is the idle CUDA driver (`backends/cuda/emulator/driver/idle.cpp`), whose copies and
+//! kernels take no time, so what remains is validating, gathering, queueing and handing out
+//! verdicts. It shows the same code as a GPU, on a machine without one. Times are host nanoseconds
+//! per packet from submitting a batch to dropping its verdicts, one batch at a time; medians.
+
+mod support;
+
+use std::hint::black_box;
+use std::num::NonZeroUsize;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use portcullis::packet_io::synth::Random;
+use portcullis_core::device::{Device, Dispatch, LoadOptions, MeasureOptions, Session, Transfer};
+use portcullis_core::packet::{Arena, Batch, BatchCutter, Descriptor, ResizeRoom};
+use portcullis_core::program::Program;
+use portcullis_cuda::CudaDevice;
+use portcullis_cuda_emulator::Unavailable;
+
+use support::{LENGTH, ReusedBatch, Times, Traffic, is_test_run, sample_all_in_turn, stock, time, time_alone};
+
+/// Set in the process that runs over the idle driver.
+const CHILD_VARIABLE: &str = "PORTCULLIS_BENCH_HOST_PATH";
+
+/// Amount of work to measure.
+struct Scale {
+    /// Packets of a large batch, and of one that stays in the L2 cache.
+    large: usize,
+    cached: usize,
+    /// Timed rounds, and batches per round where batches are small.
+    rounds: usize,
+    small_batches: u32,
+}
+
+const FULL: Scale = Scale { large: 1 << 20, cached: 16 << 10, rounds: 41, small_batches: 2000 };
+const TRIAL: Scale = Scale { large: 1 << 12, cached: 1 << 10, rounds: 2, small_batches: 5 };
+
+/// Bytes of a small batch's latency row, in packets.
+const SMALL: usize = 64;
+
+/// The filters: one that only returns verdicts, and one that returns targets too.
+const PLAIN: &str = "http_only";
+const REDIRECTING: &str = "hash_lb";
+
+/// Rows of bars, printed at the end.
+#[derive(Default)]
+struct Bars(Vec<[String; 4]>);
+
+impl Bars {
+    /// Adds a row: `figure` against the most that is allowed, or without a bar.
+    fn at_most(&mut self, what: &str, figure: f64, bar: Option<f64>, unit: &str) {
+        self.add(what, format!("{figure:.3} {unit}"), bar.map(|bar| (format!("at most {bar} {unit}"), figure <= bar)));
+    }
+
+    /// Adds a row of a ratio against the least that is required.
+    fn at_least(&mut self, what: &str, figure: f64, bar: f64) {
+        self.add(what, format!("{figure:.2}"), Some((format!("at least {bar}"), figure >= bar)));
+    }
+
+    fn add(&mut self, what: &str, figure: String, bar: Option<(String, bool)>) {
+        let (bar, result) = bar.map_or((String::new(), ""), |(bar, met)| (bar, if met { "met" } else { "missed" }));
+        self.0.push([what.into(), figure, bar, result.into()]);
+    }
+
+    fn print(&self) {
+        let width = |column: usize| self.0.iter().map(|row| row[column].len()).max().unwrap_or(0);
+        println!();
+        for [what, figure, bar, result] in &self.0 {
+            let (what_width, figure_width, bar_width) = (width(0), width(1), width(2));
+            println!("{what:what_width$}  {figure:>figure_width$}  {bar:bar_width$}  {result}");
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    support::restore_sigpipe();
+    if std::env::var_os(CHILD_VARIABLE).is_some() {
+        measure();
+        return ExitCode::SUCCESS;
+    }
+    let folder = match portcullis_cuda_emulator::build_idle(Path::new(env!("CARGO_TARGET_TMPDIR"))) {
+        Ok(folder) => folder,
+        Err(reason @ Unavailable::NotSupported(_)) => {
+            println!("nothing to measure: {reason}");
+            return ExitCode::SUCCESS;
+        }
+        Err(reason) => panic!("{reason}"),
+    };
+    let program = std::env::current_exe().expect("the path of this program");
+    let mut child = Command::new(program);
+    child.args(std::env::args_os().skip(1)).env(CHILD_VARIABLE, "1");
+    child.env("LD_LIBRARY_PATH", folder).env("PORTCULLIS_CACHE", "");
+    ["CUDA_VISIBLE_DEVICES", "PORTCULLIS_NVRTC", "PORTCULLIS_CUBINS"].map(|name| child.env_remove(name));
+    let status = child.status().expect("this program can be run");
+    if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn measure() {
+    let scale = if is_test_run() { &TRIAL } else { &FULL };
+    let device = portcullis_cuda::probe().expect("the idle driver has a device").remove(0);
+    let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    println!("{}, {cores} cores, batches of {} packets of {LENGTH} bytes", device.info().name, scale.large);
+    let mut bars = Bars::default();
+    let uniform = ReusedBatch::new(support::batch(Traffic::Uniform, scale.large, LENGTH));
+    let irregular = ReusedBatch::new(irregular_batch(scale.large));
+    let resident = |options: LoadOptions| options.with_measure(MeasureOptions::default().with_resident(true));
+    for threads in [1, cores] {
+        let options = support::threads(threads);
+        let name = |what: &str| format!("{what}, {threads} thread{}", if threads == 1 { "" } else { "s" });
+        let mut row = |what: &str, filter: &str, options: LoadOptions, batch: &ReusedBatch, bar: Option<f64>| {
+            let mut session = open(&device, filter, &options);
+            let times = time_alone(scale.rounds, || drop(batch.run(&mut *session)));
+            bars.at_most(&name(what), per_packet(&times, batch), bar, "ns");
+        };
+        row("resident, verdicts", PLAIN, resident(options.clone()), &uniform, Some(0.05));
+        row("resident, targets", REDIRECTING, resident(options.clone()), &uniform, Some(0.10));
+        let whole = || options.clone().with_transfer(Transfer::Whole);
+        row("whole, uniform", PLAIN, whole(), &uniform, Some(0.05));
+        row("whole, irregular", PLAIN, whole(), &irregular, Some(0.4));
+        row("in place, uniform", PLAIN, options.clone().with_transfer(Transfer::Imported), &uniform, None);
+        row("in place, irregular", PLAIN, options.clone().with_transfer(Transfer::Imported), &irregular, None);
+        if cores == 1 {
+            break;
+        }
+    }
+    windows(&device, scale, cores, &irregular, &mut bars);
+    latency(&device, scale, &mut bars);
+    bars.print();
+}
+
+fn open(device: &CudaDevice, filter: &str, options: &LoadOptions) -> Box<dyn Session> {
+    device.load(&stock(filter), options).unwrap_or_else(|error| panic!("{filter}: {error}"))
+}
+
+fn per_packet(times: &Times, batch: &ReusedBatch) -> f64 {
+    times.median.as_secs_f64() * 1e9 / batch.get().len() as f64
+}
+
+/// Packets of [`LENGTH`] bytes whose distance is [`LENGTH`] or a word more, at random.
+fn irregular_batch(count: usize) -> Batch {
+    let mut random = Random::new(0, 0);
+    let mut at = 0;
+    let descriptors: Vec<Descriptor> = (0..count)
+        .map(|_| {
+            let offset = at;
+            at += LENGTH as u32 + 4 * random.below(2) as u32;
+            Descriptor { offset, length: LENGTH as u32 }
+        })
+        .collect();
+    let mut arena = Arena::new(at as usize).expect("memory for the packets");
+    arena.fill(1);
+    BatchCutter::new(arena, None).cut_batch(descriptors, Vec::new(), ResizeRoom::None).expect("packets do not overlap")
+}
+
+/// Gathering windows: in a cache, out of it against a loop that does nothing else, and with two
+/// threads.
+fn windows(device: &CudaDevice, scale: &Scale, cores: usize, large: &ReusedBatch, bars: &mut Bars) {
+    let load = |threads| open(device, PLAIN, &support::threads(threads).with_transfer(Transfer::Window));
+    let cached = ReusedBatch::new(irregular_batch(scale.cached));
+    let (mut one, mut two) = (load(1), load(2));
+    let repeats = (scale.large / scale.cached).min(16) as u32;
+    let times = time_alone(scale.rounds, || (0..repeats).for_each(|_| drop(cached.run(&mut *one))));
+    bars.at_most("window, in the cache, 1 thread", per_packet(&times, &cached) / f64::from(repeats), Some(1.3), "ns");
+    let words = window_words(&stock(PLAIN));
+    let mut rows = vec![0_u32; words * large.get().len()];
+    let [bare, one, two] = sample_all_in_turn(
+        scale.rounds,
+        [
+            &mut || time(|| bare_gather(&large.get(), words, black_box(&mut rows))),
+            &mut || time(|| drop(large.run(&mut *one))),
+            &mut || time(|| drop(large.run(&mut *two))),
+        ],
+    );
+    bars.at_most("window, 1 thread", per_packet(&one, large), None, "ns");
+    bars.at_most("window, a bare loop", per_packet(&bare, large), None, "ns");
+    bars.at_least("window, 1 thread against the bare loop", ratio(bare.median, one.median), 0.85);
+    if cores > 1 {
+        bars.at_least("window, 2 threads against 1", ratio(one.median, two.median), 1.7);
+    }
+}
+
+/// Words of a filter's window.
+fn window_words(program: &Program) -> usize {
+    program.facts().reads.max_bytes().div_ceil(4) as usize
+}
+
+fn ratio(theirs: Duration, ours: Duration) -> f64 {
+    theirs.as_secs_f64() / ours.as_secs_f64()
+}
+
+/// Reads the line in which each packet starts, prefetched, and writes the words of its window.
+fn bare_gather(batch: &Batch, words: usize, rows: &mut [u32]) {
+    /// Packets ahead of the one being read.
+    const AHEAD: usize = 16;
+    let descriptors = batch.descriptors();
+    for (index, row) in rows.chunks_exact_mut(words).enumerate() {
+        if let Some(next) = descriptors.get(index + AHEAD) {
+            prefetch(batch.span().as_ptr().wrapping_add(next.offset as usize));
+        }
+        let packet = batch.packet(index);
+        for (to, word) in row.iter_mut().zip(packet.chunks_exact(4)) {
+            *to = u32::from_ne_bytes([word[0], word[1], word[2], word[3]]);
+        }
+    }
+}
+
+fn prefetch(at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    #[expect(unsafe_code, reason = "a prefetch is a hint and does not fault, whatever the address")]
+    // SAFETY: as above.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}
+
+/// From submitting a small batch to its verdicts, for each dispatch method.
+fn latency(device: &CudaDevice, scale: &Scale, bars: &mut Bars) {
+    for &dispatch in device.info().dispatch {
+        let mut session = open(device, PLAIN, &support::threads(1).with_dispatch(dispatch).with_depth(1));
+        let batch = ReusedBatch::new(support::batch(Traffic::Uniform, SMALL, LENGTH));
+        let times = time_alone(scale.rounds, || (0..scale.small_batches).for_each(|_| drop(batch.run(&mut *session))));
+        let micros = times.median.as_secs_f64() * 1e6 / f64::from(scale.small_batches);
+        let bar = (dispatch == Dispatch::Persistent).then_some(1.0);
+        bars.at_most(&format!("{SMALL} packets, {dispatch}"), micros, bar, "µs");
+    }
+}
