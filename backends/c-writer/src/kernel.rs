@@ -346,21 +346,21 @@ impl Writer<'_> {
         }
         let mut lines =
             vec![format!("pc_descriptor {descriptor} = {descriptors}[{packet}];"), format!("{PACKET_TYPE} {pkt};")];
+        // The descriptor of an empty packet may hold any offset. Branch-free loads read there before
+        // they check the length, by words if packets are word-aligned.
+        let start = match self.options.packet_access {
+            PacketAccess::Vectorizable => format!("({descriptor}.length == 0u ? 0u : {descriptor}.offset)"),
+            _ if self.is_word_aligned() => format!("({descriptor}.offset & ~3u)"),
+            _ => format!("{descriptor}.offset"),
+        };
         if self.uses_bytes {
-            // The descriptor of an empty packet may hold any offset, and a branch-free load reads
-            // it.
-            let bytes = match self.options.packet_access {
-                PacketAccess::Vectorizable => {
-                    format!("{arena} + ({descriptor}.length == 0u ? 0u : {descriptor}.offset)")
-                }
-                _ => format!("{arena} + {descriptor}.offset"),
-            };
+            let bytes = format!("{arena} + {start}");
             // Lets the compiler merge adjacent stores.
             let aligned = (writes && self.is_word_aligned()).then(|| self.dialect.assume_aligned(&bytes, 4)).flatten();
             lines.push(format!("{pkt}.bytes = {};", aligned.unwrap_or(bytes)));
         }
         if self.uses_words {
-            let from = if self.is_word_aligned() { format!("({arena} + {descriptor}.offset)") } else { arena.clone() };
+            let from = if self.is_word_aligned() { format!("({arena} + {start})") } else { arena.clone() };
             lines.push(format!("{pkt}.words = ({buffer}const uint *){from};"));
         }
         if facts.uses_metadata {

@@ -26,8 +26,8 @@ pub struct BatchMemory<I> {
     pub reach: MemoryReach,
     /// The backend's handle on memory that the device reaches.
     pub import: Option<I>,
-    /// Unless packets are gathered or resized, kernels require them to start at multiples of 4
-    /// bytes.
+    /// Unless packets are gathered or resized, kernels require those with bytes to start at
+    /// multiples of 4 bytes.
     pub word_aligned_only: bool,
     /// The device can only gather: it cannot copy packets together with the bytes between them.
     pub gather_only: bool,
@@ -248,7 +248,8 @@ struct BatchScan {
 
 impl BatchScan {
     fn of(batch: &Batch, needs: AccessNeeds) -> BatchScan {
-        // A single branch-free pass: most of the host's work per packet is here.
+        // A single branch-free pass: most of the host's work per packet is here. Empty packets
+        // count as aligned, whatever their offsets: kernels round a packet's start down.
         let (mut offsets, mut window) = (0, 0_u64);
         for d in batch.descriptors() {
             offsets |= if d.length > 0 { d.offset } else { 0 };

@@ -17,9 +17,9 @@ pub const RESIZE_ROOM: u32 = 128;
 /// Minimum packet length in bytes that `adjust_head` and `adjust_tail` leave: an Ethernet header.
 pub const MIN_PACKET_LENGTH: u32 = 14;
 
-/// Location of a packet in its batch's arena.
+/// Location of a packet in its batch's arena. Aligned to 8 bytes, as kernels read it in place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-#[repr(C)]
+#[repr(C, align(8))]
 pub struct Descriptor {
     /// Offset of the first byte in the arena, in bytes.
     pub offset: u32,
@@ -179,9 +179,10 @@ impl BatchCutter {
         if !metadata.is_empty() && metadata.len() != descriptors.len() {
             return Err(BatchError::MetadataCount { packets: descriptors.len(), metadata: metadata.len() });
         }
-        let mut next_free = self.next_free;
+        let (mut next_free, mut has_empty_packets) = (self.next_free, false);
         for (index, d) in descriptors.iter().enumerate() {
             let Range { start, end } = check_in_arena(index, d, room, self.span.len())?;
+            has_empty_packets |= d.length == 0;
             if end > start {
                 let (first, last) = (start as u64 & !3, (end as u64 + 3) & !3);
                 if first < next_free {
@@ -191,7 +192,8 @@ impl BatchCutter {
             }
         }
         self.next_free = next_free;
-        Ok(Batch::new(self.span.clone(), Some(self.shared.clone()), descriptors, metadata, room, None))
+        let batch = Batch::new(self.span.clone(), Some(self.shared.clone()), descriptors, metadata, room, None);
+        Ok(Batch { has_empty_packets, ..batch })
     }
 }
 
@@ -243,6 +245,8 @@ pub struct Batch {
     room: ResizeRoom,
     /// Whether packets lie in separate frames in any order, with foreign memory between them.
     is_scattered: bool,
+    /// Whether some packet has no bytes, or had none before the batch was split or truncated.
+    has_empty_packets: bool,
     source_data: Option<SourceData>,
     /// The range of packets in the original batch, for a part made by [`Batch::split_off`].
     range_in_parent: Option<split::BatchRange>,
@@ -279,6 +283,7 @@ impl Batch {
             metadata,
             room,
             is_scattered: false,
+            has_empty_packets: false,
             source_data,
             range_in_parent: None,
         }
@@ -308,20 +313,28 @@ impl Batch {
         }
         // Check all packets without a branch per packet first; only a failure needs the packet's
         // index.
-        let is_outside = |is: bool, descriptor: &Descriptor| is | is_outside(descriptor, room, span.len());
-        if descriptors.iter().fold(false, is_outside) {
+        let check = |(outside, empty): (bool, bool), descriptor: &Descriptor| {
+            (outside | is_outside(descriptor, room, span.len()), empty | (descriptor.length == 0))
+        };
+        let (has_packets_outside, has_empty_packets) = descriptors.iter().fold((false, false), check);
+        if has_packets_outside {
             for (index, descriptor) in descriptors.iter().enumerate() {
                 check_in_arena(index, descriptor, room, span.len())?;
             }
         }
         let batch = Batch::new(span, None, descriptors, metadata, room, Some(source_data));
-        Ok(Batch { is_scattered: true, ..batch })
+        Ok(Batch { is_scattered: true, has_empty_packets, ..batch })
     }
 
     /// Whether packets lie in separate frames in any order ([`Batch::from_frames`]), rather than
     /// ascending in memory that belongs to this batch alone.
     pub fn is_scattered(&self) -> bool {
         self.is_scattered
+    }
+
+    /// Whether packets without bytes may be among the packets: their offsets are arbitrary.
+    pub fn has_empty_packets(&self) -> bool {
+        self.has_empty_packets
     }
 
     /// Attaches the data that the batch's source wants back with it.
@@ -549,6 +562,7 @@ impl Batch {
             return Err(BatchError::MetadataCount { packets: self.descriptors.len(), metadata: descriptors.len() });
         }
         self.check_room(0, &descriptors)?;
+        self.has_empty_packets |= descriptors.iter().any(|d| d.length == 0);
         self.descriptors = descriptors;
         Ok(())
     }
@@ -563,6 +577,7 @@ impl Batch {
             return Err(BatchError::MetadataCount { packets, metadata: descriptors.len() });
         }
         self.check_room(first, descriptors)?;
+        self.has_empty_packets |= descriptors.iter().any(|d| d.length == 0);
         self.descriptors[first..first + descriptors.len()].copy_from_slice(descriptors);
         Ok(())
     }
@@ -600,6 +615,27 @@ mod tests {
         assert_eq!(first.len(), 2);
         assert!(matches!(cutter.cut_batch(vec![d(8, 4)], vec![], ResizeRoom::None), Err(BatchError::Overlap { .. })));
         assert!(cutter.cut_batch(vec![d(12, 52)], vec![], ResizeRoom::None).is_ok());
+    }
+
+    #[test]
+    fn empty_packets_are_known() {
+        let cut = |descriptors: &[Descriptor]| {
+            BatchCutter::new(Arena::new(64).unwrap(), None).cut_batch(descriptors.to_vec(), vec![], ResizeRoom::None)
+        };
+        assert!(!cut(&[d(0, 5), d(8, 1)]).unwrap().has_empty_packets());
+        let mut first = cut(&[d(0, 5), d(63, 0), d(8, 1)]).unwrap();
+        assert!(first.has_empty_packets());
+        let rest = first.split_off(1);
+        assert!(rest.has_empty_packets());
+        first.join(rest);
+        assert!(first.has_empty_packets());
+        assert!(!Batch::in_frames(&[[1]]).unwrap().has_empty_packets());
+        assert!(Batch::in_frames(&[&[1][..], &[]]).unwrap().has_empty_packets());
+        let mut resized = Batch::from_packets(&[[7u8; 60]]).unwrap();
+        assert!(!resized.has_empty_packets());
+        let at = resized.descriptors()[0].offset;
+        resized.resize(vec![d(at + 60, 0)]).unwrap();
+        assert!(resized.has_empty_packets());
     }
 
     #[test]

@@ -221,7 +221,8 @@ impl Slot {
     ///
     /// Returns the offset within the arena that descriptors count from. If packets are copied from
     /// where they lie and do not move, the batch's own descriptors are copied as they are, which
-    /// saves a pass over them.
+    /// saves a pass over them. Empty packets outside the copy prevent that: kernels load from them
+    /// before they check the length.
     ///
     /// # Safety
     /// All queued commands that use this slot have completed.
@@ -230,10 +231,9 @@ impl Slot {
         // SAFETY: no queued command uses it, by the caller's promise; the borrow ends in this
         // function.
         let to = unsafe { self.request().slice_mut(0, shape.host_bytes) };
-        let verbatim = cfg!(target_endian = "little")
-            && matches!(chunk.layout(), PacketLayout::Copied | PacketLayout::InPlace)
-            && !effects.resizes_packets
-            && !chunk.is_ordered();
+        let is_inside = chunk.layout() == PacketLayout::InPlace
+            || (chunk.layout() == PacketLayout::Copied && !chunk.has_empty_packets());
+        let verbatim = cfg!(target_endian = "little") && is_inside && !effects.resizes_packets && !chunk.is_ordered();
         if verbatim {
             let descriptors = descriptor_bytes(chunk.descriptors());
             to[HEADER_SIZE..][..descriptors.len()].copy_from_slice(descriptors);

@@ -98,6 +98,12 @@ impl<'a, I> ChunkView<'a, I> {
         &self.batch.descriptors()[self.chunk.packets.clone()]
     }
 
+    /// Whether packets without bytes may be among the packets: their offsets in the batch's memory
+    /// may lie outside [`ChunkView::bytes`].
+    pub fn has_empty_packets(&self) -> bool {
+        self.batch.has_empty_packets()
+    }
+
     /// The packets in the arena that the kernel sees.
     pub fn kernel_descriptors(&self) -> impl Iterator<Item = Descriptor> + 'a {
         chunk::kernel_descriptors(self.batch, self.chunk, self.layout, self.needs)

@@ -45,6 +45,7 @@ impl Batch {
             metadata: if has_metadata { self.metadata.split_off(at) } else { Vec::new() },
             room: self.room,
             is_scattered: self.is_scattered,
+            has_empty_packets: self.has_empty_packets,
             source_data: None,
             range_in_parent: Some(rest),
         }
@@ -68,6 +69,7 @@ impl Batch {
         self.descriptors.append(&mut next.descriptors);
         self.original.append(&mut next.original);
         self.metadata.append(&mut next.metadata);
+        self.has_empty_packets |= next.has_empty_packets;
         drop(following);
         // The last join makes the batch whole again: no other part holds the shared state.
         if let Some(BatchRange { parent, packets }) = self.range_in_parent.take() {
