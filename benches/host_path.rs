@@ -42,7 +42,7 @@ const TRIAL: Scale = Scale { large: 1 << 12, cached: 1 << 10, rounds: 2, small_b
 const SMALL: usize = 64;
 
 /// The filters: one that only returns verdicts, and one that returns targets too.
-const PLAIN: &str = "http_only";
+const PLAIN: &str = "simple_filter";
 const REDIRECTING: &str = "hash_lb";
 
 /// Rows of bars, printed at the end.
@@ -93,7 +93,9 @@ fn main() -> ExitCode {
     let mut child = Command::new(program);
     child.args(std::env::args_os().skip(1)).env(CHILD_VARIABLE, "1");
     child.env("LD_LIBRARY_PATH", folder).env("PORTCULLIS_CACHE", "");
-    ["CUDA_VISIBLE_DEVICES", "PORTCULLIS_NVRTC", "PORTCULLIS_CUBINS"].map(|name| child.env_remove(name));
+    for name in ["CUDA_VISIBLE_DEVICES", "PORTCULLIS_NVRTC", "PORTCULLIS_CUBINS"] {
+        child.env_remove(name);
+    }
     let status = child.status().expect("this program can be run");
     if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

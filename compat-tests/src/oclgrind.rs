@@ -118,6 +118,8 @@ fn simulation(kernel: &Kernel, memory: &Memory, base: usize, count: usize) -> St
         match argument {
             Argument::Arena { writes } => bytes(&mut text, &memory.arena, *writes),
             Argument::Descriptors { writes } => words(&mut text, &memory.descriptors, *writes),
+            // A table.
+            Argument::DescriptorRule => words(&mut text, &[0; 4], false),
             Argument::Metadata => words(&mut text, &memory.metadata, false),
             Argument::Verdicts => bytes(&mut text, &memory.verdicts, true),
             Argument::Targets => words(&mut text, &memory.targets, true),

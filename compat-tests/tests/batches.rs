@@ -5,6 +5,7 @@ use std::sync::Arc;
 use portcullis_compat_tests::devices::on_each;
 use portcullis_compat_tests::texts::in_wgsl;
 use portcullis_core::device::{CancelToken, Device, DeviceError, DeviceKind, Dispatch, LoadOptions, Session};
+use portcullis_core::interp::Interpreter;
 use portcullis_core::packet::{Arena, Batch, BatchCutter, Descriptor, Metadata, ResizeRoom, Verdict};
 use portcullis_core::program::Program;
 
@@ -124,6 +125,63 @@ fn empty_packets_get_verdicts() {
                 let (verdicts, after) = run_batch(device, &program(text), empty_packets(room));
                 assert_eq!(verdicts.len(), 3);
                 assert_eq!(after, vec![vec![0u8; 0]; 3]);
+            }
+        }
+    });
+}
+
+/// Filters that load and store words at constant and at computed offsets, near a packet's start and
+/// far from it.
+const WORD_ACCESSES: [&str; 2] = [
+    "fn xdp_filter(pkt: u32) -> u32 {
+        let at = load_u8(pkt, 14u) & 15u;
+        let near = load_be16(pkt, 13u) ^ load_le32(pkt, 26u) ^ load_be32(pkt, at);
+        return redirect((near ^ load_le16(pkt, 200u) ^ load_be32(pkt, 250u)) & 0xffffffu);
+    }",
+    "fn xdp_filter(pkt: u32) -> u32 {
+        store_le32(pkt, 4u, load_be32(pkt, 8u));
+        store_be16(pkt, 8u, pkt_len(pkt));
+        store_le32(pkt, load_u8(pkt, 0u) & 31u, 0x01020304u);
+        return XDP_TX;
+    }",
+];
+
+/// The offset of an empty packet is arbitrary, also where every packet with bytes starts at a
+/// multiple of 4: as in a capture of one packet of 255 bytes and empty ones behind it, each 16 bytes
+/// after the one before.
+#[test]
+fn empty_packets_lie_at_any_offset() {
+    let d = |offset, length| Descriptor { offset, length };
+    let behind = |first: u32| (0..7).map(move |i| d(first + 16 * i, 0));
+    let layouts: [Vec<Descriptor>; 5] = [
+        [d(40, 255)].into_iter().chain(behind(311)).collect(),
+        behind(1).chain([d(256, 255), d(512, 60)]).collect(),
+        // Behind and before the others, as far away as can be.
+        vec![d(40 << 20, 60), d((80 << 20) - 1, 0), d(3, 0), d((40 << 20) + 64, 1), d((40 << 20) + 68, 255)],
+        vec![d(1, 0), d(2, 0), d(3, 0)],
+        // One-byte packets at multiples of 4, empty ones between them.
+        (0..40).map(|i| d(4 * i, 1)).chain([d(5, 0), d(161, 0)]).collect(),
+    ];
+    on_each("empty packets at any offset", |device| {
+        for text in WORD_ACCESSES {
+            let program = program(text);
+            let reference = Interpreter::new(&program).unwrap();
+            for layout in &layouts {
+                let end = layout.iter().map(|d| d.offset + d.length).max().unwrap();
+                let mut arena = Arena::new(end as usize + 1).unwrap();
+                for d in layout {
+                    let bytes = &mut arena[d.offset as usize..][..d.length as usize];
+                    bytes.iter_mut().zip(d.offset..).for_each(|(byte, at)| *byte = (at * 7) as u8);
+                }
+                let batch = BatchCutter::new(arena, None).cut_batch(layout.clone(), vec![], ResizeRoom::None).unwrap();
+                let want = batch.packets().map(|packet| {
+                    let metadata = Metadata { wire_length: packet.len() as u32, ..Metadata::default() };
+                    let outcome = reference.run(packet, &metadata).unwrap();
+                    (outcome.verdict, outcome.packet)
+                });
+                let want: Vec<_> = want.collect();
+                let (verdicts, packets) = run_batch(device, &program, batch);
+                assert_eq!(verdicts.into_iter().zip(packets).collect::<Vec<_>>(), want, "{layout:?}\n{text}");
             }
         }
     });

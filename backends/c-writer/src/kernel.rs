@@ -5,6 +5,7 @@ use portcullis_core::program::prelude::Intrinsic;
 use std::collections::{HashMap, HashSet};
 
 use naga::{AddressSpace, Expression, Function, Handle, Statement, TypeInner};
+use portcullis_core::device::descriptor_format::{DescriptorFormat, GROUP_PACKETS};
 use portcullis_core::map::BIND_GROUP;
 use portcullis_core::packet::{Action, Metadata, RESIZE_ROOM};
 use portcullis_core::program::passes::inlined_size;
@@ -132,6 +133,10 @@ impl Writer<'_> {
         let mut source = self.title_comment();
         source += &self.dialect.header(self.program.facts().uses_float);
         source += &format!("\n{} {{ uint offset; uint length; }} pc_descriptor;\n", self.dialect.aligned_struct(8));
+        if self.takes_descriptor_rule() {
+            source += "\n";
+            source += &self.descriptor_finder();
+        }
         for part in [&self.types, &packet, &self.constants, &self.helpers, &functions, &kernel] {
             if !part.is_empty() {
                 source += "\n";
@@ -141,6 +146,43 @@ impl Writer<'_> {
         }
         let size = inlined_size(self.module, &self.module.functions[self.lowered.filter]);
         Ok(Kernel { source, entry: self.options.entry.clone(), arguments, size })
+    }
+
+    /// Whether the kernel finds descriptors by a rule: those that it neither writes back nor takes
+    /// in flow order.
+    fn takes_descriptor_rule(&self) -> bool {
+        self.options.descriptor_rules
+            && self.options.entry_kind == EntryKind::Kernel
+            && !self.program.facts().changes_length
+            && !self.program.has_flows()
+    }
+
+    /// The rule and the function that applies it (`docs/reference/abi.md`, "Descriptor formats").
+    fn descriptor_finder(&self) -> String {
+        let (function, buffer) = (self.dialect.function(), self.dialect.buffer());
+        let [table, grouped, lengths] =
+            [DescriptorFormat::Table, DescriptorFormat::Grouped, DescriptorFormat::Lengths].map(|format| format as u32);
+        format!(
+            "typedef struct {{ uint format; uint first; uint stride; uint length; }} pc_descriptor_rule;
+
+{function}pc_descriptor pc_find({buffer}const pc_descriptor *table, pc_descriptor_rule rule, uint packet)
+{{
+    if (rule.format == {table}u) return table[packet];
+    {buffer}const uint *words = ({buffer}const uint *)table;
+    pc_descriptor found;
+    if (rule.format == {grouped}u) {{
+        uint word = words[rule.stride + packet];
+        found.offset = (words[packet / {GROUP_PACKETS}u] + (word & 0xffffu)) * 4u;
+        found.length = word >> 16;
+        return found;
+    }}
+    found.offset = rule.first + packet * rule.stride;
+    found.length = rule.length;
+    if (rule.format == {lengths}u) found.length = words[packet / 2u] >> (packet % 2u * 16u) & 0xffffu;
+    return found;
+}}
+"
+        )
     }
 
     /// The first line, a comment with language, file name and parameters.
@@ -305,8 +347,8 @@ impl Writer<'_> {
         let mut names_of = |name: &str| names.unique_name(name);
         let [arena, descriptors, metadata, verdicts, targets, base, count] =
             ["arena", "descriptors", "metadata", "verdicts", "targets", "base", "count"].map(&mut names_of);
-        let [packet, descriptor, pkt, verdict, lane] =
-            ["packet", "descriptor", "pkt", "verdict", "lane"].map(&mut names_of);
+        let [packet, descriptor, rule, pkt, verdict, lane] =
+            ["packet", "descriptor", "rule", "pkt", "verdict", "lane"].map(&mut names_of);
         let touches = self.uses_bytes || self.uses_words;
         let writes = self.writes_packets();
         let moves = facts.changes_length;
@@ -325,6 +367,10 @@ impl Writer<'_> {
             Argument::Descriptors { writes: moves },
             format!("{buffer}{}pc_descriptor *{restrict}{descriptors}", constant(!moves)),
         );
+        let takes_rule = self.takes_descriptor_rule();
+        if takes_rule {
+            add(Argument::DescriptorRule, format!("pc_descriptor_rule {rule}"));
+        }
         if facts.uses_metadata {
             add(Argument::Metadata, format!("{buffer}const uint *{restrict}{metadata}"));
         }
@@ -344,23 +390,27 @@ impl Writer<'_> {
         if flows && self.options.entry_kind == EntryKind::Function {
             return Err(WriteError::Unsupported("flows in a function for kernels of others".into()));
         }
-        let mut lines =
-            vec![format!("pc_descriptor {descriptor} = {descriptors}[{packet}];"), format!("{PACKET_TYPE} {pkt};")];
+        let found = if takes_rule {
+            format!("pc_find({descriptors}, {rule}, {packet})")
+        } else {
+            format!("{descriptors}[{packet}]")
+        };
+        let mut lines = vec![format!("pc_descriptor {descriptor} = {found};"), format!("{PACKET_TYPE} {pkt};")];
+        // The descriptor of an empty packet may hold any offset. Branch-free loads read there before
+        // they check the length, by words if packets are word-aligned.
+        let start = match self.options.packet_access {
+            PacketAccess::Vectorizable => format!("({descriptor}.length == 0u ? 0u : {descriptor}.offset)"),
+            _ if self.is_word_aligned() => format!("({descriptor}.offset & ~3u)"),
+            _ => format!("{descriptor}.offset"),
+        };
         if self.uses_bytes {
-            // The descriptor of an empty packet may hold any offset, and a branch-free load reads
-            // it.
-            let bytes = match self.options.packet_access {
-                PacketAccess::Vectorizable => {
-                    format!("{arena} + ({descriptor}.length == 0u ? 0u : {descriptor}.offset)")
-                }
-                _ => format!("{arena} + {descriptor}.offset"),
-            };
+            let bytes = format!("{arena} + {start}");
             // Lets the compiler merge adjacent stores.
             let aligned = (writes && self.is_word_aligned()).then(|| self.dialect.assume_aligned(&bytes, 4)).flatten();
             lines.push(format!("{pkt}.bytes = {};", aligned.unwrap_or(bytes)));
         }
         if self.uses_words {
-            let from = if self.is_word_aligned() { format!("({arena} + {descriptor}.offset)") } else { arena.clone() };
+            let from = if self.is_word_aligned() { format!("({arena} + {start})") } else { arena.clone() };
             lines.push(format!("{pkt}.words = ({buffer}const uint *){from};"));
         }
         if facts.uses_metadata {

@@ -54,10 +54,11 @@ pub enum PacketAccess {
     /// Reads the aligned words that contain the bytes, and writes with the widest stores that the
     /// address allows: for devices where every access counts. The arena starts at a multiple of 4.
     Words,
-    /// Like [`PacketAccess::Words`], for batches whose packets all start at multiples of 4 bytes:
-    /// loads from constant offsets become single loads, and adjacent stores can become one for each
-    /// word. Wrong for other batches. Filters that change lengths are written as for
-    /// [`PacketAccess::Words`].
+    /// Like [`PacketAccess::Words`], for batches whose packets all start at multiples of 4 bytes,
+    /// empty ones excepted: loads from constant offsets become single loads, and adjacent stores can
+    /// become one for each word. A packet that starts elsewhere is taken to start at the multiple of
+    /// 4 before, so that no access is misaligned, but results are wrong. Filters that change lengths
+    /// are written as for [`PacketAccess::Words`].
     AlignedWords,
     /// Unaligned word loads without branches, which compilers for CPUs with gather instructions can
     /// vectorise across packets. Only for filters without loops or writes whose branches can all be
@@ -93,6 +94,9 @@ pub struct Options {
     pub grid_stride: bool,
     /// How packets are read and written.
     pub packet_access: PacketAccess,
+    /// Whether a kernel finds descriptors by a rule ([`Argument::DescriptorRule`]), unless it has
+    /// to write them back or takes packets in flow order; else they are a table.
+    pub descriptor_rules: bool,
     /// A statement to run after each packet's filter, for kernels that are to be slow. Must be
     /// self-contained.
     pub epilogue: Option<String>,
@@ -108,6 +112,7 @@ impl Options {
             group_size: None,
             grid_stride: false,
             packet_access: PacketAccess::default(),
+            descriptor_rules: false,
             epilogue: None,
         }
     }
@@ -142,6 +147,12 @@ impl Options {
         self
     }
 
+    /// Has the kernel find descriptors by a rule.
+    pub fn with_descriptor_rules(mut self) -> Options {
+        self.descriptor_rules = true;
+        self
+    }
+
     /// Sets the statement to run after each packet's filter.
     pub fn with_epilogue(mut self, statement: Option<String>) -> Options {
         self.epilogue = statement;
@@ -164,6 +175,10 @@ pub enum Argument {
         /// Whether the kernel writes the packets' ends back.
         writes: bool,
     },
+    /// [`DescriptorRule`](portcullis_core::device::descriptor_format::DescriptorRule) by value, four
+    /// words: the format of the descriptors. Absent unless requested
+    /// ([`Options::descriptor_rules`]).
+    DescriptorRule,
     /// Metadata, five words for each packet. Absent unless the filter reads it.
     Metadata,
     /// Verdicts, a byte for each packet; the kernel writes all of them.

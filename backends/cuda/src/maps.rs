@@ -34,7 +34,12 @@ impl Maps {
 
     /// Device addresses of the maps, by their numbers; 0 for numbers without a map.
     pub fn addresses(&self) -> [u64; MAX_MAPS] {
-        std::array::from_fn(|number| self.0.get(number).map_or(0, DeviceMemory::address))
+        std::array::from_fn(|number| self.address(number))
+    }
+
+    /// Device address of a map; 0 if there is none of this number.
+    pub fn address(&self, number: usize) -> u64 {
+        self.0.get(number).map_or(0, DeviceMemory::address)
     }
 
     /// Reads words of a map. The range is in bounds, and no batch is in flight.

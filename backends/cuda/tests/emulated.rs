@@ -324,11 +324,14 @@ fn streams_time_stages_with_events() {
             // The other methods have no place for events.
             let timed = matches!(dispatch, Dispatch::Inline | Dispatch::Pipelined);
             assert_eq!(stages.clock, if timed { Clock::Device } else { Clock::Host }, "{dispatch}");
+            // Kernels write verdicts to host memory, so only changed packets are downloaded.
+            let writes = body == FILTERS[3];
             let parts = [stages.upload, stages.kernel, stages.download];
-            assert!(!timed || parts.iter().all(|part| !part.is_zero()), "{dispatch}: {stages:?}");
+            let is_zero = parts.map(|part| part.is_zero());
+            assert!(!timed || is_zero == [false, false, !writes], "{dispatch}: {stages:?}");
             // Batches do not overlap.
             assert!(!timed || parts.iter().sum::<Duration>() <= wall, "{dispatch}: {stages:?} in {wall:?}");
-            let back = if body == FILTERS[1] { 15_000 } else { 15_000 + stages.bytes_to_device };
+            let back = if !writes { 15_000 } else { 15_000 + stages.bytes_to_device };
             assert!((15_000..=back).contains(&stages.bytes_to_host), "{dispatch}: {stages:?}");
         }
     }

@@ -216,6 +216,7 @@ pub fn opencl_c<'a>(command: &'a mut Command, source: &Path) -> &'a mut Command 
 fn parameters(kernel: &Kernel) -> String {
     let of = |argument: &Argument| match argument {
         Argument::Base | Argument::Count => "unsigned int",
+        Argument::DescriptorRule => "struct pc_descriptor_rule",
         _ => "void *",
     };
     kernel.arguments.iter().map(of).collect::<Vec<_>>().join(", ")
@@ -230,6 +231,9 @@ fn call(kernel: &Kernel, opencl: bool, number: u32) -> String {
         Argument::Arena { .. } => "arena".into(),
         Argument::Descriptors { .. } if opencl => "descriptors".into(),
         Argument::Descriptors { .. } => format!("(f{number}::pc_descriptor *)descriptors"),
+        // A table.
+        Argument::DescriptorRule if opencl => "(pc_descriptor_rule){0u, 0u, 0u, 0u}".into(),
+        Argument::DescriptorRule => format!("f{number}::pc_descriptor_rule{{0u, 0u, 0u, 0u}}"),
         Argument::Metadata => "metadata".into(),
         Argument::Verdicts => "verdicts".into(),
         Argument::Targets => "targets".into(),

@@ -1,6 +1,8 @@
 //! Formats in which descriptors travel to a kernel, more compact than a table of two words each
 //! (`docs/reference/abi.md`, "Descriptor formats").
 
+#![allow(unsafe_code)]
+
 use super::chunk::{AccessNeeds, Chunk, PacketLayout};
 use crate::packet::{Batch, Descriptor, gather};
 
@@ -24,7 +26,7 @@ pub enum DescriptorFormat {
 }
 
 /// What a kernel needs to find descriptors, as it reads it: four words.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(C)]
 pub struct DescriptorRule {
     /// The number of a [`DescriptorFormat`].
@@ -114,14 +116,35 @@ pub(super) fn write_table(descriptors: &[Descriptor], empty: u32, to: &mut [u8])
 /// those of empty packets, which get their group's, or `empty` if the group has no other.
 pub(super) fn write_grouped(descriptors: &[Descriptor], empty: u32, bases: &mut [u8], words: &mut [u8]) -> bool {
     let (bases, words) = (bases.as_chunks_mut::<4>().0, words.as_chunks_mut::<4>().0);
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("avx2") {
+        // SAFETY: the processor has the feature.
+        return unsafe { write_groups_avx2(descriptors, empty, bases, words) };
+    }
+    write_groups(descriptors, empty, bases, words)
+}
+
+/// [`write_groups`] compiled for AVX2.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn write_groups_avx2(descriptors: &[Descriptor], empty: u32, bases: &mut [[u8; 4]], words: &mut [[u8; 4]]) -> bool {
+    write_groups(descriptors, empty, bases, words)
+}
+
+#[inline(always)]
+fn write_groups(descriptors: &[Descriptor], empty: u32, bases: &mut [[u8; 4]], words: &mut [[u8; 4]]) -> bool {
     let mut excess = 0;
     for ((group, base), words) in descriptors.chunks(GROUP_PACKETS).zip(bases).zip(words.chunks_mut(GROUP_PACKETS)) {
-        let start = |d: &Descriptor| if d.length > 0 { d.offset } else { u32::MAX };
-        let lowest = group.iter().fold(u32::MAX, |lowest, d| lowest.min(start(d)));
-        let lowest = if lowest == u32::MAX { empty } else { lowest };
+        let (mut lowest, mut has_empty) = (u32::MAX, false);
+        for d in group {
+            lowest = lowest.min(if d.length > 0 { d.offset } else { u32::MAX });
+            has_empty |= d.length == 0;
+        }
+        lowest = if lowest == u32::MAX { empty } else { lowest };
         *base = (lowest / 4).to_le_bytes();
         for (word, d) in words.iter_mut().zip(group) {
-            let distance = if d.length > 0 { (d.offset - lowest) / 4 } else { 0 };
+            let distance = d.offset.wrapping_sub(lowest) / 4;
+            let distance = if has_empty && d.length == 0 { 0 } else { distance };
             excess |= distance >> 16;
             *word = (distance & 0xffff | d.length << 16).to_le_bytes();
         }

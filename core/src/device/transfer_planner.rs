@@ -26,8 +26,8 @@ pub struct BatchMemory<I> {
     pub reach: MemoryReach,
     /// The backend's handle on memory that the device reaches.
     pub import: Option<I>,
-    /// Unless packets are gathered or resized, kernels require them to start at multiples of 4
-    /// bytes.
+    /// Unless packets are gathered or resized, kernels require those with bytes to start at
+    /// multiples of 4 bytes.
     pub word_aligned_only: bool,
     /// The device can only gather: it cannot copy packets together with the bytes between them.
     pub gather_only: bool,

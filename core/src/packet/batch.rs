@@ -18,9 +18,9 @@ pub const RESIZE_ROOM: u32 = 128;
 /// Minimum packet length in bytes that `adjust_head` and `adjust_tail` leave: an Ethernet header.
 pub const MIN_PACKET_LENGTH: u32 = 14;
 
-/// Location of a packet in its batch's arena.
+/// Location of a packet in its batch's arena. Aligned to 8 bytes, as kernels read it in place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-#[repr(C)]
+#[repr(C, align(8))]
 pub struct Descriptor {
     /// Offset of the first byte in the arena, in bytes.
     pub offset: u32,
@@ -622,6 +622,29 @@ mod tests {
         assert_eq!(first.len(), 2);
         assert!(matches!(cutter.cut_batch(vec![d(8, 4)], vec![], ResizeRoom::None), Err(BatchError::Overlap { .. })));
         assert!(cutter.cut_batch(vec![d(12, 52)], vec![], ResizeRoom::None).is_ok());
+    }
+
+    #[test]
+    fn the_summary_is_that_of_the_current_packets() {
+        let mut first = BatchCutter::new(Arena::new(64).unwrap(), None)
+            .cut_batch(vec![d(0, 5), d(63, 0), d(8, 1)], vec![], ResizeRoom::None)
+            .unwrap();
+        let check = |batch: &Batch| assert_eq!(batch.summary(), DescriptorSummary::of(batch.descriptors()));
+        check(&first);
+        let rest = first.split_off(1);
+        [&first, &rest].into_iter().for_each(check);
+        first.join(rest);
+        check(&first);
+        first.truncate(1);
+        check(&first);
+        let mut uniform = Batch::from_packets(&[[7u8; 60], [8; 60], [9; 60]]).unwrap();
+        check(&uniform);
+        let rest = uniform.split_off(2);
+        [&uniform, &rest].into_iter().for_each(check);
+        let at = uniform.descriptors()[0].offset;
+        uniform.resize_from(0, &[d(at + 60, 0)]).unwrap();
+        check(&uniform);
+        check(&Batch::in_frames(&[&[1][..], &[]]).unwrap());
     }
 
     #[test]

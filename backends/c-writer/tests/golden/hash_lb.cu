@@ -90,8 +90,8 @@ extern "C" __global__ void __launch_bounds__(256) xdp_kernel(
     uint packet = base + lane;
     pc_descriptor descriptor = descriptors[packet];
     pc_packet pkt;
-    pkt.bytes = arena + descriptor.offset;
-    pkt.words = (const uint *)(arena + descriptor.offset);
+    pkt.bytes = arena + (descriptor.offset & ~3u);
+    pkt.words = (const uint *)(arena + (descriptor.offset & ~3u));
     pkt.length = descriptor.length;
     uint verdict = xdp_filter(&pkt);
     verdicts[packet] = (uchar)verdict;

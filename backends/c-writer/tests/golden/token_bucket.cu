@@ -362,8 +362,8 @@ extern "C" __global__ void __launch_bounds__(256) xdp_kernel(
     for (uint packet = run.offset; packet < end; ++packet) {
         pc_descriptor descriptor = descriptors[packet];
         pc_packet pkt;
-        pkt.bytes = arena + descriptor.offset;
-        pkt.words = (const uint *)(arena + descriptor.offset);
+        pkt.bytes = arena + (descriptor.offset & ~3u);
+        pkt.words = (const uint *)(arena + (descriptor.offset & ~3u));
         pkt.metadata = metadata + 5 * (ulonglong)packet;
         pkt.length = descriptor.length;
         pkt.limits = limits;

@@ -5,7 +5,8 @@
 //! that programs look for: `libcuda.so.1`, `libnvrtc.so.12` and `libgdrapi.so.2`, all the same
 //! library. A program started with that folder in `LD_LIBRARY_PATH` takes it for a GPU's driver.
 //! Kernels are compiled by the system's C++ compiler with [`SHIM`] prepended, and run under its
-//! undefined-behaviour sanitizer.
+//! undefined-behaviour sanitizer, which ends the process at the first misaligned access, among
+//! others.
 //!
 //! The library has only those functions that Portcullis calls. Misuse ends the process with a
 //! message: copies from memory that is not pinned, bytes outside an allocation, handles that are

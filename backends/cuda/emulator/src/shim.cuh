@@ -1,5 +1,7 @@
 // CUDA for a CPU: what generated source uses of it, one work item after the other.
 #include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
 #define __device__
 #define __global__
 #define __forceinline__ inline
@@ -25,9 +27,26 @@ static inline unsigned long long __brevll(unsigned long long x) {
 }
 static inline unsigned int __float_as_uint(float x) { unsigned int r; __builtin_memcpy(&r, &x, 4); return r; }
 static inline float __uint_as_float(unsigned int x) { float r; __builtin_memcpy(&r, &x, 4); return r; }
-static inline unsigned int atomicAdd(unsigned int *at, unsigned int by) { return __atomic_fetch_add(at, by, __ATOMIC_RELAXED); }
-static inline unsigned int atomicExch(unsigned int *at, unsigned int to) { return __atomic_exchange_n(at, to, __ATOMIC_RELAXED); }
-static inline unsigned int atomicCAS(unsigned int *at, unsigned int expected, unsigned int to) {
-    __atomic_compare_exchange_n(at, &expected, to, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+// Checks what the sanitizer does not: the addresses of atomic functions, and assumptions.
+template <class T> static inline T *emulated_aligned(T *at, unsigned long bytes)
+{
+    if ((unsigned long)at % bytes) {
+        fprintf(stderr, "misaligned address %p, which must be a multiple of %lu bytes\n", (const volatile void *)at, bytes);
+        abort();
+    }
+    return at;
+}
+#define __builtin_assume_aligned(at, bytes) emulated_aligned(at, bytes)
+static inline unsigned int atomicAdd(unsigned int *at, unsigned int by)
+{
+    return __atomic_fetch_add(emulated_aligned(at, 4), by, __ATOMIC_RELAXED);
+}
+static inline unsigned int atomicExch(unsigned int *at, unsigned int to)
+{
+    return __atomic_exchange_n(emulated_aligned(at, 4), to, __ATOMIC_RELAXED);
+}
+static inline unsigned int atomicCAS(unsigned int *at, unsigned int expected, unsigned int to)
+{
+    __atomic_compare_exchange_n(emulated_aligned(at, 4), &expected, to, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
     return expected;
 }

@@ -9,8 +9,6 @@ static inline long long clock64(void)
     return now += 100;
 }
 // For kernels whose threads synchronise with each other, or that communicate with the host.
-#include <stdio.h>
-#include <stdlib.h>
 #include <time.h>
 #ifdef EMULATED_BARRIERS
 #include <sys/mman.h>
@@ -30,11 +28,14 @@ static inline void __nanosleep(unsigned int nanoseconds)
 // Polling yields the CPU to other threads.
 static inline unsigned int pc_acquire(const unsigned int *at)
 {
-    unsigned int value = __atomic_load_n(at, __ATOMIC_ACQUIRE);
+    unsigned int value = __atomic_load_n(emulated_aligned(at, 4), __ATOMIC_ACQUIRE);
     __nanosleep(1000);
     return value;
 }
-static inline void pc_release(unsigned int *at, unsigned int value) { __atomic_store_n(at, value, __ATOMIC_RELEASE); }
+static inline void pc_release(unsigned int *at, unsigned int value)
+{
+    __atomic_store_n(emulated_aligned(at, 4), value, __ATOMIC_RELEASE);
+}
 static inline unsigned long long pc_now(void)
 {
     struct timespec now;

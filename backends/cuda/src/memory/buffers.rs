@@ -34,7 +34,7 @@ pub(crate) fn ensure_capacity<T: Buffer>(
     bytes: usize,
     context: &Arc<Context>,
 ) -> Result<(), ErrorCode> {
-    if buffer.as_ref().is_none_or(|buffer| buffer.size() < bytes) {
+    if bytes > 0 && buffer.as_ref().is_none_or(|buffer| buffer.size() < bytes) {
         // Free the old buffer first: there may not be memory for both.
         *buffer = None;
         *buffer = Some(T::new(context, capacity_for(bytes))?);
@@ -181,6 +181,11 @@ impl Buffer for HostMemory {
 
 impl HostMemory {
     /// The address for the host.
+    pub fn start(&self) -> NonNull<u8> {
+        self.host
+    }
+
+    /// The address for the host, as a raw pointer.
     pub fn as_ptr(&self) -> *mut u8 {
         self.host.as_ptr()
     }

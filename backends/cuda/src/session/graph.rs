@@ -11,7 +11,9 @@ use cudarc::driver::sys::{
     CUDA_KERNEL_NODE_PARAMS, CUDA_MEMCPY3D, CUgraph_st, CUgraphExec_st, CUgraphNode, CUgraphNode_st, CUmemorytype,
 };
 use portcullis_core::device::chunk::{ChunkLimits, PacketLayout};
-use portcullis_core::device::offload::{ChunkView, DRAIN_TIMEOUT, KernelEffects, Launcher, VerdictColumns};
+use portcullis_core::device::offload::{
+    ChunkView, DRAIN_TIMEOUT, KernelEffects, Launcher, NoVerdictMemory, VerdictColumns,
+};
 use portcullis_core::device::transfer_planner::BatchMemory;
 use portcullis_core::device::{CancelToken, DeviceError, Imported};
 use portcullis_core::packet::{Batch, Span};
@@ -70,6 +72,7 @@ impl GraphLauncher {
 impl Launcher for GraphLauncher {
     type Buffers = GraphSlot;
     type Import = DeviceArena;
+    type VerdictMemory = NoVerdictMemory;
     type Ticket = Arc<Event>;
 
     fn id(&self) -> &str {
@@ -108,12 +111,12 @@ impl Launcher for GraphLauncher {
         effects: KernelEffects,
         buffers: &mut GraphSlot,
     ) -> Result<(), DeviceError> {
-        let shape = SlotShape::for_slot_kernel(chunk, effects);
+        let shape = SlotShape::of(chunk, effects);
         let _current = self.gpu.enter()?;
         let reserved = buffers.slot.ensure_capacity(&self.gpu.context, &shape, DeviceBuffers::RequestAndVerdicts);
         reserved.map_err(|code| self.gpu.allocation_error("a batch", code))?;
         // SAFETY: the launch that used the slot last was waited for (`Launcher`).
-        unsafe { buffers.slot.write(chunk, effects, &shape) };
+        unsafe { buffers.slot.write(chunk, effects) };
         buffers.slot.flush_remote_writes(&self.gpu)?;
         // A graph has fixed addresses, and either copies packets or does not.
         if buffers.graph.as_ref().is_none_or(|graph| graph.addresses != SlotAddresses::of(&buffers.slot)) {

@@ -9,7 +9,7 @@ use std::sync::{Arc, RwLockReadGuard};
 
 use portcullis_core::device::chunk::{ChunkLimits, PacketLayout};
 use portcullis_core::device::offload::{
-    ChunkView, DRAIN_TIMEOUT, KernelEffects, LAUNCH_TIMEOUT, Launcher, VerdictColumns,
+    ChunkView, DRAIN_TIMEOUT, KernelEffects, LAUNCH_TIMEOUT, Launcher, NoVerdictMemory, VerdictColumns,
 };
 use portcullis_core::device::transfer_planner::BatchMemory;
 use portcullis_core::device::{CancelToken, DeviceError, Imported};
@@ -248,6 +248,7 @@ impl<K: MailboxKernel> Drop for MailboxLauncher<K> {
 impl<K: MailboxKernel> Launcher for MailboxLauncher<K> {
     type Buffers = Slot;
     type Import = DeviceArena;
+    type VerdictMemory = NoVerdictMemory;
     /// The request's number.
     type Ticket = u64;
 
@@ -294,7 +295,7 @@ impl<K: MailboxKernel> Launcher for MailboxLauncher<K> {
         let mut quiet = None;
         let places = slots.len();
         for (number, chunk) in chunks.enumerate() {
-            let (slot, shape) = (&mut slots[number % places], SlotShape::for_slot_kernel(&chunk, effects));
+            let (slot, shape) = (&mut slots[number % places], SlotShape::of(&chunk, effects));
             if quiet.is_none() && !slot.has_capacity(&shape, DeviceBuffers::Request) {
                 quiet = Some(gpu.context.quiesce().map_err(failed)?);
             }
@@ -310,11 +311,11 @@ impl<K: MailboxKernel> Launcher for MailboxLauncher<K> {
         slot: &mut Slot,
     ) -> Result<(), DeviceError> {
         let gpu = self.kernels.gpu();
-        let shape = SlotShape::for_slot_kernel(chunk, effects);
+        let shape = SlotShape::of(chunk, effects);
         let reserved = slot.ensure_capacity(&gpu.context, &shape, DeviceBuffers::Request);
         reserved.map_err(|code| gpu.allocation_error("a batch", code))?;
         // SAFETY: the launch that used the slot last was waited for (`Launcher`).
-        unsafe { slot.write(chunk, effects, &shape) };
+        unsafe { slot.write(chunk, effects) };
         slot.flush_remote_writes(gpu)
     }
 

@@ -28,6 +28,7 @@ mod persistent;
 mod pipelined;
 mod slots;
 mod timing;
+mod verdict_pool;
 mod waitvalue;
 
 pub(crate) use pipelined::PipelinedLauncher;

@@ -14,18 +14,22 @@ use std::time::Duration;
 use portcullis_c_writer::Argument;
 use portcullis_cache::costs;
 use portcullis_core::device::chunk::{ChunkLimits, PacketLayout};
-use portcullis_core::device::offload::{self, DRAIN_TIMEOUT, KernelEffects, Launcher, VerdictColumns};
+use portcullis_core::device::offload::{self, DRAIN_TIMEOUT, KernelEffects, Launcher, TransferBytes, VerdictColumns};
 use portcullis_core::device::transfer_planner::{BatchMemory, MemoryReach, TransferCosts};
 use portcullis_core::device::{CancelToken, DeviceError, Imported, StageTimes};
 use portcullis_core::packet::{Batch, Span};
 
-use super::slots::{DeviceBuffers, HEADER_SIZE, Slot, SlotShape};
 use super::timing::{Stage, StageTimer};
+use super::verdict_pool::{PinnedVerdicts, VerdictPool};
 use crate::compile::{LoadedProgram, MAX_ARGUMENTS};
 use crate::driver::gpu::Gpu;
 use crate::driver::poll;
-use crate::driver::stream::{Event, EventPool};
+use crate::driver::stream::Event;
 use crate::memory::{Buffer, DeviceMemory, HostMemory, PinnedSpan, PinnedSpanCache, SpanAddress};
+
+mod buffers;
+
+pub(crate) use buffers::Buffers;
 
 /// Maximum number of packets in a chunk: enough to fill any device, few enough that the chunks of a
 /// large batch overlap.
@@ -38,27 +42,12 @@ const BYTES_PER_CHUNK: u64 = 256 << 20;
 pub(crate) struct PipelinedLauncher {
     pub loaded: LoadedProgram,
     pinned_spans: PinnedSpanCache,
+    verdict_pool: VerdictPool,
     bounds: ChunkLimits,
     /// Whether to time the stages with the device's clock.
     times_stages: bool,
     // Last: whatever was made on it is dropped first.
     pub gpu: Arc<Gpu>,
-}
-
-/// A slot, and the events that order its upload, kernel and download.
-#[derive(Debug, Default)]
-pub(crate) struct Buffers {
-    slot: Slot,
-    /// Offset within the arena that descriptors count from.
-    origin: u64,
-    // Reused, since creating an event is a driver call.
-    uploaded: Option<Event>,
-    kernel_done: Option<Event>,
-    completions: EventPool,
-    /// Whether the next kernel still has to wait for the upload.
-    awaits_upload: bool,
-    /// Present if stages are timed.
-    timer: Option<StageTimer>,
 }
 
 /// Memory of a batch that the device can access where it lies.
@@ -70,12 +59,13 @@ pub(crate) struct InPlaceArena {
     _registration: Option<Arc<PinnedSpan>>,
 }
 
-type ChunkView<'a> = offload::ChunkView<'a, InPlaceArena>;
+type ChunkView<'a> = offload::ChunkView<'a, InPlaceArena, PinnedVerdicts>;
 
 impl PipelinedLauncher {
     pub fn new(gpu: Arc<Gpu>, loaded: LoadedProgram) -> PipelinedLauncher {
         let bounds = ChunkLimits { binding: BYTES_PER_CHUNK, alignment: 4, packets: PACKETS_PER_CHUNK };
-        PipelinedLauncher { loaded, pinned_spans: PinnedSpanCache::default(), bounds, times_stages: false, gpu }
+        let (pinned_spans, verdict_pool) = Default::default();
+        PipelinedLauncher { loaded, pinned_spans, verdict_pool, bounds, times_stages: false, gpu }
     }
 
     /// Splits batches only where offsets would overflow: for measuring kernels, where the cost of a
@@ -94,38 +84,45 @@ impl PipelinedLauncher {
         first: usize,
         count: usize,
     ) -> Result<(), DeviceError> {
-        let slot = &buffers.slot;
-        let (request, answers) = (slot.device_request().address(), slot.device_verdicts().address());
-        let (at, maps) = (slot.request_layout, self.loaded.maps.addresses());
+        let (verdicts, targets) = match chunk.verdict_memory() {
+            Some(memory) => memory.addresses(chunk.first_packet()),
+            None => buffers.verdict_addresses(),
+        };
+        let (descriptors, mut rule) = buffers.descriptors();
         let (mut base, mut invocations) = (chunk.base(first) as u32, count as u32);
-        let mut addresses = self.loaded.arguments.iter().map(|argument| match argument {
-            Argument::Arena { .. } if let Some(memory) = in_place(chunk) => memory.address,
-            // May lie before the slot: the kernel adds a packet's offset before it accesses
-            // anything.
-            Argument::Arena { .. } => (request + at.packets as u64).wrapping_sub(buffers.origin),
-            Argument::Descriptors { .. } => request + HEADER_SIZE as u64,
-            Argument::Metadata => request + at.metadata as u64,
-            Argument::Verdicts => answers,
-            Argument::Targets => answers + slot.response_layout.targets as u64,
-            Argument::Map(number) => maps[*number as usize],
-            Argument::Base | Argument::Count => 0,
-        });
-        let mut addresses: [u64; MAX_ARGUMENTS] = std::array::from_fn(|_| addresses.next().unwrap_or_default());
-        let arguments = self.loaded.arguments.iter().zip(&mut addresses).map(|(argument, address)| match argument {
-            Argument::Base => (&raw mut base).cast(),
-            Argument::Count => (&raw mut invocations).cast(),
-            _ => (address as *mut u64).cast(),
-        });
-        let mut arguments: Vec<*mut c_void> = arguments.collect();
+        let mut addresses = [0; MAX_ARGUMENTS];
+        for (address, argument) in addresses.iter_mut().zip(&self.loaded.arguments) {
+            *address = match argument {
+                Argument::Arena { .. } => {
+                    in_place(chunk).map_or_else(|| buffers.arena_address(), |memory| memory.address)
+                }
+                Argument::Descriptors { .. } => descriptors,
+                Argument::Metadata => buffers.metadata_address(),
+                Argument::Verdicts => verdicts,
+                Argument::Targets => targets,
+                Argument::Map(number) => self.loaded.maps.address(*number as usize),
+                Argument::DescriptorRule | Argument::Base | Argument::Count => 0,
+            };
+        }
+        let mut arguments: [*mut c_void; MAX_ARGUMENTS] =
+            addresses.each_mut().map(|address| (address as *mut u64).cast());
+        for (pointer, argument) in arguments.iter_mut().zip(&self.loaded.arguments) {
+            match argument {
+                Argument::DescriptorRule => *pointer = (&raw mut rule).cast(),
+                Argument::Base => *pointer = (&raw mut base).cast(),
+                Argument::Count => *pointer = (&raw mut invocations).cast(),
+                _ => {}
+            }
+        }
         let kernel = &self.loaded.kernel;
         // SAFETY: the arguments are those that the C writer has listed, an address or a word each.
         // The kernel stays within its buffers whatever the filter does: invocations from number
-        // `first + count` on do nothing, and the slot has descriptors, metadata and verdicts for
+        // `first + count` on do nothing, and the buffers have descriptors, metadata and verdicts for
         // the packets of those before. It accesses packets within their bytes and rooms, which lie
-        // in the slot or in the batch's span (`BatchCutter::cut_batch`, `Batch::from_frames`,
-        // `plan::cut`), and the `OVERREAD_BYTES` bytes after. Indices into the filter's own arrays
-        // are clamped. The slot belongs to the session until the launch was waited for
-        // (`Launcher`).
+        // in the buffers or in the batch's span (`BatchCutter::cut_batch`, `Batch::from_frames`,
+        // `chunk::split_batch`), and the `OVERREAD_BYTES` bytes after. Indices into the filter's own
+        // arrays are clamped. The buffers and the lent verdicts belong to the session until the
+        // launch was waited for (`Launcher`).
         let launched = unsafe { kernel.launch(kernel.blocks_for(invocations), &mut arguments, &self.gpu.kernels) };
         launched.map_err(|code| self.gpu.error("launching the filter failed", code))
     }
@@ -140,6 +137,7 @@ impl Launcher for PipelinedLauncher {
     type Buffers = Buffers;
     type Import = InPlaceArena;
     type Ticket = Arc<Event>;
+    type VerdictMemory = PinnedVerdicts;
 
     fn id(&self) -> &str {
         &self.gpu.id
@@ -210,8 +208,21 @@ impl Launcher for PipelinedLauncher {
         }
     }
 
+    fn lend_verdict_memory(
+        &mut self,
+        packets: usize,
+        effects: KernelEffects,
+    ) -> Result<Option<Arc<PinnedVerdicts>>, DeviceError> {
+        let lent = self.verdict_pool.lend(&self.gpu.context, packets, effects);
+        lent.map_err(|code| self.gpu.allocation_error("verdicts", code))
+    }
+
+    fn traffic(&self, chunk: &ChunkView<'_>, effects: KernelEffects, buffers: &Buffers) -> TransferBytes {
+        TransferBytes { to_device: buffers.uploaded_bytes(), ..TransferBytes::of(chunk, effects) }
+    }
+
     fn new_buffers(&self) -> Buffers {
-        Buffers { timer: self.times_stages.then(|| StageTimer::new(&self.gpu.context)), ..Buffers::default() }
+        Buffers::new(self.times_stages.then(|| StageTimer::new(&self.gpu.context)))
     }
 
     /// Uploaded data stays in the slot until another chunk is written to it.
@@ -232,38 +243,41 @@ impl Launcher for PipelinedLauncher {
         effects: KernelEffects,
         buffers: &mut Buffers,
     ) -> Result<(), DeviceError> {
-        let (gpu, slot) = (&*self.gpu, &mut buffers.slot);
+        let gpu = &*self.gpu;
         let _current = gpu.enter()?;
         let from = chunk.import().filter(|_| chunk.layout() == PacketLayout::Copied && !chunk.bytes().is_empty());
-        let shape = SlotShape::of(chunk, effects, from.is_some());
-        slot.ensure_capacity(&gpu.context, &shape, DeviceBuffers::RequestAndVerdicts)
+        buffers
+            .reserve(&gpu.context, chunk, effects, from.is_some())
             .map_err(|code| gpu.allocation_error("a batch", code))?;
-        // SAFETY: the launch that used the slot last was waited for (`Launcher`).
-        buffers.origin = unsafe { slot.write(chunk, effects, &shape) };
-        let at = slot.request_layout;
-        let written = if from.is_some() { at.packets } else { at.end };
-        if let Some(timer) = &mut buffers.timer {
+        // SAFETY: the launch that used the buffers last was waited for (`Launcher`).
+        let written = unsafe { buffers.write(chunk, effects) };
+        let mut timer = buffers.timer.take();
+        if let Some(timer) = &mut timer {
             timer.reset();
         }
-        // SAFETY: the slot, and the batch with its pinned memory, exist until the launch was waited
-        // for; the range lies in the span (`plan::cut`). Nobody else writes to those words
-        // meanwhile.
+        // SAFETY: the buffers, and the batch with its pinned memory, exist until the launch was
+        // waited for; the range lies in the span (`chunk::split_batch`). Nobody else writes to those
+        // words meanwhile.
         let enqueue_uploads = || unsafe {
-            let queued = slot.device_request().upload(0, slot.request().as_ptr(), written, &gpu.uploads);
-            match from {
-                Some(memory) => queued.and_then(|()| {
-                    let start = memory.span.as_ptr().add(chunk.bytes().start as usize);
-                    slot.device_request().upload(at.packets, start, slot.bytes, &gpu.uploads)
-                }),
-                None => queued,
+            if written > 0 {
+                buffers.device().upload(0, buffers.staging().as_ptr(), written, &gpu.uploads)?;
             }
+            let Some(memory) = from else { return Ok(()) };
+            let start = memory.span.as_ptr().add(chunk.bytes().start as usize);
+            let (at, bytes) = buffers.copied_packets();
+            buffers.device().upload(at, start, bytes, &gpu.uploads)
         };
-        let queued = StageTimer::measure(buffers.timer.as_mut(), Stage::Upload, &gpu.uploads, enqueue_uploads);
+        let has_uploads = written > 0 || from.is_some();
+        let queued = match has_uploads {
+            true => StageTimer::measure(timer.as_mut(), Stage::Upload, &gpu.uploads, enqueue_uploads),
+            false => Ok(()),
+        };
+        buffers.timer = timer;
         queued.map_err(|code| gpu.error("queuing a copy failed", code))?;
         if in_place(chunk).is_some() {
             gpu.flush_remote_writes().map_err(|code| gpu.error("flushing remote writes failed", code))?;
         }
-        buffers.awaits_upload = !Arc::ptr_eq(&gpu.uploads, &gpu.kernels);
+        buffers.awaits_upload = has_uploads && !Arc::ptr_eq(&gpu.uploads, &gpu.kernels);
         if buffers.awaits_upload {
             gpu.uploads
                 .record_reusing(&mut buffers.uploaded)
@@ -301,41 +315,17 @@ impl Launcher for PipelinedLauncher {
         if first + count < chunk.invocations() {
             return buffers.completions.record(&gpu.kernels).map_err(failed);
         }
-        let (slot, stream) = (&buffers.slot, &*gpu.downloads);
+        if !buffers.has_downloads() {
+            return buffers.completions.record(&gpu.kernels).map_err(failed);
+        }
+        let stream = &*gpu.downloads;
         stream.follow(&gpu.kernels, &mut buffers.kernel_done).map_err(failed)?;
-        let (request, response) = (slot.request_layout, slot.response_layout);
-        // SAFETY: the slot exists until the launch was waited for, and nobody accesses the response
-        // before.
-        let enqueue_downloads = || unsafe {
-            let mut queued =
-                slot.device_verdicts().download(0, slot.response(), 0, response.verdicts_and_targets_size(), stream);
-            if effects.resizes_packets {
-                let descriptors = || {
-                    slot.device_request().download(
-                        HEADER_SIZE,
-                        slot.response(),
-                        response.descriptors,
-                        slot.packets * 8,
-                        stream,
-                    )
-                };
-                queued = queued.and_then(|()| descriptors());
-            }
-            if effects.writes_packets && slot.bytes > 0 {
-                let packets = || {
-                    slot.device_request().download(
-                        request.packets,
-                        slot.response(),
-                        response.packets,
-                        slot.bytes,
-                        stream,
-                    )
-                };
-                queued = queued.and_then(|()| packets());
-            }
-            queued
-        };
-        let queued = StageTimer::measure(buffers.timer.as_mut(), Stage::Download, stream, enqueue_downloads);
+        let mut timer = buffers.timer.take();
+        // SAFETY: the buffers exist until the launch was waited for, and nobody accesses the
+        // response before.
+        let enqueue_downloads = || unsafe { buffers.enqueue_downloads(effects, stream) };
+        let queued = StageTimer::measure(timer.as_mut(), Stage::Download, stream, enqueue_downloads);
+        buffers.timer = timer;
         queued.and_then(|()| buffers.completions.record(stream)).map_err(failed)
     }
 
@@ -362,8 +352,7 @@ impl Launcher for PipelinedLauncher {
         buffers: &mut Buffers,
         columns: &mut VerdictColumns,
     ) -> Result<(), DeviceError> {
-        // SAFETY: the launch was waited for (`Launcher`); the same below.
-        unsafe { buffers.slot.append_verdicts(self.loaded.effects, columns) };
+        buffers.append_verdicts(self.loaded.effects, columns);
         Ok(())
     }
 
@@ -373,14 +362,12 @@ impl Launcher for PipelinedLauncher {
         buffers: &mut Buffers,
         read: &mut dyn FnMut(&[u8]),
     ) -> Result<(), DeviceError> {
-        // SAFETY: as above.
-        read(unsafe { buffers.slot.descriptors() });
+        read(buffers.changed_descriptors());
         Ok(())
     }
 
     fn read_packets(&mut self, _: u64, buffers: &mut Buffers, read: &mut dyn FnMut(&[u8])) -> Result<(), DeviceError> {
-        // SAFETY: as above.
-        read(unsafe { buffers.slot.packet_bytes() });
+        read(buffers.changed_packets());
         Ok(())
     }
 

@@ -14,7 +14,7 @@ use portcullis_core::device::offload::{ChunkView, KernelEffects, VerdictColumns,
 use portcullis_core::device::transfer_planner::{BatchMemory, MemoryReach};
 use portcullis_core::device::{DeviceError, Imported};
 use portcullis_core::packet::gather::StorePolicy;
-use portcullis_core::packet::{Batch, Descriptor, Metadata, RESIZE_ROOM, Span};
+use portcullis_core::packet::{Batch, Metadata, RESIZE_ROOM, Span};
 
 use crate::driver::ErrorCode;
 use crate::driver::context::Context;
@@ -27,7 +27,7 @@ use crate::memory::{Buffer, DeviceMemory, HostMemory, SpanAddress, ensure_capaci
 pub(crate) const HEADER_SIZE: usize = 32;
 
 /// Rounds up to the alignment of each section of a request or response.
-fn aligned(bytes: usize) -> usize {
+pub(super) fn aligned(bytes: usize) -> usize {
     bytes.next_multiple_of(16)
 }
 
@@ -59,9 +59,10 @@ pub(crate) struct ResponseLayout {
 }
 
 impl ResponseLayout {
-    pub fn new(effects: KernelEffects, packets: usize, bytes: usize) -> ResponseLayout {
-        let targets = aligned(packets);
-        let descriptors = targets + if effects.redirects { aligned(packets * 4) } else { 0 };
+    /// Lays out a response, with or without verdicts and targets.
+    pub fn new(effects: KernelEffects, packets: usize, bytes: usize, has_verdicts: bool) -> ResponseLayout {
+        let targets = if has_verdicts { aligned(packets) } else { 0 };
+        let descriptors = targets + if has_verdicts && effects.redirects { aligned(packets * 4) } else { 0 };
         let at = descriptors + if effects.resizes_packets { aligned(packets * 8) } else { 0 };
         ResponseLayout { targets, descriptors, packets: at, end: at + if effects.writes_packets { bytes } else { 0 } }
     }
@@ -105,30 +106,22 @@ pub(crate) struct SlotShape {
     response_layout: ResponseLayout,
     packets: usize,
     bytes: usize,
-    /// Bytes of the request that the host writes; the rest is copied from where the packets lie.
-    host_bytes: usize,
     arena_address: u64,
 }
 
 impl SlotShape {
-    /// `in_place`: the device copies the packets from where they lie.
-    pub fn of<I>(chunk: &ChunkView<'_, I>, effects: KernelEffects, in_place: bool) -> SlotShape {
+    /// The shape for a chunk whose packets are in the slot or in device memory.
+    pub fn of(chunk: &ChunkView<'_, DeviceArena>, effects: KernelEffects) -> SlotShape {
+        let arena = chunk.import().filter(|_| chunk.layout() == PacketLayout::InPlace);
         let bytes = if chunk.is_copied() { (chunk.bytes().end - chunk.bytes().start) as usize } else { 0 };
         let request_layout = RequestLayout::new(effects, chunk.descriptor_count(), chunk.packets(), bytes);
         SlotShape {
             request_layout,
-            response_layout: ResponseLayout::new(effects, chunk.packets(), bytes),
+            response_layout: ResponseLayout::new(effects, chunk.packets(), bytes, true),
             packets: chunk.packets(),
             bytes,
-            host_bytes: if in_place { request_layout.packets } else { request_layout.end },
-            arena_address: 0,
+            arena_address: arena.map_or(0, |arena| arena.0),
         }
-    }
-
-    /// The shape for kernels that read slots: packets are in the slot or in device memory.
-    pub fn for_slot_kernel(chunk: &ChunkView<'_, DeviceArena>, effects: KernelEffects) -> SlotShape {
-        let arena = chunk.import().filter(|_| chunk.layout() == PacketLayout::InPlace);
-        SlotShape { arena_address: arena.map_or(0, |arena| arena.0), ..SlotShape::of(chunk, effects, false) }
     }
 }
 
@@ -187,7 +180,7 @@ impl Slot {
         fn fits<T: Buffer>(buffer: &Option<T>, wanted: usize) -> bool {
             buffer.as_ref().is_some_and(|buffer| buffer.size() >= wanted)
         }
-        fits(&self.request, shape.host_bytes)
+        fits(&self.request, shape.request_layout.end)
             && fits(&self.device_request, shape.device_request_size())
             && (device_buffers == DeviceBuffers::Request
                 || fits(&self.device_verdicts, shape.response_layout.verdicts_and_targets_size()))
@@ -208,7 +201,7 @@ impl Slot {
             if device_buffers == DeviceBuffers::RequestAndVerdicts {
                 ensure_capacity(&mut self.device_verdicts, shape.response_layout.verdicts_and_targets_size(), context)?;
             }
-            ensure_capacity(&mut self.request, shape.host_bytes, context)?;
+            ensure_capacity(&mut self.request, shape.request_layout.end, context)?;
             ensure_capacity(&mut self.response, shape.response_layout.end, context)?;
         }
         (self.request_layout, self.response_layout) = (shape.request_layout, shape.response_layout);
@@ -216,40 +209,25 @@ impl Slot {
         Ok(())
     }
 
-    /// Writes the request of a chunk, for which the slot has capacity; packets only if the shape
-    /// says so.
-    ///
-    /// Returns the offset within the arena that descriptors count from. If packets are copied from
-    /// where they lie and do not move, the batch's own descriptors are copied as they are, which
-    /// saves a pass over them.
+    /// Writes the request of a chunk, for which the slot has capacity.
     ///
     /// # Safety
     /// All queued commands that use this slot have completed.
-    pub unsafe fn write<I>(&mut self, chunk: &ChunkView<'_, I>, effects: KernelEffects, shape: &SlotShape) -> u64 {
+    pub unsafe fn write(&mut self, chunk: &ChunkView<'_, DeviceArena>, effects: KernelEffects) {
         let at = self.request_layout;
         // SAFETY: no queued command uses it, by the caller's promise; the borrow ends in this
         // function.
-        let to = unsafe { self.request().slice_mut(0, shape.host_bytes) };
-        let verbatim = cfg!(target_endian = "little")
-            && matches!(chunk.layout(), PacketLayout::Copied | PacketLayout::InPlace)
-            && !effects.resizes_packets
-            && !chunk.is_ordered();
-        if verbatim {
-            let descriptors = descriptor_bytes(chunk.descriptors());
-            to[HEADER_SIZE..][..descriptors.len()].copy_from_slice(descriptors);
-        } else {
-            copy_each(chunk.descriptor_bytes(), &mut to[HEADER_SIZE..]);
-        }
+        let to = unsafe { self.request().slice_mut(0, at.end) };
+        copy_each(chunk.descriptor_bytes(), &mut to[HEADER_SIZE..]);
         if effects.metadata {
             copy_each(chunk.metadata_bytes(), &mut to[at.metadata..]);
         }
-        if shape.host_bytes == at.end && chunk.is_copied() {
+        if chunk.is_copied() {
             chunk.copy_into(&mut to[at.packets..], StorePolicy::Streamed);
         }
         let packets = self.packets;
         // SAFETY: as above.
         unsafe { self.write_header(0, packets) };
-        if verbatim { chunk.bytes().start } else { 0 }
     }
 
     /// Makes packets in device memory visible to running kernels, whoever has written them.
@@ -338,12 +316,6 @@ impl Slot {
     }
 }
 
-/// Views descriptors as bytes, in the host's byte order.
-fn descriptor_bytes(descriptors: &[Descriptor]) -> &[u8] {
-    // SAFETY: a descriptor is two words without padding.
-    unsafe { std::slice::from_raw_parts(descriptors.as_ptr().cast(), size_of_val(descriptors)) }
-}
-
 /// Writes items one after the other.
 fn copy_each<const N: usize>(items: impl Iterator<Item = [u8; N]>, to: &mut [u8]) {
     for (to, item) in to.chunks_exact_mut(N).zip(items) {
@@ -385,11 +357,11 @@ mod tests {
         );
         assert_eq!(RequestLayout::new(NONE, 3, 3, 0), RequestLayout { metadata: 64, packets: 64, end: 64 });
         assert_eq!(
-            ResponseLayout::new(ALL, 3, 100),
+            ResponseLayout::new(ALL, 3, 100, true),
             ResponseLayout { targets: 16, descriptors: 32, packets: 64, end: 164 }
         );
         assert_eq!(
-            ResponseLayout::new(NONE, 17, 0),
+            ResponseLayout::new(NONE, 17, 0, true),
             ResponseLayout { targets: 32, descriptors: 32, packets: 32, end: 32 }
         );
     }

@@ -9,7 +9,7 @@ use portcullis_cache::costs;
 use portcullis_core::device::chunk::{ChunkLimits, PacketLayout};
 use portcullis_core::device::launch_budget::LaunchBudget;
 use portcullis_core::device::offload::{
-    self, DRAIN_TIMEOUT, KernelEffects, Launcher, OffloadSession, TransferBytes, VerdictColumns,
+    self, DRAIN_TIMEOUT, KernelEffects, Launcher, NoVerdictMemory, OffloadSession, TransferBytes, VerdictColumns,
 };
 use portcullis_core::device::transfer_planner::{BatchMemory, MemoryReach, TransferCosts};
 use portcullis_core::device::{CancelToken, DeviceError, DeviceKind, Imported, LoadOptions, StageTimes};
@@ -139,6 +139,8 @@ impl OpenClLauncher {
                 Argument::Map(number) => ArgVal::mem(self.maps.memory(*number as usize)),
                 Argument::Base => ArgVal::scalar(&base),
                 Argument::Count => ArgVal::scalar(&count),
+                // Not requested when compiling.
+                Argument::DescriptorRule => continue,
             };
             ocl_core::set_kernel_arg(&self.loaded.kernel, index as u32, value)
                 .map_err(|error| self.gpu.error(format_args!("setting argument {index} failed"), &error))?;
@@ -217,6 +219,7 @@ impl Launcher for OpenClLauncher {
     type Buffers = Buffers;
     type Import = Arc<ImportedSpan>;
     type Ticket = PendingCommand;
+    type VerdictMemory = NoVerdictMemory;
 
     fn id(&self) -> &str {
         &self.gpu.id
@@ -254,7 +257,7 @@ impl Launcher for OpenClLauncher {
         })
     }
 
-    fn traffic(&self, chunk: &ChunkView<'_>, effects: KernelEffects) -> TransferBytes {
+    fn traffic(&self, chunk: &ChunkView<'_>, effects: KernelEffects, _: &Buffers) -> TransferBytes {
         let all = TransferBytes::of(chunk, effects);
         if !self.gpu.shares_memory {
             return all;

@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use portcullis_cache::costs;
 use portcullis_core::device::chunk::{ChunkLimits, PacketLayout};
-use portcullis_core::device::offload::{self, KernelEffects, Launcher, OffloadSession, TransferBytes, VerdictColumns};
+use portcullis_core::device::offload::{
+    self, KernelEffects, Launcher, NoVerdictMemory, OffloadSession, TransferBytes, VerdictColumns,
+};
 use portcullis_core::device::transfer_planner::{BatchMemory, MemoryReach, TransferCosts};
 use portcullis_core::device::{CancelToken, DeviceError, Imported, LoadOptions, StageTimes};
 use portcullis_core::map::BIND_GROUP;
@@ -194,6 +196,7 @@ impl Launcher for WgpuLauncher {
     type Buffers = Buffers;
     type Import = wgpu::Buffer;
     type Ticket = wgpu::SubmissionIndex;
+    type VerdictMemory = NoVerdictMemory;
 
     fn id(&self) -> &str {
         &self.gpu.id
@@ -239,7 +242,7 @@ impl Launcher for WgpuLauncher {
     }
 
     /// A verdict and its target share a word.
-    fn traffic(&self, chunk: &ChunkView<'_>, effects: KernelEffects) -> TransferBytes {
+    fn traffic(&self, chunk: &ChunkView<'_>, effects: KernelEffects, _: &Buffers) -> TransferBytes {
         let TransferBytes { to_device, to_host } =
             TransferBytes::of(chunk, KernelEffects { redirects: false, ..effects });
         let packets = chunk.packets() as u64;

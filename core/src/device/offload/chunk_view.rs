@@ -35,7 +35,7 @@ pub struct ChunkView<'a, I, M = NoVerdictMemory> {
 }
 
 /// Descriptors that were written for a kernel ([`ChunkView::write_descriptors`]).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct WrittenDescriptors {
     /// How the kernel finds them.
     pub rule: DescriptorRule,

@@ -81,13 +81,15 @@ pub trait Launcher: Send + 'static {
         TransferCosts::GEN4
     }
 
-    /// Bytes copied for a chunk, in either direction. Bytes that the device accesses in place do
-    /// not count.
+    /// Bytes copied for a chunk that was uploaded to these buffers, in either direction. Packets
+    /// that the device accesses in place do not count; verdicts that it writes to host memory do.
     fn traffic(
         &self,
         chunk: &ChunkView<'_, Self::Import, Self::VerdictMemory>,
         effects: KernelEffects,
+        buffers: &Self::Buffers,
     ) -> TransferBytes {
+        let _ = buffers;
         TransferBytes::of(chunk, effects)
     }
 

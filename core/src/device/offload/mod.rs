@@ -167,7 +167,8 @@ impl<L: Launcher> OffloadSession<L> {
         }
         let elapsed = start.elapsed();
         if self.stages.is_some() {
-            let (gather_time, traffic) = (chunk.gather_time.get(), self.launcher.traffic(&chunk, self.effects));
+            let (gather_time, traffic) =
+                (chunk.gather_time.get(), self.launcher.traffic(&chunk, self.effects, buffers));
             flight.stages.gather += gather_time;
             flight.stages.upload += elapsed.saturating_sub(gather_time);
             flight.stages.bytes_to_device += if is_resident { 0 } else { traffic.to_device };

@@ -1,0 +1,273 @@
+//! Buffers of a chunk for `pipelined` and `inline`, and their layout.
+//!
+//! What the host writes lies in one piece of pinned memory, and is copied to the device at once:
+//! metadata, then the packets that the host gathers, then the descriptors, whose size is known last.
+//! Packets that the device copies from where they lie come behind that, in the device's memory only.
+
+use std::sync::Arc;
+
+use portcullis_core::device::chunk::OVERREAD_BYTES;
+use portcullis_core::device::descriptor_format::DescriptorRule;
+use portcullis_core::device::offload::{ChunkView, KernelEffects, VerdictColumns, WrittenDescriptors, le_words};
+use portcullis_core::packet::Metadata;
+use portcullis_core::packet::gather::StorePolicy;
+
+use crate::driver::ErrorCode;
+use crate::driver::context::Context;
+use crate::driver::stream::{Event, EventPool};
+use crate::memory::{Buffer, DeviceMemory, HostMemory, ensure_capacity};
+use crate::session::slots::{ResponseLayout, aligned};
+use crate::session::timing::StageTimer;
+
+/// Byte offsets of the sections of what a chunk's kernel reads; metadata comes first.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct UploadLayout {
+    /// Packets that the host gathers.
+    gathered: usize,
+    descriptors: usize,
+    /// Packets that the device copies; the end of what the host writes.
+    copied: usize,
+    /// End of all sections.
+    end: usize,
+    /// Size of the packets, wherever they are.
+    bytes: usize,
+}
+
+impl UploadLayout {
+    /// Lays out a chunk. With `device_copies`, the device copies the packets from where they lie.
+    pub fn new<I, M>(chunk: &ChunkView<'_, I, M>, effects: KernelEffects, device_copies: bool) -> UploadLayout {
+        let bytes = if chunk.is_copied() { (chunk.bytes().end - chunk.bytes().start) as usize } else { 0 };
+        let metadata = if effects.metadata { chunk.packets() * size_of::<Metadata>() } else { 0 };
+        UploadLayout::of_sizes(metadata, bytes, chunk.descriptor_capacity(effects), device_copies)
+    }
+
+    fn of_sizes(metadata: usize, bytes: usize, descriptors: usize, device_copies: bool) -> UploadLayout {
+        let gathered = aligned(metadata);
+        // Kernels may read behind the last packet, which the host's copy has room for as well.
+        let host_bytes = if device_copies || bytes == 0 { 0 } else { bytes + OVERREAD_BYTES as usize };
+        let descriptors_at = gathered + aligned(host_bytes);
+        let copied = descriptors_at + aligned(descriptors);
+        let device_bytes = if device_copies && bytes > 0 { bytes + OVERREAD_BYTES as usize } else { 0 };
+        UploadLayout { gathered, descriptors: descriptors_at, copied, end: copied + device_bytes, bytes }
+    }
+
+    /// Offset of the packets.
+    fn packets(&self, device_copies: bool) -> usize {
+        if device_copies { self.copied } else { self.gathered }
+    }
+}
+
+/// Buffers for one chunk, reused for chunk after chunk.
+#[derive(Debug, Default)]
+pub(crate) struct Buffers {
+    /// What the host writes.
+    staging: Option<HostMemory>,
+    /// What the kernel reads.
+    device: Option<DeviceMemory>,
+    /// Verdicts and targets of batches without lent memory.
+    verdicts: Option<DeviceMemory>,
+    /// What is copied back.
+    response: Option<HostMemory>,
+    layout: UploadLayout,
+    response_layout: ResponseLayout,
+    descriptors: WrittenDescriptors,
+    device_copies: bool,
+    packets: usize,
+    /// Size in bytes of what the host has written.
+    written: usize,
+    // Events are reused, since creating one is a driver call.
+    pub uploaded: Option<Event>,
+    pub kernel_done: Option<Event>,
+    pub completions: EventPool,
+    /// Whether the next kernel still has to wait for the upload.
+    pub awaits_upload: bool,
+    /// Present if stages are timed.
+    pub timer: Option<StageTimer>,
+}
+
+impl Buffers {
+    /// Buffers without capacity; with a timer if stages are timed.
+    pub fn new(timer: Option<StageTimer>) -> Buffers {
+        Buffers { timer, ..Buffers::default() }
+    }
+
+    /// Ensures capacity for a chunk. With `device_copies`, the device copies the packets from where
+    /// they lie.
+    pub fn reserve<I, M>(
+        &mut self,
+        context: &Arc<Context>,
+        chunk: &ChunkView<'_, I, M>,
+        effects: KernelEffects,
+        device_copies: bool,
+    ) -> Result<(), ErrorCode> {
+        let layout = UploadLayout::new(chunk, effects, device_copies);
+        let has_lent_memory = chunk.verdict_memory().is_some();
+        let response = ResponseLayout::new(effects, chunk.packets(), layout.bytes, !has_lent_memory);
+        let verdicts = if has_lent_memory { 0 } else { response.descriptors };
+        fn fits<T: Buffer>(buffer: &Option<T>, wanted: usize) -> bool {
+            wanted == 0 || buffer.as_ref().is_some_and(|buffer| buffer.size() >= wanted)
+        }
+        let fit = fits(&self.staging, layout.copied)
+            && fits(&self.device, layout.end)
+            && fits(&self.verdicts, verdicts)
+            && fits(&self.response, response.end);
+        if !fit {
+            // One quiescent period for all.
+            let _quiescent = context.quiesce()?;
+            ensure_capacity(&mut self.device, layout.end, context)?;
+            ensure_capacity(&mut self.verdicts, verdicts, context)?;
+            ensure_capacity(&mut self.staging, layout.copied, context)?;
+            ensure_capacity(&mut self.response, response.end, context)?;
+        }
+        (self.layout, self.response_layout, self.device_copies) = (layout, response, device_copies);
+        self.packets = chunk.packets();
+        Ok(())
+    }
+
+    /// Writes what the host contributes to a chunk, and returns its size in bytes.
+    ///
+    /// # Safety
+    /// All queued commands that use these buffers have completed.
+    pub unsafe fn write<I, M>(&mut self, chunk: &ChunkView<'_, I, M>, effects: KernelEffects) -> usize {
+        let at = self.layout;
+        let to: &mut [u8] = match &self.staging {
+            // SAFETY: no queued command uses it, by the caller's promise; the borrow ends in this
+            // function.
+            Some(staging) => unsafe { staging.slice_mut(0, at.copied) },
+            None => &mut [],
+        };
+        if effects.metadata {
+            for (to, metadata) in to.as_chunks_mut().0.iter_mut().zip(chunk.metadata_bytes()) {
+                *to = metadata;
+            }
+        }
+        if chunk.is_copied() && !self.device_copies {
+            chunk.copy_into(&mut to[at.gathered..], StorePolicy::Streamed);
+        }
+        self.descriptors = chunk.write_descriptors(effects, &mut to[at.descriptors..]);
+        self.written = at.descriptors + self.descriptors.size;
+        self.written
+    }
+
+    /// Bytes copied to the device.
+    pub fn uploaded_bytes(&self) -> u64 {
+        (self.written + if self.device_copies { self.layout.bytes } else { 0 }) as u64
+    }
+
+    /// What the host has written.
+    pub fn staging(&self) -> &HostMemory {
+        self.staging.as_ref().expect("reserved before it is used")
+    }
+
+    /// What the kernel reads.
+    pub fn device(&self) -> &DeviceMemory {
+        self.device.as_ref().expect("reserved before it is used")
+    }
+
+    /// Offset of packets that the device copies, and their size in bytes.
+    pub fn copied_packets(&self) -> (usize, usize) {
+        (self.layout.copied, self.layout.bytes)
+    }
+
+    fn device_address(&self) -> u64 {
+        self.device.as_ref().map_or(0, DeviceMemory::address)
+    }
+
+    /// Address of metadata for the kernel.
+    pub fn metadata_address(&self) -> u64 {
+        self.device_address()
+    }
+
+    /// Address of the descriptors' tables for the kernel, and how it finds them.
+    pub fn descriptors(&self) -> (u64, DescriptorRule) {
+        (self.device_address() + self.layout.descriptors as u64, self.descriptors.rule)
+    }
+
+    /// Address of the kernel's arena, if packets were copied. It may lie before the buffer: the
+    /// kernel adds a packet's offset before it accesses anything.
+    pub fn arena_address(&self) -> u64 {
+        let packets = self.layout.packets(self.device_copies) as u64;
+        (self.device_address() + packets).wrapping_sub(self.descriptors.origin)
+    }
+
+    /// Addresses of verdicts and targets for a kernel whose batch has no lent memory.
+    pub fn verdict_addresses(&self) -> (u64, u64) {
+        let verdicts = self.verdicts.as_ref().map_or(0, DeviceMemory::address);
+        (verdicts, verdicts + self.response_layout.targets as u64)
+    }
+
+    /// Whether anything is copied back after the kernel.
+    pub fn has_downloads(&self) -> bool {
+        self.response_layout.end > 0
+    }
+
+    /// Queues copying back what the kernel has changed.
+    ///
+    /// # Safety
+    /// These buffers exist until the copies have completed, and nobody accesses the response
+    /// before.
+    pub unsafe fn enqueue_downloads(
+        &self,
+        effects: KernelEffects,
+        stream: &crate::driver::stream::Stream,
+    ) -> Result<(), ErrorCode> {
+        let at = self.response_layout;
+        let response = self.response.as_ref().expect("reserved before it is used");
+        let packets = self.layout.packets(self.device_copies);
+        let tables = effects.resizes_packets.then_some((self.layout.descriptors, at.descriptors, self.packets * 8));
+        let changed = effects.writes_packets.then_some((packets, at.packets, self.layout.bytes));
+        // SAFETY: by the caller's promise.
+        unsafe {
+            if let Some(verdicts) = self.verdicts.as_ref().filter(|_| at.descriptors > 0) {
+                verdicts.download(0, response, 0, at.descriptors, stream)?;
+            }
+            for (from, to, bytes) in tables.into_iter().chain(changed).filter(|(.., bytes)| *bytes > 0) {
+                self.device().download(from, response, to, bytes, stream)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn response(&self, at: usize, bytes: usize) -> &[u8] {
+        let response = self.response.as_ref().expect("reserved before it is used");
+        // SAFETY: the launch, and with it the copies, were waited for (`Launcher`).
+        unsafe { response.slice(at, bytes) }
+    }
+
+    /// Appends verdicts and targets that were copied back.
+    pub fn append_verdicts(&self, effects: KernelEffects, columns: &mut VerdictColumns) {
+        columns.append(self.response(0, self.packets).iter().copied());
+        if effects.redirects {
+            columns.append_targets(le_words(self.response(self.response_layout.targets, self.packets * 4)));
+        }
+    }
+
+    /// Descriptors as the kernel left them.
+    pub fn changed_descriptors(&self) -> &[u8] {
+        self.response(self.response_layout.descriptors, self.packets * 8)
+    }
+
+    /// The packets' bytes as the kernel left them.
+    pub fn changed_packets(&self) -> &[u8] {
+        self.response(self.response_layout.packets, self.layout.bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sections_do_not_overlap_and_kernels_may_read_behind_packets() {
+        let gathered = UploadLayout::of_sizes(20 * 3, 100, 3 * 8, false);
+        let over = OVERREAD_BYTES as usize;
+        let descriptors = (64 + 100 + over).next_multiple_of(16);
+        let expected =
+            UploadLayout { gathered: 64, descriptors, copied: descriptors + 32, end: descriptors + 32, bytes: 100 };
+        assert_eq!(gathered, expected);
+        let copied = UploadLayout::of_sizes(0, 100, 3 * 8, true);
+        assert_eq!(copied, UploadLayout { gathered: 0, descriptors: 0, copied: 32, end: 32 + 100 + over, bytes: 100 });
+        // Uniform packets in place need no memory at all.
+        assert_eq!(UploadLayout::of_sizes(0, 0, 0, false), UploadLayout::default());
+    }
+}

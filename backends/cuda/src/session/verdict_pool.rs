@@ -1,0 +1,89 @@
+//! Pinned memory into which kernels write verdicts, and which is handed out with them.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use portcullis_core::device::offload::{KernelEffects, VerdictMemory};
+
+use super::slots::aligned;
+use crate::driver::ErrorCode;
+use crate::driver::context::Context;
+use crate::memory::{Buffer, HostMemory};
+
+/// Maximum number of columns of a session that callers hold at a time. With more, verdicts are
+/// copied to ordinary memory: pinned memory is scarce.
+const MAX_COLUMNS: usize = 32;
+
+/// Least capacity of new memory, in packets.
+const MIN_PACKETS: usize = 4096;
+
+/// Columns of action bytes and of redirect targets in pinned memory.
+#[derive(Debug)]
+pub(crate) struct PinnedVerdicts {
+    memory: HostMemory,
+    packets: usize,
+    /// Offset of the targets in bytes, if there are any.
+    targets: Option<usize>,
+}
+
+impl PinnedVerdicts {
+    fn new(context: &Arc<Context>, packets: usize, redirects: bool) -> Result<PinnedVerdicts, ErrorCode> {
+        let actions = aligned(packets);
+        let memory = HostMemory::new(context, actions + if redirects { packets * 4 } else { 0 })?;
+        Ok(PinnedVerdicts { memory, packets, targets: redirects.then_some(actions) })
+    }
+
+    /// Addresses for kernels of the verdict and of the target of packet `first`.
+    pub fn addresses(&self, first: usize) -> (u64, u64) {
+        let at = self.memory.address();
+        (at + first as u64, at + self.targets.unwrap_or(0) as u64 + 4 * first as u64)
+    }
+}
+
+impl VerdictMemory for PinnedVerdicts {
+    fn actions(&self) -> NonNull<u8> {
+        self.memory.start()
+    }
+
+    fn targets(&self) -> Option<NonNull<u32>> {
+        // SAFETY: the offset is within the memory, and a multiple of 16 bytes from its start.
+        #[expect(clippy::cast_ptr_alignment, reason = "see above")]
+        self.targets.map(|at| unsafe { self.memory.start().add(at) }.cast())
+    }
+}
+
+/// A session's columns, in use by callers or free.
+#[derive(Debug, Default)]
+pub(crate) struct VerdictPool(Vec<Arc<PinnedVerdicts>>);
+
+impl VerdictPool {
+    /// Returns columns for `packets` packets that nobody uses; `None` if there are none and there is
+    /// no memory for more.
+    ///
+    /// # Errors
+    /// If the driver fails otherwise.
+    pub fn lend(
+        &mut self,
+        context: &Arc<Context>,
+        packets: usize,
+        effects: KernelEffects,
+    ) -> Result<Option<Arc<PinnedVerdicts>>, ErrorCode> {
+        // `get_mut` succeeds for columns whose other references are gone, and orders what their
+        // holders did before.
+        let free = |columns: &mut Arc<PinnedVerdicts>| Arc::get_mut(columns).is_some();
+        if let Some(columns) = self.0.iter_mut().find_map(|it| (it.packets >= packets && free(it)).then_some(it)) {
+            return Ok(Some(columns.clone()));
+        }
+        self.0.retain_mut(|columns| !free(columns));
+        if self.0.len() >= MAX_COLUMNS {
+            return Ok(None);
+        }
+        let capacity = packets.max(MIN_PACKETS);
+        match PinnedVerdicts::new(context, capacity, effects.redirects) {
+            Ok(columns) => self.0.push(Arc::new(columns)),
+            Err(ErrorCode::OUT_OF_MEMORY) => return Ok(None),
+            Err(code) => return Err(code),
+        }
+        Ok(self.0.last().cloned())
+    }
+}
