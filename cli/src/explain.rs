@@ -1,6 +1,7 @@
 //! `run --explain` and `check --explain`: how packets reach a device, and why.
 
 use std::fmt::Write;
+use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use portcullis::device::chunk::AccessNeeds;
@@ -33,7 +34,8 @@ const BATCHES: [(u32, u32); 4] = [(64, 60), (512, 508), (1500, 1500), (2112, 150
 
 /// Explains how packets of this filter would be transferred to a GPU on this machine.
 pub fn transfer_of_filter(program: &Program) -> Section {
-    let (needs, costs) = (AccessNeeds::of_program(program), portcullis_cache::costs::host_costs());
+    let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
+    let (needs, costs) = (AccessNeeds::of_program(program), portcullis_cache::costs::host_costs(threads));
     let mut lines = vec![format!("this machine: {costs}")];
     for (reach, what) in [
         (MemoryReach::Bus, "by a GPU that reads the host's memory"),

@@ -18,6 +18,7 @@ mod dispatch;
 mod fallback;
 mod flow_session;
 mod host_maps;
+pub(crate) mod host_threads;
 pub mod launch_budget;
 mod map_entry;
 mod map_handle;

@@ -4,10 +4,11 @@
 //! the processor, one for each device and driver. An entry that cannot be read, or holds an
 //! implausible cost, is measured again.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
+use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use portcullis_core::device::TransferCosts;
@@ -16,7 +17,7 @@ use portcullis_core::device::transfer_planner::CostSource;
 use crate::Cache;
 
 /// Version of the cached measurements; increase it when what is measured changes.
-const GENERATION: u32 = 1;
+const GENERATION: u32 = 2;
 
 /// The folder in the user's cache.
 const KIND: &str = "auto";
@@ -36,14 +37,16 @@ pub fn force_remeasurement() {
     FORCE_REMEASUREMENT.store(true, Ordering::Relaxed);
 }
 
-/// Returns the costs of copying and gathering on the host, cached, or measured once per process;
-/// the bus is that of [`TransferCosts::GEN4`].
-pub fn host_costs() -> TransferCosts {
-    static HOST: OnceLock<TransferCosts> = OnceLock::new();
-    *HOST.get_or_init(|| {
+/// Returns the costs of copying and gathering with `threads` threads of the host, cached, or
+/// measured once per process; the bus is that of [`TransferCosts::GEN4`].
+pub fn host_costs(threads: NonZeroUsize) -> TransferCosts {
+    static HOST: Mutex<BTreeMap<NonZeroUsize, TransferCosts>> = Mutex::new(BTreeMap::new());
+    // Hold the lock while measuring: two measurements at once would slow each other.
+    let mut known = HOST.lock().unwrap_or_else(PoisonError::into_inner);
+    *known.entry(threads).or_insert_with(|| {
         let processors = std::thread::available_parallelism().map_or(1, |n| n.get());
         let measure = || {
-            let costs = TransferCosts::measure();
+            let costs = TransferCosts::measure(threads);
             (costs.host_source == CostSource::Measured).then_some([
                 costs.copy_bytes_per_ns,
                 costs.gather_packed_ns,
@@ -51,7 +54,11 @@ pub fn host_costs() -> TransferCosts {
             ])
         };
         let cache = Cache::open(KIND);
-        match cached_or_measure(cache.as_ref(), &format!("processor {processors} {}", processor()), measure) {
+        match cached_or_measure(
+            cache.as_ref(),
+            &format!("processor {processors} threads {threads} {}", processor()),
+            measure,
+        ) {
             Some(([copy_bytes_per_ns, gather_packed_ns, gather_slots_ns], host)) => TransferCosts {
                 copy_bytes_per_ns,
                 gather_packed_ns,
@@ -67,13 +74,13 @@ pub fn host_costs() -> TransferCosts {
 /// Returns [`host_costs`] with the bus bandwidth of a device, cached, or measured once per process
 /// and device. `about` identifies the device; `copy` transfers [`BUS_COPY_BYTES`] and returns how
 /// long that took. If it fails, the bandwidth is [assumed](CostSource::Assumed).
-pub fn device_costs(about: &str, copy: impl FnMut() -> Option<Duration>) -> TransferCosts {
+pub fn device_costs(about: &str, threads: NonZeroUsize, copy: impl FnMut() -> Option<Duration>) -> TransferCosts {
     static BUSES: Mutex<Option<HashMap<String, (f64, CostSource)>>> = Mutex::new(None);
     // Hold the lock while measuring: two measurements at once would slow each other.
     let mut buses = BUSES.lock().unwrap_or_else(PoisonError::into_inner);
     let found = buses.get_or_insert_default().entry(about.into());
     let (bus_bytes_per_ns, bus) = *found.or_insert_with(|| bus_bandwidth(Cache::open(KIND).as_ref(), about, copy));
-    TransferCosts { bus_bytes_per_ns, bus_source: bus, ..host_costs() }
+    TransferCosts { bus_bytes_per_ns, bus_source: bus, ..host_costs(threads) }
 }
 
 fn bus_bandwidth(cache: Option<&Cache>, about: &str, mut copy: impl FnMut() -> Option<Duration>) -> (f64, CostSource) {

@@ -1,6 +1,7 @@
 //! The transfer planner: decides per batch where a kernel finds the packets, by a cost model.
 
 use std::fmt;
+use std::num::NonZeroUsize;
 
 use super::Transfer;
 use super::chunk::{self, AccessNeeds, PacketLayout};
@@ -90,10 +91,10 @@ impl TransferCosts {
         host_source: CostSource::Assumed,
     };
 
-    /// Measures the host's costs, in a few milliseconds; the bus is that of
+    /// Measures the host's costs with this many threads, in a few milliseconds; the bus is that of
     /// [`TransferCosts::GEN4`].
-    pub fn measure() -> TransferCosts {
-        measure::measure_host()
+    pub fn measure(threads: NonZeroUsize) -> TransferCosts {
+        measure::measure_host(threads)
     }
 
     /// Replaces the bus by direct access, for a device that shares the host's memory.
@@ -162,6 +163,20 @@ pub enum PlanReason {
     GatherOnly,
     /// The cheaper of whole packets and windows.
     Cheaper(CostEstimate),
+    /// The fastest in trials with earlier batches of the session.
+    Measured(MeasuredTimes),
+}
+
+/// Times of a session's own batches by each transfer, in nanoseconds per packet; `None` for
+/// transfers that its batches cannot take.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct MeasuredTimes {
+    /// By [`Transfer::Whole`].
+    pub whole_ns: Option<f64>,
+    /// By [`Transfer::Window`].
+    pub window_ns: Option<f64>,
+    /// By [`Transfer::Imported`].
+    pub imported_ns: Option<f64>,
 }
 
 /// Where a kernel finds a batch's packets, and why.
@@ -233,6 +248,14 @@ impl fmt::Display for TransferPlan {
                 "; per packet, copying it whole takes {whole_ns:.1} ns ({stride:.0} bytes), its window {window_ns:.1} ns \
                  ({window:.0} bytes, {gather_ns:.1} ns of it gathering)"
             ),
+            PlanReason::Measured(MeasuredTimes { whole_ns, window_ns, imported_ns }) => {
+                f.write_str("; the fastest of")?;
+                let times = [("whole", whole_ns), ("window", window_ns), ("imported", imported_ns)];
+                for (number, (name, ns)) in times.iter().filter_map(|(name, ns)| Some((name, (*ns)?))).enumerate() {
+                    write!(f, "{} {name} {ns:.2} ns", if number == 0 { "" } else { "," })?;
+                }
+                f.write_str(" a packet, measured in this session")
+            }
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Sessions on an OpenCL device: core's offloading session over a launcher for in-order queues.
 
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -243,12 +244,12 @@ impl Launcher for OpenClLauncher {
         (!self.gpu.shares_memory).then(|| "its memory is not the host's, and OpenCL has no way to reach that".into())
     }
 
-    fn transfer_costs(&self) -> TransferCosts {
+    fn transfer_costs(&self, threads: NonZeroUsize) -> TransferCosts {
         if self.gpu.shares_memory {
-            return costs::host_costs().without_bus();
+            return costs::host_costs(threads).without_bus();
         }
         let mut upload = Upload::default();
-        costs::device_costs(&self.gpu.identity, || {
+        costs::device_costs(&self.gpu.identity, threads, || {
             let began = Instant::now();
             let copied = upload.write(&self.gpu, costs::BUS_COPY_BYTES as u64, |_| ()).ok()??;
             self.gpu.flush(&self.gpu.uploads).ok()?;

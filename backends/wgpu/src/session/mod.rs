@@ -1,6 +1,7 @@
 //! Sessions on a wgpu device: core's offloading session over a launcher that submits to a wgpu
 //! queue.
 
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -234,10 +235,12 @@ impl Launcher for WgpuLauncher {
         Some(reason.into())
     }
 
-    fn transfer_costs(&self) -> TransferCosts {
+    fn transfer_costs(&self, threads: NonZeroUsize) -> TransferCosts {
         match self.gpu.shares_memory {
-            true => costs::host_costs().without_bus(),
-            false => costs::device_costs(&self.gpu.identity, || self.gpu.time_copy(costs::BUS_COPY_BYTES as u64)),
+            true => costs::host_costs(threads).without_bus(),
+            false => {
+                costs::device_costs(&self.gpu.identity, threads, || self.gpu.time_copy(costs::BUS_COPY_BYTES as u64))
+            }
         }
     }
 

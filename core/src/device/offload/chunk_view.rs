@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 use rayon::prelude::*;
 
 use super::flow_order::FlowOrder;
-use super::host_threads::{HostThreads, PART_BYTES, PART_PACKETS};
 use super::{KernelEffects, NoVerdictMemory};
 use crate::device::chunk::{self, AccessNeeds, Chunk, OVERREAD_BYTES, PacketLayout};
 use crate::device::descriptor_format::{
     self, DescriptorFormat, DescriptorRule, GROUP_PACKETS, write_grouped, write_lengths,
 };
+use crate::device::host_threads::{HostThreads, PART_BYTES, PART_PACKETS};
 use crate::packet::gather::{StorePolicy, WindowRows};
 use crate::packet::{Batch, Descriptor, Metadata};
 

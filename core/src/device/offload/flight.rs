@@ -42,6 +42,8 @@ pub(super) struct BatchInFlight<L: Launcher> {
     pub error: Option<DeviceError>,
     /// Whether work may be queued on the device that no ticket covers.
     pub has_untracked_work: bool,
+    /// When the session took the batch.
+    pub submitted: Instant,
     pub times: StageTimes,
     pub stages: Stages,
     /// Sum of the collected chunks' times on the device's clock.

@@ -1,10 +1,11 @@
 //! The interface between the shared session and a backend: buffers, copies and launches.
 
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use super::{ChunkView, VerdictColumns, VerdictMemory};
 use crate::device::chunk::{ChunkLimits, PacketLayout};
-use crate::device::transfer_planner::{BatchMemory, TransferCosts};
+use crate::device::transfer_planner::{BatchMemory, MemoryReach, TransferCosts};
 use crate::device::{CancelToken, DeviceError, Imported, StageTimes};
 use crate::packet::{Batch, Metadata, Span};
 
@@ -75,10 +76,19 @@ pub trait Launcher: Send + 'static {
         None
     }
 
-    /// Costs of moving bytes, if none were given when loading. Called when the choice depends on
-    /// them; may measure the device in a few milliseconds if there is no cached measurement.
-    fn transfer_costs(&self) -> TransferCosts {
+    /// Costs of moving bytes with this many threads of the host, if none were given when loading.
+    /// Called when the choice depends on them; may measure host and device in a few milliseconds if
+    /// there is no cached measurement.
+    fn transfer_costs(&self, threads: NonZeroUsize) -> TransferCosts {
+        let _ = threads;
         TransferCosts::GEN4
+    }
+
+    /// Number of packets in a chunk with which the stages of a batch's chunks overlap best: host
+    /// work, copies and kernels. A larger batch is split into chunks of about that size.
+    fn overlap_packets(&self, layout: PacketLayout, reach: MemoryReach) -> usize {
+        let _ = (layout, reach);
+        usize::MAX
     }
 
     /// Bytes copied for a chunk that was uploaded to these buffers, in either direction. Packets

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::chunk::{self, AccessNeeds, Chunk, PacketLayout};
+use super::host_threads::HostThreads;
 use super::launch_budget::LaunchBudget;
 use super::transfer_planner::{TransferCosts, TransferPlan};
 use super::{CancelToken, Clock, DeviceError, DeviceKind, LoadOptions, Stages, SubmitError, Transfer, check_batch};
@@ -24,7 +25,6 @@ mod chunk_view;
 mod compile_thread;
 mod flight;
 mod flow_order;
-mod host_threads;
 mod launcher;
 mod map_access;
 mod prepare;
@@ -32,16 +32,17 @@ mod resident;
 mod session;
 #[cfg(test)]
 mod tests;
+mod transfer_tuner;
 mod verdict_columns;
 
 pub use chunk_view::{ChunkView, WrittenDescriptors};
 pub use compile_thread::{compile_on_thread, panic_message};
 use flight::{BatchInFlight, LauncherChunk, QueuedLaunch};
 use flow_order::{FlowOrder, max_run_length};
-use host_threads::HostThreads;
 pub use launcher::{KernelEffects, Launcher, TransferBytes};
 use map_access::DeviceMapMemory;
 use resident::{ResidentBatch, ResidentBuffers};
+use transfer_tuner::TransferTuner;
 pub use verdict_columns::{NoVerdictMemory, VerdictColumns, VerdictMemory};
 
 /// Maximum number of launches that a batch has queued if the launch budget limits them: the next
@@ -71,6 +72,9 @@ pub struct OffloadSession<L: Launcher> {
     launch_budget: LaunchBudget,
     threads: Arc<HostThreads>,
     transfer: Transfer,
+    tuner: TransferTuner,
+    /// Whether transfers are tried out: unless the caller has given their costs.
+    tunes: bool,
     /// Costs of moving bytes, once known.
     costs: Option<TransferCosts>,
     /// The transfer plan of the last completed batch.
@@ -84,6 +88,8 @@ pub struct OffloadSession<L: Launcher> {
     resident: Option<ResidentBuffers<L::Buffers>>,
     /// When the host last saw the device finish a launch.
     last_finished: Instant,
+    /// When the last batch was completed.
+    last_completed: Instant,
     /// Declared last, and so dropped after the buffers above.
     launcher: L,
 }
@@ -118,6 +124,8 @@ impl<L: Launcher> OffloadSession<L> {
             // from.
             transfer: if options.measure.resident { Transfer::Whole } else { options.transfer },
             resident,
+            tuner: TransferTuner::new(options.depth.max(1)),
+            tunes: options.measure.costs.is_none(),
             costs: options.measure.costs,
             plan: None,
             stages: options.measure.record_stages.then(|| Stages { clock, ..Stages::default() }),
@@ -133,6 +141,7 @@ impl<L: Launcher> OffloadSession<L> {
             free_slots: Vec::new(),
             in_flight: VecDeque::new(),
             last_finished: Instant::now(),
+            last_completed: Instant::now(),
             launcher,
         })
     }

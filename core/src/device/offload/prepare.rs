@@ -8,7 +8,8 @@ use super::flight::{BatchInFlight, ChunkedBatch};
 use super::resident::ResidentBatch;
 use super::{FlowOrder, Launcher, OffloadSession, VerdictColumns};
 use crate::device::chunk::{self, Chunk, PacketLayout};
-use crate::device::transfer_planner::{self, MemoryReach, TransferPlan};
+use crate::device::descriptor_format::GROUP_PACKETS;
+use crate::device::transfer_planner::{self, BatchMemory, MemoryReach, PlanReason, TransferCosts, TransferPlan};
 use crate::device::{DeviceError, StageTimes, Stages, SubmitError, Transfer, check_host_memory};
 use crate::packet::{Batch, Descriptor, Span};
 
@@ -47,7 +48,8 @@ impl<L: Launcher> OffloadSession<L> {
         if layout.is_copy() && !batch.span().is_on_host() {
             return Err(self.copy_error(batch));
         }
-        let limits = self.launcher.chunk_limits(layout);
+        let mut limits = self.launcher.chunk_limits(layout);
+        limits.packets = limits.packets.min(self.overlap_packets(batch.len(), &plan));
         let chunks = chunk::split_batch(batch, layout, needs, limits).map_err(|large| {
             DeviceError::Refused(format!(
                 "packet {} has {} bytes, but a chunk on {} holds at most {}, overhead included",
@@ -60,13 +62,26 @@ impl<L: Launcher> OffloadSession<L> {
         Ok(ChunkedBatch { plan, import, chunks })
     }
 
+    /// Maximum number of packets in a chunk for the stages of the batch's chunks to overlap: chunks
+    /// of about equal size.
+    fn overlap_packets(&self, packets: usize, plan: &TransferPlan) -> usize {
+        // Packets of a flow take a launch each if they are in several chunks, and nothing is copied
+        // for resident batches.
+        if self.program.has_flows() || self.resident.is_some() {
+            return usize::MAX;
+        }
+        let chunks = packets.div_ceil(self.launcher.overlap_packets(plan.layout, plan.reach)).max(1);
+        packets.div_ceil(chunks).next_multiple_of(GROUP_PACKETS).max(1)
+    }
+
     /// Plans the transfer of a batch that is not empty and whose packets the kernel accesses.
     fn plan_transfer(&mut self, batch: &Batch) -> Result<(TransferPlan, Option<L::Import>), DeviceError> {
         let memory = self.launcher.batch_memory(batch, self.transfer == Transfer::Imported);
         // The costs given when loading, or else the launcher's, which are determined once.
-        let (costs, launcher) = (&mut self.costs, &self.launcher);
-        let costs = || *costs.get_or_insert_with(|| launcher.transfer_costs());
-        let plan = transfer_planner::plan_transfer(batch, self.needs, &memory, self.transfer, costs).map_err(|reason| {
+        let (costs, launcher, threads) = (&mut self.costs, &self.launcher, self.threads.count());
+        let costs = || *costs.get_or_insert_with(|| launcher.transfer_costs(threads));
+        let plan = transfer_planner::plan_transfer(batch, self.needs, &memory, self.transfer, costs);
+        let plan = plan.map(|plan| self.tuned(batch, &memory, plan)).map_err(|reason| {
             DeviceError::Refused(format!(
                 "the transfer `imported` was requested, but {} cannot filter these packets in place: {reason}; use `auto`",
                 self.launcher.id()
@@ -76,6 +91,26 @@ impl<L: Launcher> OffloadSession<L> {
         let uses_import = plan.layout == PacketLayout::InPlace
             || (plan.layout == PacketLayout::Copied && memory.reach == MemoryReach::Bus);
         Ok((plan, memory.import.filter(|_| uses_import)))
+    }
+
+    /// Replaces the transfer that the planner has estimated to be the cheapest by the one that the
+    /// session tries, or has found to be the fastest.
+    fn tuned<I>(&mut self, batch: &Batch, memory: &BatchMemory<I>, plan: TransferPlan) -> TransferPlan {
+        let (PlanReason::Cheaper(_), Some(predicted), true) = (plan.reason, plan.transfer(), self.tunes) else {
+            return plan;
+        };
+        let needs = self.needs;
+        let requested =
+            |transfer| transfer_planner::plan_transfer(batch, needs, memory, transfer, || TransferCosts::GEN4).ok();
+        let possible = || {
+            let all = [Transfer::Whole, Transfer::Window, Transfer::Imported].into_iter();
+            all.filter(|transfer| requested(*transfer).and_then(|plan| plan.transfer()) == Some(*transfer)).collect()
+        };
+        let (transfer, times) = self.tuner.choose(batch.len(), predicted, possible);
+        let reason = times.map_or(plan.reason, PlanReason::Measured);
+        // If the batch cannot take it, unlike those before, the estimate stands.
+        let changed = if transfer == predicted { None } else { requested(transfer) };
+        TransferPlan { reason, ..changed.unwrap_or(plan) }
     }
 
     /// Prepares a batch and reserves buffers for it; uploads nothing yet. Without flow ids each
@@ -148,6 +183,7 @@ impl<L: Launcher> OffloadSession<L> {
             columns,
             error: None,
             has_untracked_work: false,
+            submitted: waiting_since,
             times: StageTimes::default(),
             stages: Stages::default(),
             device_times: None,

@@ -1,6 +1,7 @@
 //! The [`Session`] and [`OrderedSession`] implementations of [`OffloadSession`].
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::{Launcher, OffloadSession};
 use crate::device::chunk::{ChunkLimits, PacketLayout};
@@ -28,6 +29,10 @@ impl<L: Launcher> Session for OffloadSession<L> {
             self.abandon_all();
             return Err(error);
         }
+        let completed = Instant::now();
+        let alone = completed.saturating_duration_since(flight.submitted.max(self.last_completed));
+        self.last_completed = completed;
+        self.tuner.record(flight.batch.len(), flight.plan.transfer(), alone);
         self.record_stages(&flight);
         self.retire_slot(flight.slot, &flight.batch, flight.plan, flight.chunks);
         let verdicts = flight.columns.into_verdicts();

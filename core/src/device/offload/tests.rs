@@ -99,7 +99,7 @@ impl Launcher for Host {
     }
 
     /// Copying packets together with the bytes between them costs nothing.
-    fn transfer_costs(&self) -> TransferCosts {
+    fn transfer_costs(&self, _: std::num::NonZeroUsize) -> TransferCosts {
         TransferCosts { copy_bytes_per_ns: f64::INFINITY, ..TransferCosts::GEN4.without_bus() }
     }
 
@@ -497,7 +497,7 @@ fn lent_verdicts_of_flows_keep_the_batch_order() {
 /// Many packets, gathered by several threads, are those that one thread gathers.
 #[test]
 fn threads_gather_what_one_gathers() {
-    let count = 3 * host_threads::PART_PACKETS + 77;
+    let count = 3 * crate::device::host_threads::PART_PACKETS + 77;
     let mut random = crate::testing::Random(5);
     let packets: Vec<Vec<u8>> =
         (0..count).map(|_| (0..random.below(9)).map(|_| random.below(256) as u8).collect()).collect();

@@ -1,14 +1,18 @@
 //! Measures the host's costs of a transfer: copying and gathering.
 
 use std::hint::black_box;
+use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
 
+use rayon::prelude::*;
+
 use super::{CostSource, REFERENCE_WINDOW, TransferCosts};
+use crate::device::host_threads::HostThreads;
 use crate::packet::gather::{StorePolicy, WindowRows};
 use crate::packet::{Arena, Batch, BatchCutter, Descriptor, ResizeRoom};
 
-/// Number of packets of [`REFERENCE_WINDOW`] bytes, adjacent and in slots of [`SLOT_STRIDE`] bytes.
-/// Few, because a caller waits for the measurement.
+/// Number of packets of [`REFERENCE_WINDOW`] bytes per thread, adjacent and in slots of
+/// [`SLOT_STRIDE`] bytes. Few, because a caller waits for the measurement.
 const PACKED_PACKETS: u32 = 1 << 14;
 const SLOT_PACKETS: u32 = 1 << 11;
 
@@ -19,26 +23,38 @@ const SLOT_STRIDE: u32 = 2112;
 /// down.
 const ROUNDS: usize = 3;
 
-/// Measures copying and gathering on this thread, in a few milliseconds, with packets that are in
-/// no cache, as if another device had just written them. Returns [`TransferCosts::GEN4`] if the
+/// Measures copying and gathering with these threads, in a few milliseconds, with packets that are
+/// in no cache, as if another device had just written them. Returns [`TransferCosts::GEN4`] if the
 /// memory cannot be allocated.
-pub fn measure_host() -> TransferCosts {
-    let default = TransferCosts::GEN4;
+pub fn measure_host(threads: NonZeroUsize) -> TransferCosts {
+    let (default, count) = (TransferCosts::GEN4, threads.get());
+    let (packed_packets, slot_packets) = (PACKED_PACKETS * count as u32, SLOT_PACKETS * count as u32);
     let (Some(packed), Some(slots)) =
-        (batch(PACKED_PACKETS, REFERENCE_WINDOW as u32), batch(SLOT_PACKETS, SLOT_STRIDE))
+        (batch(packed_packets, REFERENCE_WINDOW as u32), batch(slot_packets, SLOT_STRIDE))
     else {
         return default;
     };
-    let mut to = vec![0; PACKED_PACKETS as usize * REFERENCE_WINDOW as usize];
-    let bytes = to.len() as u64;
+    let threads = HostThreads::new(Some(threads));
+    let mut to = vec![0; packed_packets as usize * REFERENCE_WINDOW as usize];
+    let part = PACKED_PACKETS as usize * REFERENCE_WINDOW as usize;
+    let from = packed.bytes(0..to.len() as u64);
     let copy = fastest_round(&packed, || {
-        to.copy_from_slice(packed.bytes(0..bytes));
+        threads.run(count, |_| {
+            to.par_chunks_mut(part).zip(from.par_chunks(part)).for_each(|(to, from)| to.copy_from_slice(from));
+        });
         black_box(&mut to);
     });
+    let bytes = from.len();
     let mut gather = |batch: &Batch| {
-        let rows = WindowRows::new(batch, 0..batch.len(), REFERENCE_WINDOW as u32);
+        let packets = batch.len() / count;
         let time = fastest_round(batch, || {
-            rows.write(&mut to, StorePolicy::Cached);
+            threads.run(count, |_| {
+                let parts = to.par_chunks_mut(packets * REFERENCE_WINDOW as usize).take(count).enumerate();
+                parts.for_each(|(number, to)| {
+                    let part = number * packets..(number + 1) * packets;
+                    WindowRows::new(batch, part, REFERENCE_WINDOW as u32).write(to, StorePolicy::Cached);
+                });
+            });
             black_box(&mut to);
         });
         time.as_nanos() as f64 / batch.len() as f64
@@ -97,11 +113,13 @@ mod tests {
 
     #[test]
     fn measured_costs_are_positive_and_finite() {
-        let TransferCosts { copy_bytes_per_ns, gather_packed_ns, gather_slots_ns, host_source: known, .. } =
-            measure_host();
-        assert_eq!(known, CostSource::Measured);
-        for cost in [copy_bytes_per_ns, gather_packed_ns, gather_slots_ns] {
-            assert!(cost.is_finite() && cost > 0.0, "{cost}");
+        for threads in [1, 2] {
+            let TransferCosts { copy_bytes_per_ns, gather_packed_ns, gather_slots_ns, host_source: known, .. } =
+                measure_host(NonZeroUsize::new(threads).unwrap());
+            assert_eq!(known, CostSource::Measured);
+            for cost in [copy_bytes_per_ns, gather_packed_ns, gather_slots_ns] {
+                assert!(cost.is_finite() && cost > 0.0, "{cost}");
+            }
         }
     }
 
