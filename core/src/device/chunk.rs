@@ -119,22 +119,23 @@ fn word_range(d: &Descriptor, needs: AccessNeeds) -> Range<u64> {
     (start - room) & !3..(start + u64::from(d.length) + room + 3) & !3
 }
 
-/// Splits a batch into chunks. Each packet is in exactly one chunk, in order; an empty batch has
-/// none.
+/// Splits a batch into chunks, which are appended to `chunks`. Each packet is in exactly one chunk,
+/// in order; an empty batch has none.
 pub fn split_batch(
     batch: &Batch,
     layout: PacketLayout,
     needs: AccessNeeds,
     limits: ChunkLimits,
-) -> Result<Vec<Chunk>, TooLarge> {
+    chunks: &mut Vec<Chunk>,
+) -> Result<(), TooLarge> {
     let descriptors = batch.descriptors();
     if layout == PacketLayout::NoAccess {
         let starts = (0..descriptors.len()).step_by(limits.packets);
-        let chunks = starts.map(|start| start..(start + limits.packets).min(descriptors.len()));
-        return Ok(chunks.map(|packets| Chunk { packets, bytes: 0..0 }).collect());
+        let ranges = starts.map(|start| start..(start + limits.packets).min(descriptors.len()));
+        chunks.extend(ranges.map(|packets| Chunk { packets, bytes: 0..0 }));
+        return Ok(());
     }
     let (alignment, capacity) = (alignment(layout, limits), limits.binding - OVERREAD_BYTES);
-    let mut chunks: Vec<Chunk> = Vec::new();
     if layout == PacketLayout::Rows {
         let stride = gather::stride(needs.window) as u64;
         let max_packets = usize::try_from(capacity / stride).unwrap_or(usize::MAX).min(limits.packets);
@@ -142,8 +143,9 @@ pub fn split_batch(
             return Err(TooLarge { index: 0, length: first.length });
         }
         let starts = (0..descriptors.len()).step_by(max_packets.max(1));
-        let chunks = starts.map(|start| start..(start + max_packets).min(descriptors.len()));
-        return Ok(chunks.map(|packets| Chunk { bytes: 0..packets.len() as u64 * stride, packets }).collect());
+        let ranges = starts.map(|start| start..(start + max_packets).min(descriptors.len()));
+        chunks.extend(ranges.map(|packets| Chunk { bytes: 0..packets.len() as u64 * stride, packets }));
+        return Ok(());
     }
     for (number, group) in descriptors.chunks(limits.packets).enumerate() {
         let first = number * limits.packets;
@@ -162,9 +164,9 @@ pub fn split_batch(
                 continue;
             }
         }
-        split_by_packet(group, first, layout, needs, limits, &mut chunks)?;
+        split_by_packet(group, first, layout, needs, limits, chunks)?;
     }
-    Ok(chunks)
+    Ok(())
 }
 
 /// Appends packets one by one; the first has index `first` in the batch.
@@ -292,6 +294,16 @@ mod tests {
     use crate::packet::{Arena, BatchCutter, ResizeRoom};
 
     const WHOLE: AccessNeeds = AccessNeeds { window: u32::MAX, room: false };
+
+    fn split_batch(
+        batch: &Batch,
+        layout: PacketLayout,
+        needs: AccessNeeds,
+        limits: ChunkLimits,
+    ) -> Result<Vec<Chunk>, TooLarge> {
+        let mut chunks = Vec::new();
+        super::split_batch(batch, layout, needs, limits, &mut chunks).map(|()| chunks)
+    }
 
     fn batch(descriptors: &[(u32, u32)], room: ResizeRoom) -> Batch {
         let descriptors = descriptors.iter().map(|&(offset, length)| Descriptor { offset, length }).collect();

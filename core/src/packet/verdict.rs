@@ -184,15 +184,14 @@ impl Verdicts {
         Verdicts { actions: actions.into(), targets: targets.into() }
     }
 
-    /// Like [`Verdicts::new`], without the pass over the column that looks for invalid action
-    /// bytes, for devices whose kernels write none. Debug builds check it.
+    /// Like [`Verdicts::new`], without the pass over the column that replaces invalid action bytes,
+    /// for devices whose kernels write none. They count as [`Action::Aborted`] all the same.
     ///
     /// # Panics
     /// As [`Verdicts::new`].
     pub fn from_columns(actions: impl Into<Column<u8>>, targets: impl Into<Column<u32>>) -> Verdicts {
         let (actions, targets) = (actions.into(), targets.into());
         assert!(targets.is_empty() || targets.len() == actions.len(), "one target per packet");
-        debug_assert!(actions.iter().all(|&byte| byte <= Action::Redirect as u8), "invalid action byte");
         Verdicts { actions, targets }
     }
 
@@ -248,7 +247,8 @@ impl Verdicts {
         (0..self.len()).map(|i| self.get(i))
     }
 
-    /// The action bytes, one per packet, each the number of an [`Action`].
+    /// The action bytes, one per packet, each the number of an [`Action`]. Any other byte, which only
+    /// a broken driver leaves, counts as [`Action::Aborted`].
     pub fn actions(&self) -> &[u8] {
         &self.actions
     }
@@ -262,17 +262,21 @@ impl Verdicts {
     /// Counts the packets per action.
     pub fn counts(&self) -> VerdictCounts {
         // One pass per action over bytes is vectorised; a table of counters is not.
-        VerdictCounts::from_fn(|action| {
-            self.actions
-                .chunks(255)
-                .map(|c| u64::from(c.iter().map(|&b| u8::from(b == action as u8)).sum::<u8>()))
-                .sum()
-        })
+        let count = |action| {
+            let parts = self.actions.chunks(255);
+            parts.map(|c| u64::from(c.iter().map(|&b| u8::from(b == action as u8)).sum::<u8>())).sum()
+        };
+        let counts = VerdictCounts::from_fn(|action| if action == Action::Aborted { 0 } else { count(action) });
+        VerdictCounts { aborted: self.len() as u64 - counts.total(), ..counts }
     }
 
     /// Appends the indices of the packets with this action to `into`, in order.
     pub fn indices(&self, action: Action, into: &mut Vec<u32>) {
-        into.extend(self.actions.iter().enumerate().filter(|&(_, &b)| b == action as u8).map(|(i, _)| i as u32));
+        let is_wanted = |byte: u8| match action {
+            Action::Aborted => byte == 0 || byte > Action::Redirect as u8,
+            _ => byte == action as u8,
+        };
+        into.extend(self.actions.iter().enumerate().filter(|&(_, &b)| is_wanted(b)).map(|(i, _)| i as u32));
     }
 }
 
@@ -322,6 +326,19 @@ mod tests {
         let mut none = Verdicts::from_returns(&[1, 2], false);
         none.append(Verdicts::from_returns(&[3], false));
         assert_eq!((none.actions(), none.targets()), (&[1, 2, 3][..], &[][..]));
+    }
+
+    #[test]
+    fn invalid_bytes_count_as_aborted() {
+        for verdicts in
+            [Verdicts::from_columns(vec![5, 2, 255, 0], Vec::new()), Verdicts::new(vec![5, 2, 255, 0], Vec::new())]
+        {
+            assert_eq!(verdicts.counts(), VerdictCounts { aborted: 3, pass: 1, ..VerdictCounts::default() });
+            assert!(verdicts.iter().eq([Verdict::Aborted, Verdict::Pass, Verdict::Aborted, Verdict::Aborted]));
+            let mut aborted = Vec::new();
+            verdicts.indices(Action::Aborted, &mut aborted);
+            assert_eq!(aborted, [0, 2, 3]);
+        }
     }
 
     #[test]

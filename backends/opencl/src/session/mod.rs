@@ -10,7 +10,8 @@ use portcullis_cache::costs;
 use portcullis_core::device::chunk::{ChunkLimits, PacketLayout};
 use portcullis_core::device::launch_budget::LaunchBudget;
 use portcullis_core::device::offload::{
-    self, DRAIN_TIMEOUT, KernelEffects, Launcher, NoVerdictMemory, OffloadSession, TransferBytes, VerdictColumns,
+    self, DRAIN_TIMEOUT, HostVerdictPool, HostVerdicts, KernelEffects, Launcher, OffloadSession, TransferBytes,
+    VerdictColumns, VerdictMemory,
 };
 use portcullis_core::device::transfer_planner::{BatchMemory, MemoryReach, TransferCosts};
 use portcullis_core::device::{CancelToken, DeviceError, DeviceKind, Imported, LoadOptions, StageTimes};
@@ -68,8 +69,8 @@ fn open_loaded(
     let chosen = if is_paced { loaded.group_size.min(BUDGETED_GROUP_SIZE) } else { loaded.group_size };
     loaded.group_size = gpu.group_size.unwrap_or(chosen);
     let maps = Maps::new(&gpu, program.maps())?;
-    let launcher =
-        OpenClLauncher { loaded, imports: ImportCache::default(), maps, signals: None, launches_to_watch: 8, gpu };
+    let (imports, verdicts) = Default::default();
+    let launcher = OpenClLauncher { loaded, imports, verdicts, maps, signals: None, launches_to_watch: 8, gpu };
     OffloadSession::new(launcher, kind, effects, program, options)
 }
 
@@ -77,6 +78,7 @@ fn open_loaded(
 pub(crate) struct OpenClLauncher {
     loaded: LoadedProgram,
     imports: ImportCache,
+    verdicts: HostVerdictPool,
     maps: Maps,
     /// The signal handlers before the first launch, and the number of launches for which they are
     /// still restored: drivers may compile at the first launches. Later changes are the program's
@@ -112,7 +114,30 @@ struct StageEvents {
     downloads: Vec<Event>,
 }
 
-type ChunkView<'a> = offload::ChunkView<'a, Arc<ImportedSpan>>;
+type ChunkView<'a> = offload::ChunkView<'a, Arc<ImportedSpan>, HostVerdicts>;
+
+impl Buffers {
+    /// Makes room for a chunk's verdicts.
+    fn reserve_verdicts(
+        &mut self,
+        gpu: &Gpu,
+        chunk: &ChunkView<'_>,
+        effects: KernelEffects,
+    ) -> Result<(), DeviceError> {
+        let (packets, first) = (chunk.packets(), chunk.first_packet());
+        let (actions, targets) = chunk.verdict_memory().map(|memory| (memory.actions(), memory.targets())).unzip();
+        // SAFETY: the memory has room for the batch's packets, of which these are a part, and
+        // belongs to the session until the chunk's last command has completed and `release` was
+        // called.
+        unsafe {
+            self.actions.ensure_capacity(gpu, packets, actions.map(|column| column.add(first)))?;
+            if effects.redirects {
+                self.targets.ensure_capacity(gpu, packets, targets.flatten().map(|column| column.add(first)))?;
+            }
+        }
+        Ok(())
+    }
+}
 
 impl OpenClLauncher {
     /// Whether kernels read the batch's own descriptors.
@@ -220,7 +245,7 @@ impl Launcher for OpenClLauncher {
     type Buffers = Buffers;
     type Import = Arc<ImportedSpan>;
     type Ticket = PendingCommand;
-    type VerdictMemory = NoVerdictMemory;
+    type VerdictMemory = HostVerdicts;
 
     fn id(&self) -> &str {
         &self.gpu.id
@@ -283,6 +308,16 @@ impl Launcher for OpenClLauncher {
         }
     }
 
+    /// A GPU's driver would copy host memory that is not aligned as the GPU requires.
+    fn lend_verdict_memory(
+        &mut self,
+        packets: usize,
+        effects: KernelEffects,
+    ) -> Result<Option<Arc<HostVerdicts>>, DeviceError> {
+        let writes_directly = self.gpu.shares_memory && self.gpu.kind == DeviceKind::Cpu;
+        Ok(writes_directly.then(|| self.verdicts.lend(packets, effects.redirects)))
+    }
+
     fn new_buffers(&self) -> Buffers {
         Buffers::default()
     }
@@ -322,10 +357,7 @@ impl Launcher for OpenClLauncher {
             uploads.extend(written.clone());
             ready = written.or(ready);
         }
-        buffers.actions.ensure_capacity(gpu, chunk.packets())?;
-        if effects.redirects {
-            buffers.targets.ensure_capacity(gpu, chunk.packets())?;
-        }
+        buffers.reserve_verdicts(gpu, chunk, effects)?;
         if gpu.profiles {
             buffers.stage_events.uploads.extend(uploads);
         }
@@ -346,13 +378,7 @@ impl Launcher for OpenClLauncher {
         // The uploads completed before the previous launch.
         buffers.uploaded = None;
         buffers.stage_events = StageEvents::default();
-        buffers.actions.release();
-        buffers.actions.ensure_capacity(&self.gpu, chunk.packets())?;
-        if effects.redirects {
-            buffers.targets.release();
-            buffers.targets.ensure_capacity(&self.gpu, chunk.packets())?;
-        }
-        Ok(())
+        buffers.reserve_verdicts(&self.gpu, chunk, effects)
     }
 
     fn launch(
@@ -412,18 +438,9 @@ impl Launcher for OpenClLauncher {
         buffers: &mut Buffers,
         columns: &mut VerdictColumns,
     ) -> Result<(), DeviceError> {
-        let copy = |bytes: &[u8]| columns.append(bytes.iter().copied());
-        // SAFETY: all launches of the chunk have completed, and the last downloaded a byte for each
-        // packet.
-        if let Some(actions) = unsafe { buffers.actions.take(&self.gpu, packets, copy)? } {
-            columns.adopt(actions);
-        }
+        buffers.actions.read(&self.gpu, |bytes| columns.append(bytes[..packets].iter().copied()))?;
         if self.loaded.effects.redirects {
-            let copy = |bytes: &[u8]| columns.append_targets(offload::le_words(bytes));
-            // SAFETY: as for the actions, a word for each packet.
-            if let Some(targets) = unsafe { buffers.targets.take(&self.gpu, packets, copy)? } {
-                columns.adopt_targets(targets);
-            }
+            buffers.targets.read(&self.gpu, |bytes| columns.append_targets(offload::le_words(bytes)))?;
         }
         Ok(())
     }

@@ -56,11 +56,18 @@ pub(super) struct BatchInFlight<L: Launcher> {
 /// A chunk as a launcher gets it.
 pub(super) type LauncherChunk<'a, L> = ChunkView<'a, <L as Launcher>::Import, <L as Launcher>::VerdictMemory>;
 
-/// A batch's transfer plan and its chunks.
-pub(super) struct ChunkedBatch<L: Launcher> {
-    pub plan: TransferPlan,
-    pub import: Option<L::Import>,
+/// What a batch occupies, reused for batch after batch.
+pub(super) struct Slot<L: Launcher> {
+    pub buffers: Vec<L::Buffers>,
     pub chunks: Vec<Chunk>,
+    /// Empty, with capacity.
+    pub queued: VecDeque<QueuedLaunch<L::Ticket>>,
+}
+
+impl<L: Launcher> Default for Slot<L> {
+    fn default() -> Slot<L> {
+        Slot { buffers: Vec::new(), chunks: Vec::new(), queued: VecDeque::new() }
+    }
 }
 
 /// A launch queued on the device.
@@ -75,6 +82,14 @@ pub(super) struct QueuedLaunch<T> {
 }
 
 impl<L: Launcher> BatchInFlight<L> {
+    /// The slot of a batch that has nothing on the device, and the batch.
+    pub(super) fn into_slot(self) -> (Slot<L>, Batch) {
+        let (mut chunks, mut queued) = (self.chunks, self.queued);
+        chunks.clear();
+        queued.clear();
+        (Slot { buffers: self.slot, chunks, queued }, self.batch)
+    }
+
     /// A chunk and its buffers.
     pub(super) fn chunk_and_buffers(&mut self, index: usize) -> (LauncherChunk<'_, L>, &mut L::Buffers) {
         let buffers = index % self.slot.len();

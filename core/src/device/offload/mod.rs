@@ -12,7 +12,7 @@ use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::chunk::{self, AccessNeeds, Chunk, PacketLayout};
+use super::chunk::{self, AccessNeeds, PacketLayout};
 use super::host_threads::HostThreads;
 use super::launch_budget::LaunchBudget;
 use super::transfer_planner::{TransferCosts, TransferPlan};
@@ -37,13 +37,13 @@ mod verdict_columns;
 
 pub use chunk_view::{ChunkView, WrittenDescriptors};
 pub use compile_thread::{compile_on_thread, panic_message};
-use flight::{BatchInFlight, LauncherChunk, QueuedLaunch};
+use flight::{BatchInFlight, LauncherChunk, QueuedLaunch, Slot};
 use flow_order::{FlowOrder, max_run_length};
 pub use launcher::{KernelEffects, Launcher, TransferBytes};
 use map_access::DeviceMapMemory;
 use resident::{ResidentBatch, ResidentBuffers};
 use transfer_tuner::TransferTuner;
-pub use verdict_columns::{NoVerdictMemory, VerdictColumns, VerdictMemory};
+pub use verdict_columns::{HostVerdictPool, HostVerdicts, NoVerdictMemory, VerdictColumns, VerdictMemory};
 
 /// Maximum number of launches that a batch has queued if the launch budget limits them: the next
 /// one starts without waiting for the host, and cancelling waits for no more than these.
@@ -81,11 +81,13 @@ pub struct OffloadSession<L: Launcher> {
     plan: Option<TransferPlan>,
     /// Per-stage totals, if requested.
     stages: Option<Stages>,
-    /// Buffers not in use by a batch, the most recently used at the back.
-    free_slots: Vec<Vec<L::Buffers>>,
+    /// Columns for verdicts of batches for which the launcher lends none.
+    host_verdicts: HostVerdictPool,
+    /// What no batch uses, the most recently used at the back.
+    free_slots: Vec<Slot<L>>,
     in_flight: VecDeque<BatchInFlight<L>>,
     /// Batches that stay resident on the device, if requested.
-    resident: Option<ResidentBuffers<L::Buffers>>,
+    resident: Option<ResidentBuffers<L>>,
     /// When the host last saw the device finish a launch.
     last_finished: Instant,
     /// When the last batch was completed.
@@ -138,6 +140,7 @@ impl<L: Launcher> OffloadSession<L> {
             max_run_length: max_run_length(kind, program, effects.size, work),
             launch_budget: LaunchBudget::new(kind, program, effects.size, work),
             threads: Arc::new(HostThreads::new(options.threads)),
+            host_verdicts: HostVerdictPool::default(),
             free_slots: Vec::new(),
             in_flight: VecDeque::new(),
             last_finished: Instant::now(),
@@ -414,10 +417,10 @@ impl<L: Launcher> OffloadSession<L> {
     }
 
     /// Frees the slot of a completed batch, or keeps the batch resident in it.
-    fn retire_slot(&mut self, slot: Vec<L::Buffers>, batch: &Batch, plan: TransferPlan, chunks: Vec<Chunk>) {
+    fn retire_slot(&mut self, slot: Slot<L>, batch: &Batch, plan: TransferPlan) {
         match &mut self.resident {
-            Some(resident) => resident.insert(batch, ResidentBatch { slot, plan, chunks }),
-            None => self.free_slots.push(slot),
+            Some(resident) => resident.insert(batch, ResidentBatch { slot, plan }),
+            None => self.free_slots.push(Slot { chunks: cleared(slot.chunks), ..slot }),
         }
     }
 
@@ -456,9 +459,16 @@ impl<L: Launcher> OffloadSession<L> {
         }
         self.release(&mut flight);
         flight.slot.truncate(self.launcher.max_chunks());
-        self.free_slots.push(flight.slot);
-        Ok((result?, flight.batch))
+        let (slot, batch) = flight.into_slot();
+        self.free_slots.push(slot);
+        Ok((result?, batch))
     }
+}
+
+/// An empty vector with the capacity of this one.
+fn cleared<T>(mut items: Vec<T>) -> Vec<T> {
+    items.clear();
+    items
 }
 
 /// Drops `guarded` after `wait_idle` has returned, which may take long, on a thread of its own. If

@@ -1,10 +1,9 @@
 //! Preparing a batch for the device: planning the transfer, splitting into chunks, reserving
 //! buffers.
 
-use std::collections::VecDeque;
 use std::time::Instant;
 
-use super::flight::{BatchInFlight, ChunkedBatch};
+use super::flight::{BatchInFlight, Slot};
 use super::resident::ResidentBatch;
 use super::{FlowOrder, Launcher, OffloadSession, VerdictColumns};
 use crate::device::chunk::{self, Chunk, PacketLayout};
@@ -39,7 +38,11 @@ impl<L: Launcher> OffloadSession<L> {
     }
 
     /// Plans the transfer of a batch and splits it into chunks.
-    pub(super) fn split(&mut self, batch: &Batch) -> Result<ChunkedBatch<L>, DeviceError> {
+    pub(super) fn split(
+        &mut self,
+        batch: &Batch,
+        chunks: &mut Vec<Chunk>,
+    ) -> Result<(TransferPlan, Option<L::Import>), DeviceError> {
         let (plan, import) = match self.effects.accesses_packets && !batch.is_empty() {
             true => self.plan_transfer(batch)?,
             false => (TransferPlan::without_access(self.needs), None),
@@ -50,7 +53,7 @@ impl<L: Launcher> OffloadSession<L> {
         }
         let mut limits = self.launcher.chunk_limits(layout);
         limits.packets = limits.packets.min(self.overlap_packets(batch.len(), &plan));
-        let chunks = chunk::split_batch(batch, layout, needs, limits).map_err(|large| {
+        chunk::split_batch(batch, layout, needs, limits, chunks).map_err(|large| {
             DeviceError::Refused(format!(
                 "packet {} has {} bytes, but a chunk on {} holds at most {}, overhead included",
                 large.index,
@@ -59,7 +62,7 @@ impl<L: Launcher> OffloadSession<L> {
                 limits.binding
             ))
         })?;
-        Ok(ChunkedBatch { plan, import, chunks })
+        Ok((plan, import))
     }
 
     /// Maximum number of packets in a chunk for the stages of the batch's chunks to overlap: chunks
@@ -128,46 +131,55 @@ impl<L: Launcher> OffloadSession<L> {
         let waiting_since = Instant::now();
         let resident_batch = self.resident.as_mut().and_then(|resident| resident.take(&batch));
         let is_resident = resident_batch.is_some();
-        let (chunked, slot) = match resident_batch {
-            Some(ResidentBatch { slot, plan, chunks }) => (Ok(ChunkedBatch { plan, import: None, chunks }), slot),
-            None => (self.split(&batch), self.free_slots.pop().unwrap_or_default()),
+        let (planned, mut slot) = match resident_batch {
+            Some(ResidentBatch { slot, plan }) => (Ok((plan, None)), slot),
+            None => {
+                let mut slot = self.free_slots.pop().unwrap_or_default();
+                (self.split(&batch, &mut slot.chunks), slot)
+            }
         };
-        let ChunkedBatch { plan, mut import, chunks } = match chunked {
-            Ok(chunked) => chunked,
+        let (plan, mut import) = match planned {
+            Ok(planned) => planned,
             Err(error) => {
+                slot.chunks.clear();
                 self.free_slots.push(slot);
                 return refuse(batch, error);
             }
         };
+        let chunks = &slot.chunks;
         let flow_order = |chunk: &Chunk| match flow_ids {
             Some(flow_ids) => FlowOrder::new(&flow_ids[chunk.packets.clone()], self.max_run_length),
             None => FlowOrder::singletons(chunk.packets.len()),
         };
         let flow_orders = if self.program.has_flows() { chunks.iter().map(flow_order).collect() } else { Vec::new() };
-        let mut slot = slot;
         let buffers = if self.resident.is_some() { chunks.len() } else { chunks.len().min(self.launcher.max_chunks()) };
-        while slot.len() < buffers {
-            slot.push(self.launcher.new_buffers());
+        while slot.buffers.len() < buffers {
+            slot.buffers.push(self.launcher.new_buffers());
         }
         if self.resident.is_some() {
             // Have the host copy the packets: the batch's memory may be reused while the copy
             // stays.
             import = None;
         }
-        let verdict_memory = match lends_verdict_memory && !chunks.is_empty() {
+        let verdict_memory = match lends_verdict_memory && !batch.is_empty() {
             true => self.launcher.lend_verdict_memory(batch.len(), self.effects),
             false => Ok(None),
         };
         let verdict_memory = match verdict_memory {
             Ok(memory) => memory,
             Err(error) => {
+                slot.chunks.clear();
                 self.free_slots.push(slot);
                 return refuse(batch, error);
             }
         };
-        let columns = VerdictColumns::new(batch.len(), verdict_memory.as_ref());
+        let columns = match &verdict_memory {
+            Some(memory) => VerdictColumns::lent(batch.len(), memory.clone()),
+            None => VerdictColumns::appended(batch.len(), self.host_verdicts.lend(batch.len(), self.effects.redirects)),
+        };
+        let Slot { buffers, chunks, queued } = slot;
         let mut flight = BatchInFlight {
-            slot,
+            slot: buffers,
             import,
             verdict_memory,
             batch,
@@ -179,7 +191,7 @@ impl<L: Launcher> OffloadSession<L> {
             collected: 0,
             launching: 0,
             launched_invocations: 0,
-            queued: VecDeque::new(),
+            queued,
             columns,
             error: None,
             has_untracked_work: false,
@@ -197,8 +209,9 @@ impl<L: Launcher> OffloadSession<L> {
             Ok(()) => Ok(flight),
             // Nothing is queued yet, so the batch can go back at once.
             Err(error) => {
-                self.free_slots.push(flight.slot);
-                refuse(flight.batch, error)
+                let (slot, batch) = flight.into_slot();
+                self.free_slots.push(slot);
+                refuse(batch, error)
             }
         }
     }

@@ -2,16 +2,15 @@
 
 use std::collections::HashMap;
 
-use super::{KernelEffects, Launcher};
+use super::{KernelEffects, Launcher, Slot};
 use crate::device::DeviceError;
-use crate::device::chunk::Chunk;
 use crate::device::transfer_planner::TransferPlan;
 use crate::packet::{Batch, Descriptor};
 use crate::program::Program;
 
 /// The resident batches of a session.
-pub(super) struct ResidentBuffers<B> {
-    batches: HashMap<BatchKey, ResidentBatch<B>>,
+pub(super) struct ResidentBuffers<L: Launcher> {
+    batches: HashMap<BatchKey, ResidentBatch<L>>,
 }
 
 /// Identifies a batch by its memory, its first and last packet and its number of packets. Comparing
@@ -24,23 +23,18 @@ pub(super) struct BatchKey {
 }
 
 /// A batch resident on the device.
-pub(super) struct ResidentBatch<B> {
-    /// Buffers, one per chunk.
-    pub slot: Vec<B>,
+pub(super) struct ResidentBatch<L: Launcher> {
+    /// The slot, with its chunks and buffers for each of them.
+    pub slot: Slot<L>,
     pub plan: TransferPlan,
-    pub chunks: Vec<Chunk>,
 }
 
-impl<B> ResidentBuffers<B> {
+impl<L: Launcher> ResidentBuffers<L> {
     /// Creates an empty set, for a filter whose result depends on the packet bytes alone.
     ///
     /// # Errors
     /// [`DeviceError::Unsupported`] for any other filter, or if the launcher cannot reuse uploads.
-    pub fn new<L: Launcher<Buffers = B>>(
-        launcher: &L,
-        effects: KernelEffects,
-        program: &Program,
-    ) -> Result<Self, DeviceError> {
+    pub fn new(launcher: &L, effects: KernelEffects, program: &Program) -> Result<Self, DeviceError> {
         let has_state = !program.maps().is_empty() || program.has_flows();
         let reason = match effects {
             KernelEffects { accesses_packets: false, .. } => "the filter accesses no packet bytes",
@@ -63,12 +57,12 @@ impl<B> ResidentBuffers<B> {
     }
 
     /// Removes and returns the resident copy of a batch.
-    pub fn take(&mut self, batch: &Batch) -> Option<ResidentBatch<B>> {
+    pub fn take(&mut self, batch: &Batch) -> Option<ResidentBatch<L>> {
         self.batches.remove(&Self::key_of(batch))
     }
 
     /// Records the resident copy of a batch.
-    pub fn insert(&mut self, batch: &Batch, resident: ResidentBatch<B>) {
+    pub fn insert(&mut self, batch: &Batch, resident: ResidentBatch<L>) {
         self.batches.insert(Self::key_of(batch), resident);
     }
 }

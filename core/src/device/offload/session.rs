@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::{Launcher, OffloadSession};
+use super::{BatchInFlight, Launcher, OffloadSession, Slot};
 use crate::device::chunk::{ChunkLimits, PacketLayout};
 use crate::device::transfer_planner::TransferPlan;
 use crate::device::{
@@ -34,9 +34,9 @@ impl<L: Launcher> Session for OffloadSession<L> {
         self.last_completed = completed;
         self.tuner.record(flight.batch.len(), flight.plan.transfer(), alone);
         self.record_stages(&flight);
-        self.retire_slot(flight.slot, &flight.batch, flight.plan, flight.chunks);
-        let verdicts = flight.columns.into_verdicts();
-        Ok(Some(Completion { batch: flight.batch, verdicts, times: flight.times }))
+        let BatchInFlight { slot, batch, plan, chunks, queued, columns, times, .. } = flight;
+        self.retire_slot(Slot { buffers: slot, chunks, queued }, &batch, plan);
+        Ok(Some(Completion { batch, verdicts: columns.into_verdicts(), times }))
     }
 
     fn map_words(&mut self, map: usize) -> Result<Vec<u32>, DeviceError> {
@@ -95,7 +95,7 @@ impl<L: Launcher> OrderedSession for OffloadSession<L> {
             longest + alignment < binding / 2
         });
         self.check_reach(batch.span())?;
-        if fits && batch.span().is_on_host() { Ok(()) } else { self.split(batch).map(drop) }
+        if fits && batch.span().is_on_host() { Ok(()) } else { self.split(batch, &mut Vec::new()).map(drop) }
     }
 
     fn submit_with_flows(&mut self, batch: Batch, flow_ids: &[u32]) -> Result<(), SubmitError> {

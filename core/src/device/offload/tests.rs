@@ -448,21 +448,33 @@ fn an_invalid_action_byte_becomes_aborted() {
 }
 
 #[test]
-fn a_column_of_the_whole_batch_is_not_copied() {
-    let mut columns = VerdictColumns::new::<NoVerdictMemory>(4, None);
-    let (actions, targets) = (vec![4, 5, 255, 3], vec![1, 2, 3, 4]);
-    let (actions_at, targets_at) = (actions.as_ptr(), targets.as_ptr());
-    columns.adopt(actions);
-    columns.adopt_targets(targets);
-    assert_eq!((columns.actions.as_ptr(), columns.targets.as_ptr()), (actions_at, targets_at));
-    assert_eq!((columns.actions, columns.targets), (vec![4, 0, 0, 3], vec![1, 2, 3, 4]));
-
-    let mut columns = VerdictColumns::new::<NoVerdictMemory>(4, None);
-    for (actions, targets) in [(vec![4, 5, 255], vec![1, 2, 3]), (vec![3], vec![4])] {
-        columns.adopt(actions);
-        columns.adopt_targets(targets);
-    }
-    assert_eq!((columns.actions, columns.targets), (vec![4, 0, 0, 3], vec![1, 2, 3, 4]));
+fn appended_columns_are_reused_once_the_verdicts_are_dropped() {
+    let mut pool = HostVerdictPool::default();
+    let mut columns = |parts: &[(&[u8], &[u32])], redirects| {
+        let packets = parts.iter().map(|(actions, _)| actions.len()).sum();
+        let mut columns = VerdictColumns::appended(packets, pool.lend(packets, redirects));
+        for (actions, targets) in parts {
+            columns.append(actions.iter().copied());
+            columns.append_targets(targets.iter().copied());
+        }
+        columns.into_verdicts()
+    };
+    let first = columns(&[(&[4, 5, 255], &[1, 2, 3]), (&[3], &[4])], true);
+    assert_eq!((first.actions(), first.targets()), (&[4, 0, 0, 3][..], &[1, 2, 3, 4][..]));
+    let second = columns(&[(&[1, 2], &[7, 8])], true);
+    assert_eq!((second.actions(), second.targets()), (&[1, 2][..], &[7, 8][..]));
+    assert_eq!(first.actions(), [4, 0, 0, 3]);
+    let at = first.actions().as_ptr();
+    drop(first);
+    let third = columns(&[(&[2], &[9])], true);
+    assert_eq!((third.actions(), third.actions().as_ptr()), (&[2][..], at));
+    drop((second, third));
+    // Without targets.
+    let mut pool = HostVerdictPool::default();
+    let mut columns = VerdictColumns::appended(2, pool.lend(2, false));
+    columns.append([1, 4].into_iter());
+    let verdicts = columns.into_verdicts();
+    assert_eq!((verdicts.actions(), verdicts.targets()), (&[1, 4][..], &[][..]));
 }
 
 #[test]
@@ -505,7 +517,8 @@ fn threads_gather_what_one_gathers() {
     for (layout, window) in [(PacketLayout::Rows, 6), (PacketLayout::Packed, 6), (PacketLayout::Copied, u32::MAX)] {
         let needs = AccessNeeds { window, room: false };
         let limits = ChunkLimits { binding: 1 << 30, alignment: 4, packets: usize::MAX };
-        let chunks = chunk::split_batch(&batch, layout, needs, limits).unwrap();
+        let mut chunks = Vec::new();
+        chunk::split_batch(&batch, layout, needs, limits, &mut chunks).unwrap();
         let gather = |threads: usize| {
             let threads = HostThreads::new(std::num::NonZeroUsize::new(threads));
             let view = ChunkView::<(), NoVerdictMemory> {

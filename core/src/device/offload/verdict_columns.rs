@@ -1,11 +1,12 @@
 //! The columns of actions and redirect targets that a device returns.
 //!
 //! A launcher that lends memory ([`VerdictMemory`]) has the device write each chunk's verdicts to
-//! their place in it, and the columns are handed out as they are. From other launchers verdicts are
-//! read chunk by chunk, and appended.
+//! their place in it. From other launchers verdicts are read chunk by chunk, and appended to memory
+//! of the session's. Either is handed out as it is, and reused once the caller has dropped it.
 #![allow(unsafe_code)]
 
 use std::any::Any;
+use std::cell::UnsafeCell;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -37,101 +38,141 @@ impl VerdictMemory for NoVerdictMemory {
     }
 }
 
-/// The verdicts of a batch whose chunks complete one by one.
-#[derive(Debug, Default)]
-pub struct VerdictColumns {
-    /// Appended columns; empty if memory is lent.
-    pub(super) actions: Vec<u8>,
-    pub(super) targets: Vec<u32>,
-    lent: Option<LentColumns>,
-    /// Number of packets in the batch.
-    pub(super) packets: usize,
+/// Columns in the host's memory.
+#[derive(Debug)]
+pub struct HostVerdicts {
+    actions: Box<[UnsafeCell<u8>]>,
+    /// Empty if the kernel returns no targets.
+    targets: Box<[UnsafeCell<u32>]>,
 }
 
-/// Columns in lent memory.
+// SAFETY: the items are accessed through pointers only, under the rules of `VerdictMemory`.
+unsafe impl Sync for HostVerdicts {}
+
+impl VerdictMemory for HostVerdicts {
+    fn actions(&self) -> NonNull<u8> {
+        NonNull::from(&*self.actions).cast()
+    }
+
+    fn targets(&self) -> Option<NonNull<u32>> {
+        (!self.targets.is_empty()).then(|| NonNull::from(&*self.targets).cast())
+    }
+}
+
+/// A session's columns in the host's memory, in use by callers or free.
+#[derive(Debug, Default)]
+pub struct HostVerdictPool(Vec<Arc<HostVerdicts>>);
+
+impl HostVerdictPool {
+    /// Maximum number of columns that are kept for reuse.
+    const CAPACITY: usize = 32;
+
+    /// Least capacity of new columns, in packets.
+    const MIN_PACKETS: usize = 1024;
+
+    /// Returns columns for `packets` packets that nobody uses.
+    pub fn lend(&mut self, packets: usize, redirects: bool) -> Arc<HostVerdicts> {
+        // `get_mut` succeeds for columns whose other references are gone, and orders what their
+        // holders did before.
+        let free = |columns: &mut Arc<HostVerdicts>| Arc::get_mut(columns).is_some();
+        if let Some(columns) = self.0.iter_mut().find_map(|it| (it.actions.len() >= packets && free(it)).then_some(it))
+        {
+            return columns.clone();
+        }
+        self.0.retain_mut(|columns| !free(columns));
+        if self.0.len() >= Self::CAPACITY {
+            // Its holder frees it.
+            self.0.remove(0);
+        }
+        let capacity = packets.max(Self::MIN_PACKETS);
+        let targets = if redirects { capacity } else { 0 };
+        let columns = Arc::new(HostVerdicts {
+            actions: std::iter::repeat_with(UnsafeCell::default).take(capacity).collect(),
+            targets: std::iter::repeat_with(UnsafeCell::default).take(targets).collect(),
+        });
+        self.0.push(columns.clone());
+        columns
+    }
+}
+
+/// The verdicts of a batch whose chunks complete one by one.
 #[derive(Debug)]
-struct LentColumns {
+pub struct VerdictColumns {
     actions: NonNull<u8>,
     targets: Option<NonNull<u32>>,
     owner: Arc<dyn Any + Send + Sync>,
+    /// Whether the device writes to the columns, so that nothing is appended.
+    are_lent: bool,
+    /// Number of packets in the batch, and of actions and targets appended so far.
+    packets: usize,
+    appended: [usize; 2],
 }
 
 // SAFETY: the pointers are into memory that `owner` keeps, and that only the session uses.
-unsafe impl Send for LentColumns {}
+unsafe impl Send for VerdictColumns {}
 
 impl VerdictColumns {
-    /// Creates empty columns for a batch of `packets` packets, in lent memory if there is any.
-    pub(super) fn new<M: VerdictMemory>(packets: usize, lent: Option<&Arc<M>>) -> VerdictColumns {
-        let lent = lent.map(|m| LentColumns { actions: m.actions(), targets: m.targets(), owner: m.clone() });
-        VerdictColumns { packets, lent, ..VerdictColumns::default() }
+    fn new<M: VerdictMemory>(packets: usize, memory: Arc<M>, are_lent: bool) -> VerdictColumns {
+        let (actions, targets) = (memory.actions(), memory.targets());
+        VerdictColumns { actions, targets, owner: memory, are_lent, packets, appended: [0; 2] }
     }
 
-    /// Whether the device writes the verdicts to lent memory, so that none are read.
+    /// Columns for a batch of `packets` packets, to which the device writes.
+    pub(super) fn lent<M: VerdictMemory>(packets: usize, memory: Arc<M>) -> VerdictColumns {
+        VerdictColumns::new(packets, memory, true)
+    }
+
+    /// Columns to which chunks are appended.
+    pub(super) fn appended(packets: usize, memory: Arc<HostVerdicts>) -> VerdictColumns {
+        VerdictColumns::new(packets, memory, false)
+    }
+
+    /// Whether the device writes the verdicts itself, so that none are read.
     pub(super) fn are_lent(&self) -> bool {
-        self.lent.is_some()
+        self.are_lent
     }
 
     /// The verdicts, after all chunks were collected.
     pub(super) fn into_verdicts(self) -> Verdicts {
-        let Some(LentColumns { actions, targets, owner }) = self.lent else {
-            return Verdicts::from_columns(self.actions, self.targets);
-        };
-        // SAFETY: `VerdictMemory` promises a column of this length. The device is done with it, and
-        // the launcher does not use it again before it holds the only reference.
+        let [actions, targets] = if self.are_lent { [self.packets; 2] } else { self.appended };
+        // SAFETY: `VerdictMemory` promises columns of this length. The device is done with it, and
+        // nobody writes to it again before this reference is gone.
         unsafe {
-            let targets = targets.map(|targets| Column::lent(targets, self.packets, owner.clone()));
-            Verdicts::from_columns(Column::lent(actions, self.packets, owner), targets.unwrap_or_default())
+            let column = |start| Column::lent(start, targets, self.owner.clone());
+            let targets = self.targets.filter(|_| targets > 0).map(column).unwrap_or_default();
+            Verdicts::from_columns(Column::lent(self.actions, actions, self.owner), targets)
+        }
+    }
+
+    /// The whole columns.
+    fn columns(&mut self) -> (&mut [u8], &mut [u32]) {
+        // SAFETY: `VerdictMemory` promises columns of this length, which only the session uses while
+        // they are not handed out; the device is done with the packets that are accessed.
+        unsafe {
+            let targets = self.targets.map(|at| std::slice::from_raw_parts_mut(at.as_ptr(), self.packets));
+            (std::slice::from_raw_parts_mut(self.actions.as_ptr(), self.packets), targets.unwrap_or_default())
         }
     }
 
     /// Appends action bytes, one per packet. An invalid byte, as from a broken driver, becomes
     /// [`Action::Aborted`].
     pub fn append(&mut self, actions: impl Iterator<Item = u8>) {
-        self.actions.reserve_exact(self.packets.saturating_sub(self.actions.len()));
+        let first = self.appended[0];
+        let items = self.columns().0[first..].iter_mut().zip(actions);
         // Branch-free, and combined with the copy to save a pass over the column.
-        self.actions.extend(actions.map(valid_action));
+        self.appended[0] += items.map(|(to, action)| *to = valid_action(action)).count();
     }
 
     /// Appends redirect targets, one per packet, if the kernel returns them.
     pub fn append_targets(&mut self, targets: impl Iterator<Item = u32>) {
-        self.targets.reserve_exact(self.packets.saturating_sub(self.targets.len()));
-        self.targets.extend(targets);
-    }
-
-    /// Like [`VerdictColumns::append`], without a copy if these are the verdicts of the whole
-    /// batch.
-    pub fn adopt(&mut self, mut actions: Vec<u8>) {
-        if actions.len() < self.packets {
-            return self.append(actions.into_iter());
-        }
-        // Scan first: invalid bytes are rare, and a read-only pass vectorises.
-        if actions.iter().fold(0, |max, &byte| max.max(byte)) > Action::Redirect as u8 {
-            actions.iter_mut().for_each(|byte| *byte = valid_action(*byte));
-        }
-        self.actions = actions;
-    }
-
-    /// Like [`VerdictColumns::append_targets`], without a copy if these are the targets of the
-    /// whole batch.
-    pub fn adopt_targets(&mut self, targets: Vec<u32>) {
-        if targets.len() < self.packets {
-            return self.append_targets(targets.into_iter());
-        }
-        self.targets = targets;
+        let first = self.appended[1];
+        let items = self.columns().1[first..].iter_mut().zip(targets);
+        self.appended[1] += items.map(|(to, target)| *to = target).count();
     }
 
     /// Undoes the flow order of a chunk's verdicts: they return to the batch's order.
     pub(super) fn undo_flow_order(&mut self, packets: std::ops::Range<usize>, flow_order: &FlowOrder) {
-        let (actions, targets) = match &self.lent {
-            None => (&mut *self.actions, &mut *self.targets),
-            // SAFETY: `VerdictMemory` promises columns of this length, which the device is done
-            // with for these packets, and which are not handed out yet.
-            Some(lent) => unsafe {
-                let column = |start: NonNull<u8>| std::slice::from_raw_parts_mut(start.as_ptr(), self.packets);
-                let targets = lent.targets.map(|at| std::slice::from_raw_parts_mut(at.as_ptr(), self.packets));
-                (column(lent.actions), targets.unwrap_or_default())
-            },
-        };
+        let (actions, targets) = self.columns();
         if let Some(actions) = actions.get_mut(packets.clone()) {
             flow_order.undo(actions);
         }
