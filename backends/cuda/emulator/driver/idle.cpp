@@ -89,7 +89,8 @@ const size_t ENTRY_BYTES = 64, TURN_OFFSET = 56;
 static std::atomic<int> residents{0};
 
 static void answer(Ring ring, unsigned blocks) {
-    // Requests answered so far, by ring: a kernel that is launched again goes on from there.
+    // Requests answered so far, by an address that no other ring has: a kernel that is launched again
+    // goes on from there.
     static auto &answered = *new std::map<Address, uint64_t>;
     static auto &mutex = *new std::mutex;
     auto word = [](Address at) { return (std::atomic<uint32_t> *)at; };
@@ -98,7 +99,7 @@ static void answer(Ring ring, unsigned blocks) {
     uint64_t number;
     {
         std::lock_guard<std::mutex> lock(mutex);
-        number = answered[ring.entries];
+        number = answered[ring.served];
     }
     for (uint32_t rounds = 1; !load(ring.stop); rounds++) {
         uint64_t index = number % ring.size, turn = number / ring.size + 1;
@@ -111,7 +112,7 @@ static void answer(Ring ring, unsigned blocks) {
     }
     {
         std::lock_guard<std::mutex> lock(mutex);
-        answered[ring.entries] = number;
+        answered[ring.served] = number;
     }
     for (unsigned block = 0; block < blocks; block++) word(ring.left + block * 4)->store(ring.start, std::memory_order_release);
     residents--;

@@ -81,6 +81,7 @@ pub struct OffloadSession<L: Launcher> {
     plan: Option<TransferPlan>,
     /// Per-stage totals, if requested.
     stages: Option<Stages>,
+    changed_descriptors: ChangedDescriptors,
     /// Columns for verdicts of batches for which the launcher lends none.
     host_verdicts: HostVerdictPool,
     /// What no batch uses, the most recently used at the back.
@@ -94,6 +95,24 @@ pub struct OffloadSession<L: Launcher> {
     last_completed: Instant,
     /// Declared last, and so dropped after the buffers above.
     launcher: L,
+}
+
+/// Descriptors of a chunk whose results are read back; reused, so that nothing is allocated.
+#[derive(Debug, Default)]
+struct ChangedDescriptors {
+    /// From before the launch, in the batch and in the kernel's arena.
+    before: Vec<Descriptor>,
+    in_kernel: Vec<Descriptor>,
+    /// As the kernel left them, in its arena and in the batch.
+    after: Vec<Descriptor>,
+    resized: Vec<Descriptor>,
+}
+
+impl ChangedDescriptors {
+    fn cleared(&mut self) -> &mut ChangedDescriptors {
+        [&mut self.before, &mut self.in_kernel, &mut self.after, &mut self.resized].into_iter().for_each(Vec::clear);
+        self
+    }
 }
 
 impl<L: Launcher> OffloadSession<L> {
@@ -140,6 +159,7 @@ impl<L: Launcher> OffloadSession<L> {
             max_run_length: max_run_length(kind, program, effects.size, work),
             launch_budget: LaunchBudget::new(kind, program, effects.size, work),
             threads: Arc::new(HostThreads::new(options.threads)),
+            changed_descriptors: ChangedDescriptors::default(),
             host_verdicts: HostVerdictPool::default(),
             free_slots: Vec::new(),
             in_flight: VecDeque::new(),
@@ -368,27 +388,26 @@ impl<L: Launcher> OffloadSession<L> {
         if let Some(flow_order) = flow_order {
             columns.undo_flow_order(packets.clone(), flow_order);
         }
-        // The packets before the launch, in the batch and in the kernel's arena.
-        let (mut before, mut in_kernel) = (Vec::new(), Vec::new());
+        let ChangedDescriptors { before, in_kernel, after, resized } = self.changed_descriptors.cleared();
         if (copies_back && plan.layout != PacketLayout::Rows) || self.effects.resizes_packets {
-            before = batch.descriptors()[packets.clone()].to_vec();
-            in_kernel = chunk::kernel_descriptors(batch, chunk, plan.layout, plan.needs).collect();
+            before.extend_from_slice(&batch.descriptors()[packets.clone()]);
+            in_kernel.extend(chunk::kernel_descriptors(batch, chunk, plan.layout, plan.needs));
         }
         if self.effects.resizes_packets {
-            let mut resized = Vec::with_capacity(packets.len());
             self.launcher.read_descriptors(packets.len(), buffers, &mut |bytes| {
-                let mut after: Vec<Descriptor> = descriptors(bytes).collect();
+                after.extend(descriptors(bytes));
                 if let Some(flow_order) = flow_order.filter(|order| order.positions().len() == after.len()) {
-                    flow_order.undo(&mut after);
+                    flow_order.undo(after);
                 }
-                resized.extend(chunk::translate_descriptors(&before, in_kernel.iter().copied(), after.into_iter()));
+                let (in_kernel, after) = (in_kernel.iter().copied(), after.iter().copied());
+                resized.extend(chunk::translate_descriptors(before, in_kernel, after));
             })?;
             // `resize_from` checks that every packet lies within its room, and so within its chunk.
             let invalid = |error: BatchError| DeviceError::InvalidResult { device: self.launcher.id().into(), error };
             if resized.len() != packets.len() {
                 return Err(invalid(BatchError::MetadataCount { packets: packets.len(), metadata: resized.len() }));
             }
-            batch.resize_from(packets.start, &resized).map_err(invalid)?;
+            batch.resize_from(packets.start, resized).map_err(invalid)?;
         }
         let bytes = chunk.bytes.end - chunk.bytes.start;
         if copies_back && bytes > 0 {
@@ -398,7 +417,7 @@ impl<L: Launcher> OffloadSession<L> {
                     let stride = gather::stride(plan.needs.window);
                     gather::scatter(batch, chunk.packets.clone(), window.min(plan.needs.window), from, stride);
                 } else {
-                    chunk::write_back(batch, chunk, &before, &in_kernel, window, from);
+                    chunk::write_back(batch, chunk, before, in_kernel, window, from);
                 }
             })?;
         }
