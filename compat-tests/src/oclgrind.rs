@@ -1,5 +1,5 @@
 //! Runs the C writer's OpenCL C under Oclgrind, which interprets a kernel and reports accesses out
-//! of bounds and data races between work items. The tests use its runner for single kernels: its
+//! of bounds, misaligned accesses and data races between work items. The tests use its runner for single kernels: its
 //! OpenCL implementation (21.10) runs nothing before somebody waits for a queue, which sessions
 //! never do.
 
@@ -87,10 +87,26 @@ fn run(kernel: &Kernel, races: bool, memory: &mut Memory, base: usize, count: us
     if count == 0 {
         return Ok(());
     }
+    let printed = simulate(&kernel.source, races, &simulation(kernel, memory, base, count))?;
+    take(kernel, memory, &printed)
+}
+
+/// Runs a kernel whose only argument is `memory`, with `items` work items.
+///
+/// # Errors
+/// Any report by Oclgrind.
+pub fn run_over_memory(source: &str, name: &str, memory: &[u8], items: usize) -> Result<(), String> {
+    let mut simulation = format!("kernel.cl\n{name}\n{items} 1 1\n1 1 1\n");
+    bytes(&mut simulation, memory, false);
+    simulate(source, false, &simulation).map(|_| ())
+}
+
+/// Runs a simulation of a source and returns what Oclgrind prints. Any report is an error.
+fn simulate(source: &str, races: bool, simulation: &str) -> Result<String, String> {
     let text = |error: std::io::Error| error.to_string();
     let folder = tempfile::tempdir().map_err(text)?;
-    std::fs::write(folder.path().join("kernel.cl"), &kernel.source).map_err(text)?;
-    std::fs::write(folder.path().join("kernel.sim"), simulation(kernel, memory, base, count)).map_err(text)?;
+    std::fs::write(folder.path().join("kernel.cl"), source).map_err(text)?;
+    std::fs::write(folder.path().join("kernel.sim"), simulation).map_err(text)?;
     // Disable optimisation: clang might remove an access before Oclgrind can check it.
     let options = ["--build-options", "-cl-std=CL1.2 -w -cl-opt-disable", "kernel.sim"];
     let mut command = Command::new(COMMAND);
@@ -105,9 +121,9 @@ fn run(kernel: &Kernel, races: bool, memory: &mut Memory, base: usize, count: us
     // clang prints the number of warnings even if `-w` suppresses them.
     let is_report = |line: &str| !line.trim().is_empty() && !line.ends_with(" generated.");
     if !output.status.success() || said.lines().any(is_report) {
-        return Err(format!("Oclgrind ended with {}:\n{said}\n{}", output.status, kernel.source));
+        return Err(format!("Oclgrind ended with {}:\n{said}\n{source}", output.status));
     }
-    take(kernel, memory, &String::from_utf8_lossy(&output.stdout))
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 /// Returns Oclgrind's description of a launch: the kernel, the number of work items, and the

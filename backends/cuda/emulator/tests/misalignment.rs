@@ -55,7 +55,8 @@ fn misaligned_accesses_end_the_process() {
     let run = |body: &str| -> Output {
         let source = folder.path().join("k.cu");
         let types = "typedef unsigned char uchar;\ntypedef unsigned int uint;\n";
-        std::fs::write(&source, format!("{types}extern \"C\" __global__ void k(uchar *memory) {{ {body} }}\n")).unwrap();
+        std::fs::write(&source, format!("{types}extern \"C\" __global__ void k(uchar *memory) {{ {body} }}\n"))
+            .unwrap();
         Command::new(&launcher).arg(&source).env("LD_LIBRARY_PATH", &driver).output().unwrap()
     };
     for body in ALIGNED {
