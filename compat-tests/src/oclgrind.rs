@@ -7,7 +7,7 @@ use std::fmt::Write;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use portcullis_c_writer::{Argument, Kernel, Language, Options, write};
+use portcullis_c_writer::{Argument, Kernel, Language, Options, PacketAccess, write};
 use portcullis_core::device::{Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, LoadOptions, Session};
 use portcullis_core::program::Program;
 
@@ -28,6 +28,7 @@ pub struct Oclgrind {
     info: DeviceInfo,
     edit: Edit,
     races: bool,
+    access: PacketAccess,
 }
 
 impl Oclgrind {
@@ -44,7 +45,13 @@ impl Oclgrind {
             dispatch: Dispatch::COMMON,
             limits: Vec::new(),
         };
-        Some(Oclgrind { info, edit: str::to_owned, races: true })
+        Some(Oclgrind { info, edit: str::to_owned, races: true, access: PacketAccess::default() })
+    }
+
+    /// Sets how kernels access packets.
+    #[must_use]
+    pub fn with_packet_access(self, access: PacketAccess) -> Oclgrind {
+        Oclgrind { access, ..self }
     }
 
     /// Disables the race detector; accesses out of bounds are still reported.
@@ -67,7 +74,8 @@ impl Device for Oclgrind {
 
     fn load(&self, program: &Arc<Program>, options: &LoadOptions) -> Result<Box<dyn Session>, DeviceError> {
         let unsupported = |reason: String| DeviceError::Unsupported { device: self.info.id.clone(), reason };
-        let mut kernel = write(program, &Options::new(Language::OpenCl)).map_err(|e| unsupported(e.to_string()))?;
+        let options_of_kernel = Options::new(Language::OpenCl).with_packet_access(self.access);
+        let mut kernel = write(program, &options_of_kernel).map_err(|e| unsupported(e.to_string()))?;
         kernel.source = (self.edit)(&kernel.source);
         assert!(!program.has_flows(), "the simulation does not group packets by flow");
         let races = self.races;

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use portcullis_c_writer::{Language, Options, write};
+use portcullis_c_writer::{Language, Options, PacketAccess, write};
 use portcullis_compat_tests::generator::{self, Maps};
 use portcullis_compat_tests::oclgrind::{self, Edit, Oclgrind};
 use portcullis_compat_tests::witness::Unit;
@@ -62,6 +62,14 @@ fn stock_filters_neither_race_nor_access_memory_out_of_bounds() {
 fn probes_access_no_memory_out_of_bounds() {
     let Some(oclgrind) = oclgrind() else { return };
     check(&oclgrind.without_races(), |case| !is_stock(case));
+}
+
+/// Kernels for GPUs, which read and write words. Races are not checked: a word may lie behind the
+/// packet, in another.
+#[test]
+fn word_accesses_are_aligned_and_in_bounds() {
+    let Some(oclgrind) = oclgrind() else { return };
+    check(&oclgrind.without_races().with_packet_access(PacketAccess::Words), is_stock);
 }
 
 /// Maps of every kind, packet by packet. Races are not checked: map words are read by plain loads
@@ -137,6 +145,19 @@ fn a_store_outside_a_buffer_is_detected() {
 fn a_load_outside_a_buffer_is_detected() {
     let edit: Edit = |text| text.replace("descriptors[packet]", "descriptors[packet + count]");
     assert_detected("port_filter", edit, "Invalid read of size");
+}
+
+#[test]
+fn a_misaligned_load_is_detected() {
+    let edit: Edit =
+        |text| text.replace("uint verdict =", "uint odd = *(__global const uint *)(arena + 1); uint verdict =");
+    assert_detected("port_filter", edit, "Invalid memory load - source pointer is not aligned");
+}
+
+#[test]
+fn a_misaligned_store_is_detected() {
+    let edit: Edit = |text| text.replace("uint verdict =", "*(__global ushort *)(arena + 1) = 0; uint verdict =");
+    assert_detected("mac_swap", edit, "Invalid memory store - source pointer is not aligned");
 }
 
 #[test]
