@@ -1,7 +1,7 @@
 //! Runs the C writer's OpenCL C under Oclgrind, which interprets a kernel and reports accesses out
-//! of bounds, misaligned accesses and data races between work items. The tests use its runner for single kernels: its
-//! OpenCL implementation (21.10) runs nothing before somebody waits for a queue, which sessions
-//! never do.
+//! of bounds, misaligned accesses and data races between work items. The tests use its runner for
+//! single kernels: its OpenCL implementation (21.10) runs nothing before somebody waits for a
+//! queue, which sessions never do.
 
 use std::fmt::Write;
 use std::process::{Command, Stdio};

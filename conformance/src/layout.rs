@@ -12,10 +12,10 @@ const FILL: u8 = 0xa5;
 /// Where the packets of a batch start within a 4-byte word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Placement {
-    /// Each differently from the one before, like packets of a capture.
+    /// Consecutive packets at different offsets, like packets of a capture.
     AnyOffset,
-    /// Those with bytes at the word's first byte, empty ones elsewhere. Devices have faster kernels
-    /// for such batches.
+    /// Packets with bytes at the word's first byte, empty ones elsewhere. Devices have faster
+    /// kernels for such batches.
     WordAligned,
 }
 
