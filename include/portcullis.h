@@ -3,7 +3,9 @@
 // Portcullis has all of it built in: its own compiler accepts `#include <portcullis.h>` and adds
 // nothing. For any other compiler of OpenCL C 1.2 these are declarations only: to run a filter
 // there, define the functions that access the packet; docs/reference/semantics.md says what they
-// do. Only Portcullis defines the macro PORTCULLIS, so a filter can tell which compiler it is for.
+// do. There, access the packet by them or through structures with __attribute__((packed)): other
+// accesses are undefined if their address is misaligned. Only Portcullis defines the macro
+// PORTCULLIS, so a filter can tell which compiler it is for.
 //
 // For clangd, in a file .clangd beside the filters:
 //

@@ -11,7 +11,7 @@
 struct ethhdr {
     uchar destination[6], source[6];
     ushort ethertype;
-};
+} __attribute__((packed));
 
 struct iphdr {
     uchar version_ihl, tos;
@@ -19,7 +19,7 @@ struct iphdr {
     uchar ttl, protocol;
     ushort checksum;
     uchar source[4], destination[4];
-};
+} __attribute__((packed));
 
 bool is_private(ushort network)
 {

@@ -62,20 +62,20 @@ struct iphdr {
     uchar ttl, protocol;
     ushort checksum;
     uint source, destination;
-};
+} __attribute__((packed));
 
 struct ip6hdr {
     uint version_class_flow;
     ushort length;
     uchar next, hop_limit;
     uint source[4], destination[4];
-};
+} __attribute__((packed));
 
 struct tcphdr {
     ushort source, destination;
     uint sequence, acknowledgement;
     uchar offset, flags;
-};
+} __attribute__((packed));
 
 struct endpoint {
     uint address[4], port;

@@ -17,7 +17,7 @@ struct iphdr {
     ushort head;
     ushort unused[4];
     ushort checksum;
-};
+} __attribute__((packed));
 
 uint xdp_filter(__global uchar *pkt, uint len)
 {

@@ -38,14 +38,14 @@ struct iphdr {
     uchar ttl, protocol;
     ushort checksum;
     uint source, destination;
-};
+} __attribute__((packed));
 
 struct ip6hdr {
     uint version_class_flow;
     ushort length;
     uchar next, hop_limit;
     uint addresses[8];
-};
+} __attribute__((packed));
 
 struct flow {
     uint source[4], destination[4], source_port, destination_port, protocol;

@@ -43,24 +43,24 @@ struct iphdr {
     uchar ttl, protocol;
     ushort checksum;
     uint source, destination;
-};
+} __attribute__((packed));
 
 struct ip6hdr {
     uint version_class_flow;
     ushort length;
     uchar next, hop_limit;
     uint source[4], destination[4];
-};
+} __attribute__((packed));
 
 struct udphdr {
     ushort source, destination, length, checksum;
-};
+} __attribute__((packed));
 
 struct gtphdr {
     uchar flags, type;
     ushort length;
     uint teid;
-};
+} __attribute__((packed));
 
 enum slice { PORT, DESTINATION_0, DESTINATION_2, SOURCE_0, SOURCE_2 };
 

@@ -20,7 +20,11 @@ struct iphdr {
     uchar ttl, protocol;
     ushort checksum;
     uint source, destination;
-};
+} __attribute__((packed));
+
+struct ports {
+    ushort source, destination;
+} __attribute__((packed));
 
 struct flow {
     uint source, destination;
@@ -73,9 +77,9 @@ uint xdp_filter(__global uchar *pkt, uint len)
 
     struct flow flow = {.source = ntohl(ip->source), .destination = ntohl(ip->destination)};
     if ((ntohs(ip->fragment) & 0x1fff) == 0) {
-        __global ushort *ports = (__global ushort *)((__global uchar *)ip + (ip->version_ihl & 0xf) * 4);
-        flow.source_port = ntohs(ports[0]);
-        flow.destination_port = ntohs(ports[1]);
+        __global struct ports *ports = (__global struct ports *)((__global uchar *)ip + (ip->version_ihl & 0xf) * 4);
+        flow.source_port = ntohs(ports->source);
+        flow.destination_port = ntohs(ports->destination);
     }
     return redirect(hash_of(flow) % WORKERS);
 }

@@ -26,18 +26,18 @@ struct iphdr {
     uchar ttl, protocol;
     ushort checksum;
     uint source, destination;
-};
+} __attribute__((packed));
 
 struct ip6hdr {
     uchar version_class, class_flow;
     ushort flow, length;
     uchar next, hop_limit;
     uchar source[16], destination[16];
-};
+} __attribute__((packed));
 
 struct tcphdr {
     ushort source, destination;
-};
+} __attribute__((packed));
 
 // The loads below make no length check of their own. What lies outside the packet reads as 0, and
 // where that misleads the way to the port (a next header of 0 is a hop-by-hop header), the port

@@ -61,7 +61,7 @@ struct iphdr {
     uchar ttl, protocol;
     ushort checksum;
     uint source, destination;
-};
+} __attribute__((packed));
 
 struct flow {
     uint source, destination, source_port, destination_port, protocol;

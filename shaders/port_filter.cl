@@ -16,11 +16,11 @@ struct iphdr {
     uchar ttl, protocol;
     ushort checksum;
     uint source, destination;
-};
+} __attribute__((packed));
 
 struct ports {
     ushort source, destination;
-};
+} __attribute__((packed));
 
 uint xdp_filter(__global uchar *pkt, uint len)
 {

@@ -32,14 +32,14 @@ struct iphdr {
     uchar ttl, protocol;
     ushort checksum;
     uint source, destination;
-};
+} __attribute__((packed));
 
 struct ip6hdr {
     uint version_class_flow;
     ushort length;
     uchar next, hop_limit;
     uint source[4], destination[4];
-};
+} __attribute__((packed));
 
 // https://github.com/aappleby/smhasher, MurmurHash3_x86_32
 struct murmur {

@@ -44,14 +44,14 @@ struct iphdr {
     uchar ttl, protocol;
     ushort checksum;
     uint source, destination;
-};
+} __attribute__((packed));
 
 struct ip6hdr {
     uint version_class_flow;
     ushort length;
     uchar next, hop_limit;
     uint source[4], destination[4];
-};
+} __attribute__((packed));
 
 // Where an IP header is: behind the Ethernet header and one VLAN tag or none.
 bytes ip_header(bytes pkt)

@@ -7,7 +7,7 @@
 
 struct addresses {
     uint words[3];
-};
+} __attribute__((packed));
 
 uint xdp_filter(__global uchar *pkt, uint len)
 {

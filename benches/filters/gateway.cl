@@ -45,7 +45,7 @@ struct ethhdr {
 
 struct vlanhdr {
     ushort tci, type;
-};
+} __attribute__((packed));
 
 struct iphdr {
     uchar version_ihl, tos;
@@ -53,29 +53,29 @@ struct iphdr {
     uchar ttl, protocol;
     ushort checksum;
     uint source, destination;
-};
+} __attribute__((packed));
 
 struct ip6hdr {
     uint version_class_label;
     ushort length;
     uchar next, hop_limit;
     uint source[4], destination[4];
-};
+} __attribute__((packed));
 
 struct tcphdr {
     ushort source, destination;
     uint sequence, acknowledgement;
     uchar offset, flags;
     ushort window, checksum, urgent;
-};
+} __attribute__((packed));
 
 struct udphdr {
     ushort source, destination, length, checksum;
-};
+} __attribute__((packed));
 
 struct dnshdr {
     ushort id, flags, questions, answers, authorities, additional;
-};
+} __attribute__((packed));
 
 enum verdict { LET_THROUGH, FORBIDDEN, MALFORMED, NOT_OURS };
 

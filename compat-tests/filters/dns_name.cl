@@ -16,15 +16,15 @@ struct iphdr {
     uchar ttl, protocol;
     ushort check;
     uint saddr, daddr;
-};
+} __attribute__((packed));
 
 struct udphdr {
     ushort source, dest, len, check;
-};
+} __attribute__((packed));
 
 struct dnshdr {
     ushort id, flags, qdcount, ancount, nscount, arcount;
-};
+} __attribute__((packed));
 
 // "example.com" in wire format.
 __constant char domain[] = "\007example\003com";
@@ -52,7 +52,7 @@ uint xdp_filter(ptr pkt, uint len)
     ptr end = pkt + len;
     __global struct iphdr *ip = (__global struct iphdr *)(pkt + 14);
 
-    if (len < 14 + sizeof *ip || ntohs(*(__global ushort *)(pkt + 12)) != ETH_P_IP)
+    if (len < 14 + sizeof *ip || load_be16(pkt, 12) != ETH_P_IP)
         return XDP_PASS;
     if (ip->ihl_version >> 4 != 4 || ip->protocol != IPPROTO_UDP || (ip->frag_off & htons(0x1fff)))
         return XDP_PASS;

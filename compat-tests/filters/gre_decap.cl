@@ -9,7 +9,7 @@
 struct ethhdr {
     uchar h_dest[6], h_source[6];
     ushort h_proto;
-};
+} __attribute__((packed));
 
 struct iphdr {
     uchar version_ihl, tos;
@@ -17,7 +17,7 @@ struct iphdr {
     uchar ttl, protocol;
     ushort check;
     uchar saddr[4], daddr[4];
-};
+} __attribute__((packed));
 
 // Length of the GRE header, or 0 if it is not supported.
 static uint gre_length(const __global uchar *gre)

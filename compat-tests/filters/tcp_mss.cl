@@ -21,7 +21,7 @@ struct tcphdr {
     uint seq, ack_seq;
     uchar doff, flags;
     ushort window, check, urg_ptr;
-};
+} __attribute__((packed));
 
 static int bad_flags(uchar flags)
 {

@@ -35,7 +35,7 @@ type Launch = Box<dyn FnMut(&mut Memory) -> Result<(), String> + Send>;
 /// Executes batches by launching a kernel for each.
 pub struct Launcher {
     launch: Launch,
-    /// Set if each packet must start at a multiple of a word.
+    /// Set if each packet with bytes must start at a multiple of a word.
     pub is_aligned: bool,
     /// Set to place packets without bytes outside the arena: a kernel may read nothing but their
     /// length.
@@ -61,7 +61,7 @@ impl Execute for Launcher {
         let margin = if room == ResizeRoom::Both { RESIZE_ROOM as usize } else { 0 };
         let (mut arena, mut offsets, mut owned) = (Vec::new(), Vec::new(), Vec::new());
         for (packet, _) in packets {
-            let shift = if self.is_aligned { 0 } else { packet.as_ptr().addr() % 4 };
+            let shift = if self.is_aligned && !packet.is_empty() { 0 } else { packet.as_ptr().addr() % 4 };
             if self.places_empty_packets_out_of_bounds && packet.is_empty() && room == ResizeRoom::None {
                 offsets.push((OUT_OF_BOUNDS + shift) as u32);
                 continue;

@@ -1,13 +1,13 @@
 //! Runs the C writer's OpenCL C under Oclgrind, which interprets a kernel and reports accesses out
-//! of bounds and data races between work items. The tests use its runner for single kernels: its
-//! OpenCL implementation (21.10) runs nothing before somebody waits for a queue, which sessions
-//! never do.
+//! of bounds, misaligned accesses and data races between work items. The tests use its runner for
+//! single kernels: its OpenCL implementation (21.10) runs nothing before somebody waits for a
+//! queue, which sessions never do.
 
 use std::fmt::Write;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use portcullis_c_writer::{Argument, Kernel, Language, Options, write};
+use portcullis_c_writer::{Argument, Kernel, Language, Options, PacketAccess, write};
 use portcullis_core::device::{Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, LoadOptions, Session};
 use portcullis_core::program::Program;
 
@@ -28,6 +28,7 @@ pub struct Oclgrind {
     info: DeviceInfo,
     edit: Edit,
     races: bool,
+    access: PacketAccess,
 }
 
 impl Oclgrind {
@@ -44,7 +45,13 @@ impl Oclgrind {
             dispatch: Dispatch::COMMON,
             limits: Vec::new(),
         };
-        Some(Oclgrind { info, edit: str::to_owned, races: true })
+        Some(Oclgrind { info, edit: str::to_owned, races: true, access: PacketAccess::default() })
+    }
+
+    /// Sets how kernels access packets.
+    #[must_use]
+    pub fn with_packet_access(self, access: PacketAccess) -> Oclgrind {
+        Oclgrind { access, ..self }
     }
 
     /// Disables the race detector; accesses out of bounds are still reported.
@@ -67,7 +74,8 @@ impl Device for Oclgrind {
 
     fn load(&self, program: &Arc<Program>, options: &LoadOptions) -> Result<Box<dyn Session>, DeviceError> {
         let unsupported = |reason: String| DeviceError::Unsupported { device: self.info.id.clone(), reason };
-        let mut kernel = write(program, &Options::new(Language::OpenCl)).map_err(|e| unsupported(e.to_string()))?;
+        let options_of_kernel = Options::new(Language::OpenCl).with_packet_access(self.access);
+        let mut kernel = write(program, &options_of_kernel).map_err(|e| unsupported(e.to_string()))?;
         kernel.source = (self.edit)(&kernel.source);
         assert!(!program.has_flows(), "the simulation does not group packets by flow");
         let races = self.races;
@@ -87,10 +95,26 @@ fn run(kernel: &Kernel, races: bool, memory: &mut Memory, base: usize, count: us
     if count == 0 {
         return Ok(());
     }
+    let printed = simulate(&kernel.source, races, &simulation(kernel, memory, base, count))?;
+    take(kernel, memory, &printed)
+}
+
+/// Runs a kernel whose only argument is `memory`, with `items` work items.
+///
+/// # Errors
+/// Any report by Oclgrind.
+pub fn run_over_memory(source: &str, name: &str, memory: &[u8], items: usize) -> Result<(), String> {
+    let mut simulation = format!("kernel.cl\n{name}\n{items} 1 1\n1 1 1\n");
+    bytes(&mut simulation, memory, false);
+    simulate(source, false, &simulation).map(|_| ())
+}
+
+/// Runs a simulation of a source and returns what Oclgrind prints. Any report is an error.
+fn simulate(source: &str, races: bool, simulation: &str) -> Result<String, String> {
     let text = |error: std::io::Error| error.to_string();
     let folder = tempfile::tempdir().map_err(text)?;
-    std::fs::write(folder.path().join("kernel.cl"), &kernel.source).map_err(text)?;
-    std::fs::write(folder.path().join("kernel.sim"), simulation(kernel, memory, base, count)).map_err(text)?;
+    std::fs::write(folder.path().join("kernel.cl"), source).map_err(text)?;
+    std::fs::write(folder.path().join("kernel.sim"), simulation).map_err(text)?;
     // Disable optimisation: clang might remove an access before Oclgrind can check it.
     let options = ["--build-options", "-cl-std=CL1.2 -w -cl-opt-disable", "kernel.sim"];
     let mut command = Command::new(COMMAND);
@@ -105,9 +129,9 @@ fn run(kernel: &Kernel, races: bool, memory: &mut Memory, base: usize, count: us
     // clang prints the number of warnings even if `-w` suppresses them.
     let is_report = |line: &str| !line.trim().is_empty() && !line.ends_with(" generated.");
     if !output.status.success() || said.lines().any(is_report) {
-        return Err(format!("Oclgrind ended with {}:\n{said}\n{}", output.status, kernel.source));
+        return Err(format!("Oclgrind ended with {}:\n{said}\n{source}", output.status));
     }
-    take(kernel, memory, &String::from_utf8_lossy(&output.stdout))
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 /// Returns Oclgrind's description of a launch: the kernel, the number of work items, and the

@@ -1,5 +1,6 @@
 //! The stock filters, compiled in from `shaders/`.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use portcullis_core::program::Program;
@@ -26,6 +27,38 @@ pub fn in_wgsl(filters: Texts) -> impl Iterator<Item = (&'static str, Arc<Progra
 /// Compiles OpenCL C filters; returns their names and programs.
 pub fn in_opencl_c(filters: Texts) -> impl Iterator<Item = (&'static str, Arc<Program>)> {
     filters.iter().map(|&(name, text)| (name, texts::in_opencl_c(&format!("{name}.cl"), text)))
+}
+
+/// Returns the names and texts of all filters in OpenCL C without maps: the stock filters, those in
+/// `compat-tests/filters` and those of the benches.
+///
+/// # Panics
+/// If a file cannot be read.
+pub fn all_in_opencl_c() -> Vec<(String, String)> {
+    let stock = FILTERS_IN_C.iter().map(|(name, text)| ((*name).into(), (*text).into()));
+    let folders = ["filters", "../benches/filters"].map(|name| Path::new(env!("CARGO_MANIFEST_DIR")).join(name));
+    let entries = folders.iter().flat_map(|folder| std::fs::read_dir(folder).unwrap_or_else(|e| panic!("{e}")));
+    let files = entries.map(|entry| {
+        let path = entry.unwrap_or_else(|e| panic!("{e}")).path();
+        let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        (path.display().to_string(), text)
+    });
+    stock.chain(files).collect()
+}
+
+/// Returns how many bytes after a packet one of these filters may access.
+pub fn reach(name: &str) -> usize {
+    match Path::new(name).file_stem().and_then(|stem| stem.to_str()) {
+        // At most eight extension headers of 2,048 bytes, whose presence is not checked.
+        Some("http_only" | "gateway") => 9 * 2048,
+        _ => 0,
+    }
+}
+
+/// Returns a filter's text for a compiler without an include path, whose source begins with the
+/// header.
+pub fn without_include(text: &str) -> String {
+    text.replace("#include <portcullis.h>", "")
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use portcullis_core::packet::Batch;
 use portcullis_core::program::Program;
 
 use crate::generator::Maps;
+use crate::layouts;
 
 /// Inserts LPM prefixes that match the filter's addresses, each with its own value.
 ///
@@ -52,11 +53,14 @@ pub fn check(device: &Arc<dyn Device>, program: &Arc<Program>, maps: Maps, packe
     fill(program, &mut *session);
     fill(program, &mut *reference);
     let mut rest = packets;
-    let mut sizes = if maps == Maps::Flows { [27, 5] } else { [1, 1] }.into_iter().cycle();
-    while !rest.is_empty() {
+    let mut sizes = if maps == Maps::Flows { [27, 5, 12] } else { [1; 3] }.into_iter().cycle();
+    for number in 0.. {
+        if rest.is_empty() {
+            break;
+        }
         let (now, later) = rest.split_at(sizes.next().unwrap_or(1).min(rest.len()));
         rest = later;
-        let batch = || Batch::from_packets(now).unwrap();
+        let batch = || layouts::batch(now, number);
         let (done, want) = (session.run(batch()).unwrap(), reference.run(batch()).unwrap());
         for (index, packet) in now.iter().enumerate() {
             let of = |done: &Completion| (done.verdicts.get(index), done.batch.packet(index).to_vec());

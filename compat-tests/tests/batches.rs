@@ -146,9 +146,9 @@ const WORD_ACCESSES: [&str; 2] = [
     }",
 ];
 
-/// The offset of an empty packet is arbitrary, also where every packet with bytes starts at a
-/// multiple of 4: as in a capture of one packet of 255 bytes and empty ones behind it, each 16 bytes
-/// after the one before.
+/// The offset of an empty packet is arbitrary, also if every packet with bytes starts at a multiple
+/// of 4: as in a capture of one packet of 255 bytes and empty ones behind it, each 16 bytes after
+/// the one before.
 #[test]
 fn empty_packets_lie_at_any_offset() {
     let d = |offset, length| Descriptor { offset, length };

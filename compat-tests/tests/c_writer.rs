@@ -269,6 +269,32 @@ fn opencl_operators() {
     every_operator(&Options::new(Language::OpenCl).with_packet_access(PacketAccess::Words));
 }
 
+/// The sanitizers report a misaligned access, which x86 would forgive.
+#[test]
+fn misaligned_accesses_end_the_process() {
+    let program = texts::in_wgsl("f.wgsl", "fn xdp_filter(pkt: u32) -> u32 { return XDP_PASS; }");
+    let access = |offset: u32| {
+        let text = "{ uint words[3] = {0u, 0u, 0u}; *(uint *)((uchar *)words + @) = 1u; }";
+        Some(text.replace('@', &offset.to_string()))
+    };
+    for language in [Language::Cuda, Language::OpenCl] {
+        for offset in [4, 5, 6] {
+            let options = Options::new(language).with_epilogue(access(offset));
+            let Some(device) = device("misaligned accesses in C", &options, std::slice::from_ref(&program)) else {
+                break;
+            };
+            match harness::compare(&program, &*device, &[vec![7; 60]], &[1]) {
+                Ok(()) => assert_eq!(offset, 4, "{language}"),
+                Err(mismatch) => {
+                    let report = mismatch.to_string();
+                    assert!(offset != 4 && report.contains("the process said"), "{language}: {report}");
+                    assert!(language == Language::OpenCl || report.contains("misaligned address"), "{report}");
+                }
+            }
+        }
+    }
+}
+
 /// Compiles for a target with distinct address spaces, which clang then checks.
 #[test]
 fn clang_accepts_the_opencl_c_source() {

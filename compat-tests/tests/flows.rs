@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use portcullis::packet_io::synth::Random;
-use portcullis_compat_tests::{devices, texts};
+use portcullis_compat_tests::{devices, layouts, texts};
 use portcullis_core::device::{Device, DeviceError, DeviceInfo, Dispatch, LoadOptions, Session};
 use portcullis_core::interp::InterpDevice;
 use portcullis_core::map::{Row, rows};
@@ -89,13 +89,16 @@ fn outcome(session: &mut dyn Session, program: &Program, packets: &[Vec<u8>], si
         left.extend(done.batch.packets().map(<[u8]>::to_vec));
     };
     let (mut rest, mut sizes) = (packets, sizes.iter().cycle());
-    while !rest.is_empty() {
+    for number in 0.. {
+        if rest.is_empty() {
+            break;
+        }
         let (now, later) = rest.split_at((*sizes.next().unwrap()).min(rest.len()));
         rest = later;
         if session.in_flight() == session.depth() {
             collect(session);
         }
-        session.submit(Batch::from_packets(now).unwrap()).unwrap();
+        session.submit(layouts::batch(now, number)).unwrap();
     }
     while session.in_flight() > 0 {
         collect(session);

@@ -3,16 +3,22 @@
 
 use std::sync::Arc;
 
-use portcullis_c_writer::{Language, Options, write};
+use portcullis_c_writer::{Language, Options, PacketAccess, write};
 use portcullis_compat_tests::generator::{self, Maps};
-use portcullis_compat_tests::oclgrind::{Edit, Oclgrind};
-use portcullis_compat_tests::{devices, harness, texts, with_maps};
+use portcullis_compat_tests::oclgrind::{self, Edit, Oclgrind};
+use portcullis_compat_tests::witness::Unit;
+use portcullis_compat_tests::witness::opencl::{KERNEL, Packet, Slots};
+use portcullis_compat_tests::{devices, harness, stock, texts, with_maps};
 use portcullis_conformance::corpora::{self, Depth};
 use portcullis_conformance::filters::{self, Case};
 use portcullis_core::device::Device;
+use portcullis_core::packet::Metadata;
 use portcullis_core::program::Program;
 
-const SUITE: &str = "races and bounds";
+const SUITE: &str = "races, bounds and alignment";
+
+/// Length of the longest packets for filters' own text.
+const LONGEST_OWN: usize = 160;
 
 /// Returns a sample of every corpus, because Oclgrind interprets kernels.
 fn packets() -> Vec<Vec<u8>> {
@@ -58,6 +64,14 @@ fn probes_access_no_memory_out_of_bounds() {
     check(&oclgrind.without_races(), |case| !is_stock(case));
 }
 
+/// Kernels for GPUs, which read and write words. Races are not checked: a word may lie behind the
+/// packet, in another.
+#[test]
+fn word_accesses_are_aligned_and_in_bounds() {
+    let Some(oclgrind) = oclgrind() else { return };
+    check(&oclgrind.without_races().with_packet_access(PacketAccess::Words), is_stock);
+}
+
 /// Maps of every kind, packet by packet. Races are not checked: map words are read by plain loads
 /// beside atomic functions, because OpenCL C 1.2 has no atomic load.
 #[test]
@@ -69,6 +83,29 @@ fn map_accesses_stay_in_bounds() {
         with_maps::check(&oclgrind, &program, Maps::OneByOne, &generator::packets(seed, 8));
     }
     devices::record(SUITE, "oclgrind", "passed", "maps");
+}
+
+/// Filters' own text reads packets at any address, as other compilers of OpenCL C compile it: a
+/// misaligned access is undefined, and ends the process on some GPUs.
+#[test]
+fn filters_own_text_accesses_packets_at_any_address() {
+    if oclgrind().is_none() {
+        return;
+    }
+    let filters = stock::all_in_opencl_c();
+    let units: Vec<Unit> = filters
+        .iter()
+        .map(|(_, text)| Unit { names: vec!["xdp_filter".into()], text: stock::without_include(text) })
+        .collect();
+    let packets = packets().into_iter().filter(|packet| packet.len() <= LONGEST_OWN).collect::<Vec<_>>();
+    for (unit, (name, _)) in units.iter().zip(&filters) {
+        let slots = Slots::close_together(LONGEST_OWN, stock::reach(name) + LONGEST_OWN);
+        let packet = |bytes| (0, Packet { bytes, metadata: Metadata::new(1500, 1, 1 << 40), fill: 0 });
+        let memory = slots.memory(&packets.iter().map(|bytes| packet(bytes)).collect::<Vec<_>>());
+        oclgrind::run_over_memory(&slots.kernel(std::slice::from_ref(unit)), KERNEL, &memory, packets.len())
+            .unwrap_or_else(|report| panic!("{name}: {report}"));
+    }
+    devices::record(SUITE, "oclgrind", "passed", "filters' own text");
 }
 
 #[test]
@@ -108,6 +145,19 @@ fn a_store_outside_a_buffer_is_detected() {
 fn a_load_outside_a_buffer_is_detected() {
     let edit: Edit = |text| text.replace("descriptors[packet]", "descriptors[packet + count]");
     assert_detected("port_filter", edit, "Invalid read of size");
+}
+
+#[test]
+fn a_misaligned_load_is_detected() {
+    let edit: Edit =
+        |text| text.replace("uint verdict =", "uint odd = *(__global const uint *)(arena + 1); uint verdict =");
+    assert_detected("port_filter", edit, "Invalid memory load - source pointer is not aligned");
+}
+
+#[test]
+fn a_misaligned_store_is_detected() {
+    let edit: Edit = |text| text.replace("uint verdict =", "*(__global ushort *)(arena + 1) = 0; uint verdict =");
+    assert_detected("mac_swap", edit, "Invalid memory store - source pointer is not aligned");
 }
 
 #[test]

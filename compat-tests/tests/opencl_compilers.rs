@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 use portcullis::backend::opencl::OpenClDevice;
 use portcullis::device::Device;
 use portcullis_compat_tests::corpora::{self, Corpus};
-use portcullis_compat_tests::witness::opencl::{self, Compiled, Packet};
+use portcullis_compat_tests::witness::opencl::{self, Compiled, Packet, Slots};
 use portcullis_compat_tests::witness::{Answer, Unit};
 use portcullis_compat_tests::{devices, host, stock, texts};
 use portcullis_core::interp::Interpreter;
@@ -56,41 +56,21 @@ impl Filter {
     }
 }
 
-/// Returns how many bytes after a packet a filter may access.
-fn reach(name: &str) -> usize {
-    match name {
-        // Eight extension headers of 2,048 bytes each, whose presence is not checked.
-        "http_only" => 9 * 2048,
-        _ => 0,
-    }
-}
-
 fn interpreter(name: &str, text: &str) -> Interpreter {
     Interpreter::new(&texts::in_opencl_c(name, text)).unwrap()
 }
 
 fn filters() -> Vec<Filter> {
-    let folders = ["filters", "../benches/filters"];
-    let mut texts: Vec<(String, String)> =
-        stock::FILTERS_IN_C.iter().map(|(name, text)| ((*name).into(), (*text).into())).collect();
-    let entries = folders
-        .iter()
-        .flat_map(|folder| std::fs::read_dir(std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(folder)).unwrap());
-    for entry in entries {
-        let path = entry.unwrap().path();
-        texts.push((path.display().to_string(), std::fs::read_to_string(&path).unwrap()));
-    }
     let filter = |(name, text): (String, String)| {
         let followed = format!(
             "#define xdp_filter inner\n#define pkt_len(pkt) (pkt_len(pkt) - {TRAILING_BYTES})\n{text}\n#undef xdp_filter\n\
              uint xdp_filter(__global uchar *pkt, uint len) {{ return inner(pkt, len - {TRAILING_BYTES}); }}"
         );
         let (interpreter, followed) = (interpreter(&name, &text), interpreter(&name, &followed));
-        // A driver has no include path, so the header is prepended.
-        let text = text.replace("#include <portcullis.h>", "");
+        let text = stock::without_include(&text);
         Filter { name, unit: Unit { names: vec!["xdp_filter".into()], text }, interpreter, followed }
     };
-    texts.into_iter().map(filter).collect()
+    stock::all_in_opencl_c().into_iter().map(filter).collect()
 }
 
 /// Compares all answers and returns how many of them counted.
@@ -101,7 +81,9 @@ fn check(device: &OpenClDevice, filter: &Filter, corpus: &Corpus) -> usize {
     let mut compared = 0;
     for (packets, together) in [(short, 1000), (long, 200)] {
         let longest = packets.iter().map(|(_, packet)| packet.len()).max().unwrap_or(0);
-        let theirs = Compiled::new(device, std::slice::from_ref(&filter.unit), longest, reach(&filter.name));
+        // Filters may rely on no alignment: a packet starts at any byte.
+        let slots = Slots::at_odd_addresses(longest, stock::reach(&filter.name));
+        let theirs = Compiled::new(device, std::slice::from_ref(&filter.unit), slots);
         let theirs = theirs.unwrap_or_else(|e| panic!("{}: {e:?}", filter.name));
         for part in packets.chunks(together) {
             let answers = |fill: u8| -> Vec<Answer> {

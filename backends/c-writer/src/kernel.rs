@@ -396,8 +396,8 @@ impl Writer<'_> {
             format!("{descriptors}[{packet}]")
         };
         let mut lines = vec![format!("pc_descriptor {descriptor} = {found};"), format!("{PACKET_TYPE} {pkt};")];
-        // The descriptor of an empty packet may hold any offset. Branch-free loads read there before
-        // they check the length, by words if packets are word-aligned.
+        // The descriptor of an empty packet may hold any offset. Branch-free loads read there
+        // before they check the length, by words if packets are word-aligned.
         let start = match self.options.packet_access {
             PacketAccess::Vectorizable => format!("({descriptor}.length == 0u ? 0u : {descriptor}.offset)"),
             _ if self.is_word_aligned() => format!("({descriptor}.offset & ~3u)"),

@@ -55,10 +55,10 @@ pub enum PacketAccess {
     /// address allows: for devices where every access counts. The arena starts at a multiple of 4.
     Words,
     /// Like [`PacketAccess::Words`], for batches whose packets all start at multiples of 4 bytes,
-    /// empty ones excepted: loads from constant offsets become single loads, and adjacent stores can
-    /// become one for each word. A packet that starts elsewhere is taken to start at the multiple of
-    /// 4 before, so that no access is misaligned, but results are wrong. Filters that change lengths
-    /// are written as for [`PacketAccess::Words`].
+    /// empty ones excepted: loads from constant offsets become single loads, and adjacent stores
+    /// can become one for each word. The start of any other packet is rounded down, so that no
+    /// access is misaligned; its results are wrong. Filters that change lengths are written as for
+    /// [`PacketAccess::Words`].
     AlignedWords,
     /// Unaligned word loads without branches, which compilers for CPUs with gather instructions can
     /// vectorise across packets. Only for filters without loops or writes whose branches can all be

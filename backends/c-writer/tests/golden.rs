@@ -46,7 +46,11 @@ fn options(extension: &str) -> Options {
     match extension {
         "cl" => Options::new(Language::OpenCl),
         "lanes.cl" => Options::new(Language::OpenCl).with_packet_access(PacketAccess::Vectorizable),
-        _ => Options::new(Language::Cuda).with_group_size(256).with_packet_access(PacketAccess::AlignedWords),
+        // As the CUDA backend compiles kernels for `pipelined`.
+        _ => Options::new(Language::Cuda)
+            .with_group_size(256)
+            .with_packet_access(PacketAccess::AlignedWords)
+            .with_descriptor_rules(),
     }
 }
 

@@ -48,7 +48,14 @@ impl Packets {
             // A permutation of the frames: an odd factor modulo a power of two, or descending
             // order.
             let frame = if count.is_power_of_two() { number.wrapping_mul(77) % count } else { count - 1 - number };
-            let d = Descriptor { offset: frame * FRAME + RESIZE_ROOM, length: 14 + next() % 240 };
+            let start = frame * FRAME + RESIZE_ROOM;
+            if number % 13 == 5 {
+                // An empty packet may lie at any offset, the others at words.
+                descriptors.push(Descriptor { offset: start + 1 + number % 3, length: 0 });
+                metadata.push(Metadata::default());
+                continue;
+            }
+            let d = Descriptor { offset: start, length: 14 + next() % 240 };
             let packet = &mut memory[d.offset as usize..][..d.length as usize];
             let ethertype = [[0x08, 0x00], [0x86, 0xdd], [0x81, 0x00]][next() as usize % 3];
             packet[12..14].copy_from_slice(&ethertype);

@@ -84,11 +84,11 @@ fn xdp_filter(pkt_19: u32) -> u32 {
         let _e57 = (14u + u32(((i32(_e50) & 15i) * 4i)));
         let _e59 = load_be16_(pkt_19, _e57);
         flow_2.source_port = _e59;
-        let _e63 = load_be16_(pkt_19, (_e57 + 2u));
-        flow_2.destination_port = _e63;
+        let _e62 = load_be16_(pkt_19, (_e57 + 2u));
+        flow_2.destination_port = _e62;
     }
-    let _e64 = flow_2;
-    let _e65 = hash_of(_e64);
-    let _e68 = redirect((_e65 % 8u));
-    return _e68;
+    let _e63 = flow_2;
+    let _e64 = hash_of(_e63);
+    let _e67 = redirect((_e64 % 8u));
+    return _e67;
 }

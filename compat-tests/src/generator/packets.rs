@@ -4,17 +4,18 @@ use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
 
-/// Generates `count` packets of 0 to 199 bytes. Most begin with Ethernet and IP headers that have
-/// the types and ports that filters test.
+/// Generates `count` packets of 0 to 199 bytes, some of them empty or of one byte. Most begin with
+/// Ethernet and IP headers that have the types and ports that filters test.
 pub fn packets(seed: u64, count: usize) -> Vec<Vec<u8>> {
     let mut random = Pcg64::seed_from_u64(seed ^ 0x0009_ac4e_7500);
     (0..count).map(|_| packet(&mut random)).collect()
 }
 
 fn packet(random: &mut Pcg64) -> Vec<u8> {
-    let length = match random.random_range(0..8) {
-        0 => random.random_range(0..20),
-        1 => random.random_range(100..200),
+    let length = match random.random_range(0..16) {
+        0 => random.random_range(0..2),
+        1 => random.random_range(0..20),
+        2..4 => random.random_range(100..200),
         _ => random.random_range(34..100),
     };
     let mut bytes = vec![0; length];

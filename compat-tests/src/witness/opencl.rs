@@ -5,15 +5,12 @@ use std::fmt::Write as _;
 use portcullis::backend::opencl::measure::VendorKernel;
 use portcullis::backend::opencl::{OpenClDevice, probe};
 use portcullis::device::DeviceError;
-use portcullis_core::packet::Metadata;
+use portcullis_core::packet::{Metadata, RESIZE_ROOM};
 
 use super::{Answer, Unavailable, Unit};
 
-/// Bytes before a packet in its slot.
-const HEAD: usize = 1024;
-
-/// Default number of unused bytes after a packet in its slot.
-const BEHIND: usize = 1024;
+/// Default number of bytes before and, unused, behind a packet in its slot.
+const MARGIN: usize = 1024;
 
 /// Filters per kernel: a compromise between long compilations and many compilations.
 const TOGETHER: usize = 25;
@@ -49,7 +46,7 @@ pub fn answers(
     let longest = packets.iter().map(|packet| packet.bytes.len()).max().unwrap_or(0);
     let mut answers = Vec::with_capacity(filters.len());
     for filters in filters.chunks(TOGETHER) {
-        let compiled = Compiled::new(device, filters, longest, BEHIND)?;
+        let compiled = Compiled::new(device, filters, Slots::new(longest, MARGIN))?;
         for number in 0..filters.len() {
             answers.push(compiled.answers(number, packets)?);
         }
@@ -57,79 +54,83 @@ pub fn answers(
     Ok(answers)
 }
 
-/// Filters compiled into one kernel.
-pub struct Compiled {
-    kernel: VendorKernel,
-    /// Bytes per slot, which holds a packet and its surroundings.
-    slot: usize,
+/// Layout of the memory that a kernel runs over: a slot for each packet and its surroundings
+/// (`struct pc_slot`), then as many to which the kernel copies them, as it can align those.
+#[derive(Debug, Clone, Copy)]
+pub struct Slots {
+    /// Bytes before a packet in its slot.
+    head: usize,
+    /// Bytes per slot.
+    size: usize,
+    /// Bytes behind a packet that filters may read.
+    behind: usize,
 }
 
-impl Compiled {
-    /// Compiles filters for packets of up to `longest` bytes. Filters may read up to `behind` bytes
-    /// past a packet's end.
-    ///
-    /// # Errors
-    /// See [`Unavailable`].
-    pub fn new(
-        device: &OpenClDevice,
-        filters: &[Unit],
-        longest: usize,
-        behind: usize,
-    ) -> Result<Compiled, Unavailable> {
-        let slot = (HEAD + longest + behind.max(BEHIND)).next_power_of_two();
-        let kernel = VendorKernel::compile(device, &kernel(filters, slot), "pc_run").map_err(failed)?;
-        Ok(Compiled { kernel, slot })
+impl Slots {
+    /// Lays out packets of up to `longest` bytes, of which filters may read up to `behind` bytes
+    /// past the end. Packets are aligned for any type.
+    pub fn new(longest: usize, behind: usize) -> Slots {
+        let behind = behind.max(MARGIN);
+        Slots { head: MARGIN, size: (MARGIN + longest + behind).next_power_of_two(), behind }
     }
 
-    /// Runs the filter with this index on every packet.
-    ///
-    /// # Errors
-    /// See [`Unavailable`].
-    pub fn answers(&self, number: usize, packets: &[Packet<'_>]) -> Result<Vec<Answer>, Unavailable> {
-        // Twice the memory plus one slot, so that the device can align the slots.
-        let mut memory = vec![0; (2 * packets.len() + 1) * self.slot];
-        for (bytes, packet) in memory.chunks_mut(self.slot).zip(packets) {
-            lay_out(bytes, packet, number as u32);
+    /// Lays out packets at odd addresses, for filters that rely on no alignment.
+    pub fn at_odd_addresses(longest: usize, behind: usize) -> Slots {
+        let slots = Slots::new(longest + 1, behind);
+        Slots { head: slots.head + 1, ..slots }
+    }
+
+    /// Lays out packets of up to `longest` bytes at odd addresses, as close together as filters
+    /// allow that read up to `behind` bytes past the end, for slow devices. The bytes behind a
+    /// packet may be those of others.
+    pub fn close_together(longest: usize, behind: usize) -> Slots {
+        let head = RESIZE_ROOM as usize + 1;
+        Slots { head, size: (head + longest + RESIZE_ROOM as usize).next_power_of_two(), behind }
+    }
+
+    /// Returns the memory for these packets, each with the number of the filter to run.
+    pub fn memory(&self, packets: &[(usize, Packet<'_>)]) -> Vec<u8> {
+        let mut memory = vec![0; (2 * packets.len() + 1) * self.size + self.behind];
+        for (bytes, (number, packet)) in memory.chunks_mut(self.size).zip(packets) {
+            self.lay_out(bytes, packet, *number as u32);
         }
-        self.kernel.run(&mut memory, packets.len()).map_err(failed)?;
-        Ok(memory.chunks(self.slot).zip(packets).map(|(bytes, _)| answer(bytes)).collect())
+        memory
     }
-}
 
-fn failed(error: DeviceError) -> Unavailable {
-    Unavailable::Failed(error.to_string())
-}
-
-/// Writes a slot in the layout of `struct pc_slot`.
-fn lay_out(slot: &mut [u8], packet: &Packet<'_>, number: u32) {
-    slot.fill(packet.fill);
-    let Metadata { wire_length, port, time_ms, .. } = packet.metadata;
-    let words = [number, packet.bytes.len() as u32, wire_length, port, time_ms, 0];
-    let times = [packet.metadata.time_low, packet.metadata.time_high];
-    let ends = [0, 0, u32::from(packet.fill)];
-    let words = words.iter().chain(&times).chain(&ends);
-    for (to, word) in slot.chunks_mut(4).zip(words) {
-        to.copy_from_slice(&word.to_le_bytes());
+    /// Writes a slot in the layout of `struct pc_slot`.
+    fn lay_out(&self, slot: &mut [u8], packet: &Packet<'_>, number: u32) {
+        slot.fill(packet.fill);
+        let Metadata { wire_length, port, time_ms, .. } = packet.metadata;
+        let words = [number, packet.bytes.len() as u32, wire_length, port, time_ms, 0];
+        let times = [packet.metadata.time_low, packet.metadata.time_high];
+        let ends = [0, 0, u32::from(packet.fill)];
+        let words = words.iter().chain(&times).chain(&ends);
+        for (to, word) in slot.chunks_mut(4).zip(words) {
+            to.copy_from_slice(&word.to_le_bytes());
+        }
+        slot[self.head..self.head + packet.bytes.len()].copy_from_slice(packet.bytes);
     }
-    slot[HEAD..HEAD + packet.bytes.len()].copy_from_slice(packet.bytes);
-}
 
-fn answer(slot: &[u8]) -> Answer {
-    let word = |at: usize| u32::from_le_bytes(slot[4 * at..4 * at + 4].try_into().expect("four bytes"));
-    let length = (word(1) as usize).min(slot.len() - HEAD);
-    Answer { value: word(5), packet: slot[HEAD..HEAD + length].to_vec() }
-}
-
-fn kernel(filters: &[Unit], slot: usize) -> String {
-    let mut text = format!(
-        "#define PC_SLOT {slot}\n#define PC_HEAD {HEAD}\n{}\n{}",
-        include_str!("../../../include/portcullis.h"),
-        include_str!("bodies.clh")
-    );
-    for (number, filter) in filters.iter().enumerate() {
-        text += &filter.numbered(number);
+    fn answer(&self, slot: &[u8]) -> Answer {
+        let word = |at: usize| u32::from_le_bytes(slot[4 * at..4 * at + 4].try_into().expect("four bytes"));
+        let length = (word(1) as usize).min(slot.len() - self.head);
+        Answer { value: word(5), packet: slot[self.head..self.head + length].to_vec() }
     }
-    text += "
+
+    /// Returns the source of a kernel [`KERNEL`] that runs filters over such memory, one work item
+    /// per packet.
+    pub fn kernel(&self, filters: &[Unit]) -> String {
+        let mut text = format!(
+            "#define PC_SLOT {}\n#define PC_HEAD {}\n{}\n{}",
+            self.size,
+            self.head,
+            include_str!("../../../include/portcullis.h"),
+            include_str!("bodies.clh")
+        );
+        for (number, filter) in filters.iter().enumerate() {
+            text += &filter.numbered(number);
+        }
+        text += "
 __kernel void pc_run(__global uchar *memory)
 {
     size_t item = get_global_id(0), end = (size_t)memory + get_global_size(0) * PC_SLOT;
@@ -141,9 +142,46 @@ __kernel void pc_run(__global uchar *memory)
     __global uchar *pkt = pc_first(slot);
     switch (state->filter) {
 ";
-    for number in 0..filters.len() {
-        let _ = writeln!(text, "    case {number}: state->verdict = xdp_filter_{number}(pkt, state->length); break;");
+        for number in 0..filters.len() {
+            let _ =
+                writeln!(text, "    case {number}: state->verdict = xdp_filter_{number}(pkt, state->length); break;");
+        }
+        text += "    }\n    for (size_t i = 0; i < PC_SLOT; i++)\n        mine[i] = slot[i];\n}\n";
+        text
     }
-    text += "    }\n    for (size_t i = 0; i < PC_SLOT; i++)\n        mine[i] = slot[i];\n}\n";
-    text
+}
+
+/// Name of the kernel that [`Slots::kernel`] returns. Its only argument is the memory.
+pub const KERNEL: &str = "pc_run";
+
+/// Filters compiled into one kernel.
+pub struct Compiled {
+    kernel: VendorKernel,
+    slots: Slots,
+}
+
+impl Compiled {
+    /// Compiles filters.
+    ///
+    /// # Errors
+    /// See [`Unavailable`].
+    pub fn new(device: &OpenClDevice, filters: &[Unit], slots: Slots) -> Result<Compiled, Unavailable> {
+        let kernel = VendorKernel::compile(device, &slots.kernel(filters), KERNEL).map_err(failed)?;
+        Ok(Compiled { kernel, slots })
+    }
+
+    /// Runs the filter with this index on every packet.
+    ///
+    /// # Errors
+    /// See [`Unavailable`].
+    pub fn answers(&self, number: usize, packets: &[Packet<'_>]) -> Result<Vec<Answer>, Unavailable> {
+        let packets: Vec<_> = packets.iter().map(|packet| (number, *packet)).collect();
+        let mut memory = self.slots.memory(&packets);
+        self.kernel.run(&mut memory, packets.len()).map_err(failed)?;
+        Ok(memory.chunks(self.slots.size).zip(packets).map(|(bytes, _)| self.slots.answer(bytes)).collect())
+    }
+}
+
+fn failed(error: DeviceError) -> Unavailable {
+    Unavailable::Failed(error.to_string())
 }

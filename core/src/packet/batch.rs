@@ -408,7 +408,9 @@ impl Batch {
             frame[RESIZE_ROOM as usize..][..packet.len()].copy_from_slice(packet);
         }
         for (number, packet) in packets.iter().map(AsRef::as_ref).enumerate() {
-            let offset = bytes - (number + 1) * frame + RESIZE_ROOM as usize;
+            // Empty packets start anywhere: a frame has space for the longest.
+            let shift = if packet.is_empty() { (number % 4).min(longest) } else { 0 };
+            let offset = bytes - (number + 1) * frame + RESIZE_ROOM as usize + shift;
             descriptors.push(Descriptor { offset: offset as u32, length: packet.len() as u32 });
         }
         let span = arena.span().clone();

@@ -10,10 +10,11 @@ use crate::executables::Executable;
 
 /// Suites that run on the emulated device; their filters are compiled for every dispatch method,
 /// which takes time.
-const SUITES: [&str; 9] = [
+const SUITES: [&str; 10] = [
     "stock_filters",
     "stateful_filters",
     "batches",
+    "transfers",
     "resubmission",
     "random_filters",
     "maps",

@@ -47,6 +47,6 @@ struct __attribute__((aligned(8))) uint2 { unsigned int x, y; };
 struct __attribute__((aligned(16))) uint4 { unsigned int x, y, z, w; };
 static inline uint2 make_uint2(unsigned int x, unsigned int y) { return {x, y}; }
 static inline uint4 make_uint4(unsigned int x, unsigned int y, unsigned int z, unsigned int w) { return {x, y, z, w}; }
-static inline unsigned int pc_load4(const void *at) { return *(const volatile unsigned int *)at; }
+static inline unsigned int pc_load4(const void *at) { return *(const volatile unsigned int *)emulated_aligned(at, 4); }
 static inline uint2 pc_load8(const void *at) { return *(const uint2 *)at; }
 static inline uint4 pc_load16(const void *at) { return *(const uint4 *)at; }
