@@ -105,12 +105,12 @@ pub const PROBES: &[(&str, &str)] = probes!(
     "floats",
 );
 
-/// Returns the stock filters with maps and their initial entries, except `gtpu_decap`: the corpora
-/// have no tunnelled packets.
+/// Returns the stock filters with maps and their initial entries, except `gtpu_decap` and
+/// `ecpri_reorder`: the corpora have no tunnelled packets and no fronthaul.
 pub fn stateful() -> Vec<Case> {
     let of = |language| move |&(name, text): &(&'static str, &'static str)| Case::stateful(name, language, text);
     let all = STATEFUL.iter().map(of(Language::Wgsl)).chain(STATEFUL_IN_C.iter().map(of(Language::OpenClC)));
-    all.filter(|case| case.name != "gtpu_decap").collect()
+    all.filter(|case| !["gtpu_decap", "ecpri_reorder"].contains(&case.name)).collect()
 }
 
 /// Returns the filters without maps, the stock filters first.
