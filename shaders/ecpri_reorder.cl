@@ -7,10 +7,10 @@
 // PASS  everything else: other eCPRI messages, downlink, other filter indices and ports; counted as
 //       unsupported also concatenated and fragmented messages of the cell's ports
 //
-// A PRB's position is ((slot modulo SLOTS * PORTS + port) * 14 + symbol) * CARRIER_PRBS + PRB,
-// slots being numbered through all 256 frames. Each takes PRB_BYTES, as they came, rounded up to
-// whole words. Port number 0 is the eAxC EAXC, 1 the next, and so on; the map `eaxcs` may list
-// others, and with EAXC 65536 it alone counts.
+// A PRB's position is ((slot modulo SLOTS * PORTS + port) * 14 + symbol) * CARRIER_PRBS plus
+// its number, slots being numbered through all 256 frames. Each takes PRB_BYTES, as they came,
+// rounded up to whole words. Port 0 is the eAxC EAXC, 1 the next, and so on; the map `eaxcs` may
+// list others, and with EAXC 65536 it alone counts.
 //
 // A symbol belongs to the newest slot that it has got a packet of; packets of slots before are late
 // (slots up to half of 256 frames ahead are newer). The host may set `window`: `span` slots from
@@ -51,9 +51,9 @@
 //! map iq: array value=1 entries=1048576 fields=word,data
 // By position: the claim of the slot that the PRB in the buffer is of.
 //! map claims: array value=1 entries=65536 fields=position,claim
-// By symbol, (slot modulo SLOTS * PORTS + port) * 14 + symbol. A claim is the slot's number plus
-// one, times 65536, plus how many slots have had the symbol; `filled` is the low half of the claim
-// times 65536, plus how many PRBs are there.
+// By (slot modulo SLOTS * PORTS + port) * 14 + symbol. A claim is the slot's number plus one,
+// times 65536, plus how many slots have had the symbol; `filled` is the low half of the claim times
+// 65536, plus how many PRBs are there.
 //! map symbols: array value=2 entries=4096 fields=symbol,claim,filled
 // From the host: slots to take; span 0: any.
 //! map window: array value=2 entries=1 fields=index,first,span

@@ -122,7 +122,7 @@ fn shells_complete_the_names() {
 
 #[test]
 fn a_synthetic_fronthaul_is_reordered() {
-    const SPEC: &str = "packets=150,seed=4,size=64..9000,mix=ecpri";
+    const SPEC: &str = "packets=1500,seed=4,size=64..1500,mix=ecpri";
     let place = Place::new();
     let (want, prbs) = reordered(&place.synthetic(SPEC));
     let read = format!("synth:{SPEC}");
@@ -131,7 +131,7 @@ fn a_synthetic_fronthaul_is_reordered() {
         .run(&[&["run", "ecpri_reorder", "--device", "cpu", "--read", &read, "--json"], &dumps[..]].concat())
         .assert_success()
         .parse_json();
-    assert_eq!(json["verdicts"]["drop"], 150);
+    assert_eq!(json["verdicts"]["drop"], 1500);
     assert!(entries(&place.text("iq.csv")) == want);
     let events = entries(&place.text("events.csv"));
     assert_eq!((events[&0] + events[&1]) as usize, prbs);

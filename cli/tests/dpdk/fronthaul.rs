@@ -1,5 +1,5 @@
-//! `ecpri_reorder` on packets in GPU memory: every PRB of a synthetic fronthaul gets to its position
-//! in the buffer.
+//! `ecpri_reorder` on packets in GPU memory: every PRB of a synthetic fronthaul gets to its
+//! position in the buffer.
 
 use std::collections::BTreeMap;
 

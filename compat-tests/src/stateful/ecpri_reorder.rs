@@ -360,7 +360,7 @@ struct Section {
     first: usize,
     count: usize,
     every_other: bool,
-    /// Whether it is of the next symbol.
+    /// Whether the section begins the next symbol (symInc).
     increments: bool,
 }
 

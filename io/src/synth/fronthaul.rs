@@ -1,7 +1,7 @@
 //! Uplink U-plane messages of an O-RAN fronthaul (O-RAN.WG4.CUS) over eCPRI (eCPRI specification
-//! V2.0) and Ethernet: a cell of four antenna ports, 273 PRBs and slots of half a millisecond, whose
-//! IQ data are compressed to block floating point of 9 bits. Messages are slightly out of order,
-//! and some are lost or arrive twice.
+//! V2.0) and Ethernet: a cell of four antenna ports, 273 PRBs and slots of half a millisecond,
+//! whose IQ data are compressed to block floating point of 9 bits. Messages are slightly out of
+//! order, and some are lost or arrive twice.
 
 use super::headers::Headers;
 use super::random::Random;
