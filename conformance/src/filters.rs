@@ -105,12 +105,12 @@ pub const PROBES: &[(&str, &str)] = probes!(
     "floats",
 );
 
-/// Returns the stock filters with maps and their initial entries, except `gtpu_decap` and
-/// `ecpri_reorder`: the corpora have no tunnelled packets and no fronthaul.
+/// Returns the stock filters with maps and their initial entries, except `gtpu_decap`: the corpora
+/// have no tunnelled packets.
 pub fn stateful() -> Vec<Case> {
     let of = |language| move |&(name, text): &(&'static str, &'static str)| Case::stateful(name, language, text);
     let all = STATEFUL.iter().map(of(Language::Wgsl)).chain(STATEFUL_IN_C.iter().map(of(Language::OpenClC)));
-    all.filter(|case| !["gtpu_decap", "ecpri_reorder"].contains(&case.name)).collect()
+    all.filter(|case| case.name != "gtpu_decap").collect()
 }
 
 /// Returns the filters without maps, the stock filters first.
@@ -150,8 +150,9 @@ impl Case {
         case
     }
 
-    /// Returns a stock filter with maps. Keyed maps are reduced to the size that the corpora need,
-    /// because they are cleared before each run.
+    /// Returns a stock filter with maps. Keyed maps and `ecpri_reorder`'s buffer, with the constant
+    /// that bounds it, are reduced to the size that the corpora need, because they are cleared
+    /// before each run.
     fn stateful(name: &'static str, language: Language, text: &str) -> Case {
         let line = |line: &str| match line.split_once(" entries=") {
             Some((map, rest))
@@ -160,7 +161,7 @@ impl Case {
                 let rest = rest.trim_start_matches(|digit: char| digit.is_ascii_digit());
                 format!("{map} entries=8192{rest}\n")
             }
-            _ => format!("{line}\n"),
+            _ => line.replace("1048576", "65536") + "\n",
         };
         let text = text.lines().map(line).collect::<String>().into();
         Case { text, entries: state::entries(name), ..Case::new(name, language, "") }
