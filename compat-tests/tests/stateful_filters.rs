@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use portcullis::packet_io::synth::Random;
 use portcullis_compat_tests::devices;
 use portcullis_compat_tests::models::Outcome;
 use portcullis_compat_tests::stateful::{
@@ -264,4 +265,29 @@ fn ecpri_reorder_of_a_cell_that_is_too_large() {
     let [written, duplicate, late, _, out_of_range, ..] = reorder(cell, &phases);
     assert!(written > 500 && duplicate > 50 && late > 10, "{written} {duplicate} {late}");
     assert!(out_of_range > 1000, "{out_of_range}");
+}
+
+/// Flipped bits anywhere in the headers, in order: PRBs may claim positions of others, and the
+/// first one stays.
+#[test]
+fn ecpri_reorder_of_arbitrary_headers_in_order() {
+    let interp = portcullis::devices::open("interp").unwrap();
+    let cell = ecpri_reorder::Cell::default();
+    let parameters = cell.parameters();
+    let parameters: Vec<_> = parameters.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    for windows in [false, true] {
+        let mut phases = ecpri_reorder::phases(&cell, &[0, 1, 2, 3], &Vec::new(), windows, 13);
+        let mut random = Random::new(13, 0);
+        for packet in phases.iter_mut().flat_map(|phase| &mut phase.packets) {
+            for _ in 0..random.below(4) {
+                if let Some(byte) = packet.bytes.get_mut(random.between(12, 60) as usize) {
+                    *byte ^= 1 << random.below(8);
+                }
+            }
+        }
+        let want = stateful::expected(&mut ecpri_reorder::EcpriReorder::new(cell), &phases);
+        for program in stateful::programs("ecpri_reorder", &parameters) {
+            stateful::check(&interp, &program, &phases, &want);
+        }
+    }
 }
