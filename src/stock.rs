@@ -25,14 +25,14 @@ pub const STATELESS_OPENCL_C: &[(&str, &str)] = texts!(
 pub const STATEFUL_WGSL: &[(&str, &str)] = texts!(
     "wgsl":
     "gtpu_decap", "flow_stats", "maglev_lb", "conntrack_fw", "token_bucket", "policer", "syn_flood", "router_v4",
-    "router_v6", "blacklist",
+    "router_v6", "blacklist", "ecpri_reorder",
 );
 
 /// Twins of [`STATEFUL_WGSL`] in OpenCL C.
 pub const STATEFUL_OPENCL_C: &[(&str, &str)] = texts!(
     "cl":
     "gtpu_decap", "flow_stats", "maglev_lb", "conntrack_fw", "token_bucket", "policer", "syn_flood", "router_v4",
-    "router_v6", "blacklist",
+    "router_v6", "blacklist", "ecpri_reorder",
 );
 
 /// A capture of 4,000 packets of mixed traffic (classic pcap).

@@ -3,11 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use portcullis::packet_io::synth::Random;
 use portcullis_compat_tests::devices;
 use portcullis_compat_tests::models::Outcome;
 use portcullis_compat_tests::stateful::{
-    self, Model, Outcomes, Phase, blacklist, conntrack_fw, flow_stats, gtpu_decap, maglev_lb, policer, router,
-    syn_flood, token_bucket,
+    self, Model, Outcomes, Phase, blacklist, conntrack_fw, ecpri_reorder, flow_stats, gtpu_decap, maglev_lb, policer,
+    router, syn_flood, token_bucket,
 };
 use portcullis_compat_tests::traffic::frame::ones_complement;
 use portcullis_compat_tests::traffic::{Packet, Spec, traffic};
@@ -202,4 +203,91 @@ fn syn_flood() {
     let mut model = syn_flood::SynFlood::new(2000, 12);
     let outcomes = check("syn_flood", &[("window", "2000"), ("limit", "12")], &phases, &mut model);
     assert_verdicts(&outcomes, &[("pass", 4000), ("drop", 60)]);
+}
+
+/// Runs `ecpri_reorder` with these parameters and returns the counts of its events.
+fn reorder(cell: ecpri_reorder::Cell, phases: &[Phase]) -> [u32; ecpri_reorder::EVENTS] {
+    let parameters = cell.parameters();
+    let parameters: Vec<_> = parameters.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    let mut model = ecpri_reorder::EcpriReorder::new(cell);
+    let outcomes = check("ecpri_reorder", &parameters, phases, &mut model);
+    assert_verdicts(&outcomes, &[("drop", 500), ("pass", 50)]);
+    let events = &outcomes.maps["events"];
+    std::array::from_fn(|event| events.get(&vec![event as u32]).map_or(0, |sum| sum[0]))
+}
+
+/// Block floating point of 9 bits, and no window: messages of slots that have been overtaken are
+/// late.
+#[test]
+fn ecpri_reorder() {
+    let cell = ecpri_reorder::Cell::default();
+    let phases = ecpri_reorder::phases(&cell, &[0, 1, 2, 3], &Vec::new(), false, 10);
+    let [written, duplicate, late, early, out_of_range, malformed, unsupported] = reorder(cell, &phases);
+    assert!(written > 5000 && duplicate > 500 && late > 20 && early == 0, "{written} {duplicate} {late} {early}");
+    assert!(out_of_range > 20 && malformed > 20 && unsupported > 5, "{out_of_range} {malformed} {unsupported}");
+}
+
+/// 16 bits without compression headers, listed eAxCs, and a window that the host moves.
+#[test]
+fn ecpri_reorder_in_a_window() {
+    let cell = ecpri_reorder::Cell {
+        eaxc: 65_536,
+        ports: 3,
+        slots: 5,
+        slots_per_subframe: 1,
+        carrier_prbs: 106,
+        prb_bytes: 48,
+        comp_header: None,
+    };
+    let eaxcs = [0x0108, 0x4001, 0x0003];
+    let mut writes: stateful::Writes = (0..).zip(eaxcs).map(|(port, eaxc)| ("eaxcs", vec![eaxc], vec![port])).collect();
+    // A port that the cell does not have.
+    writes.push(("eaxcs", vec![7], vec![3]));
+    let phases = ecpri_reorder::phases(&cell, &[eaxcs[0], 7, eaxcs[1], eaxcs[2]], &writes, true, 11);
+    let [written, duplicate, late, early, ..] = reorder(cell, &phases);
+    assert!(written > 1000 && duplicate > 100 && late > 20 && early > 20, "{written} {duplicate} {late} {early}");
+}
+
+/// Block floating point of 14 bits takes 43 bytes, which end in the middle of a word. More ports
+/// and slots than the maps have room for.
+#[test]
+fn ecpri_reorder_of_a_cell_that_is_too_large() {
+    let cell = ecpri_reorder::Cell {
+        eaxc: 0x100,
+        ports: 30,
+        slots: 10,
+        slots_per_subframe: 4,
+        carrier_prbs: 273,
+        prb_bytes: 43,
+        comp_header: Some(0xe1),
+    };
+    let phases = ecpri_reorder::phases(&cell, &[0x100, 0x10a, 0x11d, 0x11e], &Vec::new(), false, 12);
+    let [written, duplicate, late, _, out_of_range, ..] = reorder(cell, &phases);
+    assert!(written > 500 && duplicate > 50 && late > 10, "{written} {duplicate} {late}");
+    assert!(out_of_range > 1000, "{out_of_range}");
+}
+
+/// Flipped bits anywhere in the headers, in order: PRBs may claim positions of others, and the
+/// first one stays.
+#[test]
+fn ecpri_reorder_of_arbitrary_headers_in_order() {
+    let interp = portcullis::devices::open("interp").unwrap();
+    let cell = ecpri_reorder::Cell::default();
+    let parameters = cell.parameters();
+    let parameters: Vec<_> = parameters.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    for windows in [false, true] {
+        let mut phases = ecpri_reorder::phases(&cell, &[0, 1, 2, 3], &Vec::new(), windows, 13);
+        let mut random = Random::new(13, 0);
+        for packet in phases.iter_mut().flat_map(|phase| &mut phase.packets) {
+            for _ in 0..random.below(4) {
+                if let Some(byte) = packet.bytes.get_mut(random.between(12, 60) as usize) {
+                    *byte ^= 1 << random.below(8);
+                }
+            }
+        }
+        let want = stateful::expected(&mut ecpri_reorder::EcpriReorder::new(cell), &phases);
+        for program in stateful::programs("ecpri_reorder", &parameters) {
+            stateful::check(&interp, &program, &phases, &want);
+        }
+    }
 }

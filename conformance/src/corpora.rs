@@ -1,7 +1,7 @@
 //! Packet corpora of the self-test, identical in every run and on every machine.
 
 use portcullis_core::packet::Metadata;
-use portcullis_io::synth::{self, Generator, Mix, Random, Size, Spec};
+use portcullis_io::synth::{self, Generator, Kind, Mix, Random, Size, Spec};
 
 /// A packet and its metadata.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,15 +38,24 @@ pub fn corpora(depth: Depth) -> Vec<Corpus> {
         Depth::Quick => (5, 250),
         Depth::Full => (1, 3),
     };
-    [(boundaries(), usual), (traffic(), usual), (hostile(), hostile_step)]
+    [(boundaries(), usual), (traffic(), usual), (fronthaul(), usual), (hostile(), hostile_step)]
         .into_iter()
         .map(|(corpus, step)| Corpus { packets: corpus.packets.into_iter().step_by(step).collect(), ..corpus })
         .collect()
 }
 
-/// Well-formed packets of every kind of the generator.
+/// Well-formed packets of every kind in the generator's default mix.
 fn traffic() -> Corpus {
-    let spec = Spec { packets: 600, seed: 7, size: Size::Range(64, 400), flows: 100, mix: Mix::default() };
+    generated("traffic", 600, Mix::default())
+}
+
+/// Messages of a fronthaul.
+fn fronthaul() -> Corpus {
+    generated("fronthaul", 150, Mix::new(&[(Kind::Ecpri, 1)]).expect("a weight above 0"))
+}
+
+fn generated(name: &'static str, packets: u64, mix: Mix) -> Corpus {
+    let spec = Spec { packets, seed: 7, size: Size::Range(64, 400), flows: 100, mix };
     let mut generator = Generator::new(&spec);
     let mut buffer = vec![0; 1 << 16];
     let packets = (0..spec.packets)
@@ -55,7 +64,7 @@ fn traffic() -> Corpus {
             Packet { bytes: buffer[..length].to_vec(), metadata }
         })
         .collect();
-    Corpus { name: "traffic", packets }
+    Corpus { name, packets }
 }
 
 /// Packets with contradictory headers and arbitrary metadata.

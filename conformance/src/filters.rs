@@ -150,8 +150,9 @@ impl Case {
         case
     }
 
-    /// Returns a stock filter with maps. Keyed maps are reduced to the size that the corpora need,
-    /// because they are cleared before each run.
+    /// Returns a stock filter with maps. Keyed maps and `ecpri_reorder`'s buffer, with the constant
+    /// that bounds it, are reduced to the size that the corpora need, because they are cleared
+    /// before each run.
     fn stateful(name: &'static str, language: Language, text: &str) -> Case {
         let line = |line: &str| match line.split_once(" entries=") {
             Some((map, rest))
@@ -160,7 +161,7 @@ impl Case {
                 let rest = rest.trim_start_matches(|digit: char| digit.is_ascii_digit());
                 format!("{map} entries=8192{rest}\n")
             }
-            _ => format!("{line}\n"),
+            _ => line.replace("1048576", "65536") + "\n",
         };
         let text = text.lines().map(line).collect::<String>().into();
         Case { text, entries: state::entries(name), ..Case::new(name, language, "") }

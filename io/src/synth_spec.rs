@@ -38,13 +38,17 @@ pub enum Kind {
     QinQ,
     /// GTP-U over IPv4 and UDP, with IPv4 and TCP or UDP inside.
     GtpU,
+    /// Uplink U-plane message of an O-RAN fronthaul over eCPRI and one VLAN tag: a cell's PRBs,
+    /// shuffled, with losses and duplicates. A packet has as many PRBs of 28 bytes as its size
+    /// allows. Not in the default mix.
+    Ecpri,
     /// A packet of any other kind whose capture was truncated, possibly to 0 bytes.
     Short,
 }
 
 impl Kind {
     /// All kinds with their names and weights in the default mix.
-    pub const ALL: [(Kind, &'static str, u32); 17] = [
+    pub const ALL: [(Kind, &'static str, u32); 18] = [
         (Kind::Tcp4, "tcp4", 40),
         (Kind::Udp4, "udp4", 16),
         (Kind::Icmp4, "icmp4", 3),
@@ -61,6 +65,7 @@ impl Kind {
         (Kind::Vlan, "vlan", 5),
         (Kind::QinQ, "qinq", 2),
         (Kind::GtpU, "gtpu", 2),
+        (Kind::Ecpri, "ecpri", 0),
         (Kind::Short, "short", 2),
     ];
 }
@@ -96,7 +101,8 @@ impl Mix {
 
 impl Default for Mix {
     fn default() -> Self {
-        Mix(Kind::ALL.iter().map(|&(kind, _, weight)| (kind, weight)).collect())
+        let weights = Kind::ALL.iter().map(|&(kind, _, weight)| (kind, weight));
+        Mix(weights.filter(|&(_, weight)| weight > 0).collect())
     }
 }
 

@@ -166,7 +166,8 @@ fn transport(segment: &[u8], addresses: &[u8], found: &mut Dissected) {
 #[test]
 fn packets_of_each_kind_are_well_formed() {
     for (kind, name, _) in Kind::ALL {
-        if kind == Kind::Short {
+        // Messages of a fronthaul are not IP.
+        if matches!(kind, Kind::Short | Kind::Ecpri) {
             continue;
         }
         for size in [Size::Range(64, 64), Size::Range(64, 1500), Size::Range(9000, 9000), Size::Imix] {
@@ -218,6 +219,67 @@ fn packets_of_each_kind_are_well_formed() {
             }
             assert!(kind != Kind::Extension6 || extensions == 8, "chains of up to 8 extension headers");
         }
+    }
+}
+
+/// Slot, symbol, antenna port and PRBs of a U-plane message, and its sequence number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct UPlane {
+    slot: u32,
+    symbol: u32,
+    port: u32,
+    first: u32,
+    count: u32,
+    sequence: u8,
+}
+
+/// Reads a message with one section from O-RAN.WG4.CUS, over eCPRI and one VLAN tag.
+fn u_plane(packet: &[u8]) -> UPlane {
+    assert_eq!((be16(packet, 12), be16(packet, 16)), (0x8100, 0xaefe));
+    assert_eq!((packet[18], packet[19], packet[25], packet[26]), (0x10, 0, 0x80, 0x10), "eCPRI and application header");
+    assert_eq!(be16(packet, 20), packet.len() - 22, "eCPRI payload size");
+    let time = be16(packet, 28) as u32;
+    let section = (be16(packet, 30) as u32) << 16 | be16(packet, 32) as u32;
+    let count = if section & 255 == 0 { 273 } else { section & 255 };
+    assert_eq!((section >> 18, &packet[34..36]), (0, &[0x91, 0][..]), "section 0, 9 bits of block floating point");
+    assert_eq!(packet.len(), 36 + count as usize * 28);
+    let first = section >> 8 & 0x3ff;
+    assert!(first + count <= 273 && time & 63 < 14 && time >> 6 & 63 < 2 && time >> 12 < 10);
+    UPlane {
+        slot: (u32::from(packet[27]) * 10 + (time >> 12)) * 2 + (time >> 6 & 63),
+        symbol: time & 63,
+        port: be16(packet, 22) as u32,
+        first,
+        count,
+        sequence: packet[24],
+    }
+}
+
+#[test]
+fn messages_of_a_fronthaul_are_shuffled_lost_and_duplicated() {
+    for (size, whole) in [("size=64", 1), ("size=64..1500", 52), ("size=9000", 273)] {
+        let spec = spec(&format!("packets=20000,seed=5,{size},mix=ecpri"));
+        let all: Vec<(UPlane, Vec<u8>)> =
+            packets(&spec, &SourceOptions::default()).into_iter().map(|(bytes, _)| (u_plane(&bytes), bytes)).collect();
+        assert_eq!(all.iter().map(|(message, _)| message.count).max(), Some(whole), "{size}");
+        let out_of_order = all.windows(2).filter(|pair| pair[0].0 > pair[1].0).count();
+        assert!(out_of_order > 8000, "{size}: {out_of_order}");
+        let mut sorted = all.clone();
+        sorted.sort();
+        // A message is at most as far from its place as are shuffled together, if none were lost.
+        assert!(all.iter().zip(&sorted).all(|(is, sorted)| is.0.slot.abs_diff(sorted.0.slot) <= 1), "{size}");
+        let duplicates = sorted.windows(2).filter(|pair| pair[0] == pair[1]).count();
+        assert!((120..280).contains(&duplicates), "{size}: {duplicates}");
+        sorted.dedup();
+        assert!(sorted.windows(2).all(|pair| pair[0].0 != pair[1].0), "{size}: duplicates have equal payloads");
+        let mut lost = 0;
+        let mut next = [0_u8; 4];
+        for (message, _) in &sorted {
+            let next = &mut next[message.port as usize];
+            lost += u32::from(message.sequence.wrapping_sub(*next));
+            *next = message.sequence.wrapping_add(1);
+        }
+        assert!((120..280).contains(&lost), "{size}: {lost}");
     }
 }
 

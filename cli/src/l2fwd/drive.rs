@@ -87,7 +87,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let modes = plan::modes(&args.workload, &args.mempool, &args.burst);
     drive::check_processors(&args.pin)?;
     let filter = match (&args.filter, &args.expr) {
-        (Some(file), _) => Some(FilterArgs::from_name(file)?),
+        (Some(file), _) => Some(FilterArgs::from_name(file)?.with_parameters(&args.set)),
         (None, Some(expression)) => Some(FilterArgs::from_expression(expression)),
         (None, None) => None,
     };

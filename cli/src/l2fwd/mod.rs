@@ -79,6 +79,9 @@ pub struct Args {
     /// A stock filter or a file.
     #[arg(long, value_name = "FILTER", value_parser = super::filter::NameParser, hide_possible_values = true, help_heading = "Filter and device")]
     filter: Option<OsString>,
+    /// Set a parameter of the filter; may be repeated
+    #[arg(long, value_name = "NAME=VALUE", value_parser = super::filter::parameter, requires = "filter", help_heading = "Filter and device", hide_short_help = true)]
+    set: Vec<(String, String)>,
     /// Forward packets that match a tcpdump expression
     #[arg(
         long,

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::support::{PASS, Place, pcap, sample, stock};
+use crate::support::{PASS, Place, entries, pcap, reordered, sample, stock};
 
 /// A capture with one packet of TCP over IPv4 to this port.
 fn tcp(place: &Place, port: u16) -> &'static str {
@@ -118,4 +118,23 @@ fn shells_complete_the_names() {
     // Files are completed besides.
     assert!(place.run(&["completions", "zsh"]).assert_success().out.contains("files:file:_files"));
     place.run(&["check", "--help"]).assert_success();
+}
+
+#[test]
+fn a_synthetic_fronthaul_is_reordered() {
+    const SPEC: &str = "packets=1500,seed=4,size=64..1500,mix=ecpri";
+    let place = Place::new();
+    let (want, prbs) = reordered(&place.synthetic(SPEC));
+    let read = format!("synth:{SPEC}");
+    let dumps = ["--dump-map", "iq=iq.csv", "--dump-map", "events=events.csv", "--dump-map", "symbols=symbols.csv"];
+    let json = place
+        .run(&[&["run", "ecpri_reorder", "--device", "cpu", "--read", &read, "--json"], &dumps[..]].concat())
+        .assert_success()
+        .parse_json();
+    assert_eq!(json["verdicts"]["drop"], 1500);
+    assert!(entries(&place.text("iq.csv")) == want);
+    let events = entries(&place.text("events.csv"));
+    assert_eq!((events[&0] + events[&1]) as usize, prbs);
+    // Slot 0 has every PRB of its first symbol.
+    assert_eq!(place.text("symbols.csv").lines().nth(1), Some("0,65537,65809"));
 }

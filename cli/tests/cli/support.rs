@@ -1,5 +1,6 @@
 //! Runs the program and examines its output.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
@@ -51,6 +52,13 @@ impl Place {
     /// Returns whether a file exists.
     pub fn has(&self, name: &str) -> bool {
         self.path(name).exists()
+    }
+
+    /// Returns the packets of synthetic traffic.
+    pub fn synthetic(&self, spec: &str) -> Vec<Vec<u8>> {
+        let read = format!("synth:{spec}");
+        self.run(&["run", "minimal", "--device", "cpu", "--read", &read, "--write", "synthetic.pcap"]).assert_success();
+        packets(&self.read("synthetic.pcap"))
     }
 
     /// Returns the names of all files, sorted.
@@ -274,4 +282,33 @@ pub fn packets(file: &[u8]) -> Vec<Vec<u8>> {
         rest = &rest[16 + length..];
     }
     packets
+}
+
+/// Puts the PRBs of a synthetic fronthaul in order: the words of the buffer that `ecpri_reorder`
+/// fills, by number, without zeros, and the number of PRBs in all packets.
+pub fn reordered(packets: &[Vec<u8>]) -> (BTreeMap<u32, u32>, usize) {
+    let (mut words, mut prbs) = (BTreeMap::new(), 0);
+    for packet in packets {
+        // Ethernet with a VLAN tag, eCPRI at 18, the O-RAN header at 26, a section at 30.
+        let [port, frame, first] = [packet[23], packet[27], packet[32]].map(u32::from);
+        let time = u32::from(u16::from_be_bytes([packet[28], packet[29]]));
+        let slot = (frame * 10 + (time >> 12)) * 2 + (time >> 6 & 63);
+        let first = u32::from(packet[31] & 3) << 8 | first;
+        for (number, prb) in packet[36..].chunks(28).enumerate() {
+            let position = ((slot % 4 * 4 + port) * 14 + (time & 63)) * 273 + first + number as u32;
+            for (word, bytes) in prb.chunks(4).enumerate() {
+                words.insert(position * 7 + word as u32, u32::from_le_bytes(bytes.try_into().unwrap()));
+            }
+            prbs += 1;
+        }
+    }
+    words.retain(|_, word| *word != 0);
+    (words, prbs)
+}
+
+/// Returns the second column of a dumped map by the first, without zeros.
+pub fn entries(csv: &str) -> BTreeMap<u32, u32> {
+    let rows = csv.lines().skip(1).map(|row| row.split_once(',').unwrap());
+    let rows = rows.map(|(key, value)| (key.parse().unwrap(), value.parse().unwrap()));
+    rows.filter(|(_, value)| *value != 0).collect()
 }

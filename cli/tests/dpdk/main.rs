@@ -3,6 +3,7 @@
 #![cfg(target_os = "linux")]
 
 mod errors;
+mod fronthaul;
 mod gpudev;
 mod links;
 mod options;

@@ -55,6 +55,10 @@ fn cases() -> Vec<Case> {
             ..plain("blacklist", &["drop", "pass"])
         },
         Case { dumps: &[("connections", &["last"])], ..plain("conntrack_fw", &["drop", "pass"]) },
+        Case {
+            dumps: &[("claims", &[]), ("symbols", &[]), ("packets", &[]), ("events", &[])],
+            ..plain("ecpri_reorder", &["drop", "pass"])
+        },
         Case { dumps: &[("flows", &["first", "last"]), ("missed", &[])], ..plain("flow_stats", &["pass"]) },
         Case {
             maps: vec![("tunnels", "teid,slice\n2030064719,0\n1016066661,1\n3193315868,2\n2550180698,0\n355055075,1\n2141159902,2\n".into()), ("slices", hops("slice"))],
@@ -124,16 +128,16 @@ fn capture(packets: &[Vec<u8>]) -> Vec<u8> {
     file
 }
 
-/// Returns the sample, generated longer packets, and some that exceed one buffer.
+/// Returns the sample, generated longer packets, messages of a fronthaul, and some packets that
+/// exceed one buffer.
 fn traffic() -> Vec<u8> {
     let place = Place::new();
-    place.file("f.wgsl", crate::program::PASS);
-    let read = "synth:packets=2000,seed=7,size=64..1500,flows=200";
-    place.run(&["run", "f.wgsl", "--device", "cpu", "--read", read, "--write", "s.pcap"]).assert_success();
     let mut all = packets(&std::fs::read(sample()).unwrap());
     let long: Vec<Vec<u8>> =
         all.iter().step_by(500).map(|packet| packet.repeat(9000_usize.div_ceil(packet.len()))).collect();
-    all.extend(packets(&place.read("s.pcap")));
+    for spec in ["packets=2000,seed=7,size=64..1500,flows=200", "packets=500,seed=8,size=64..1500,mix=ecpri"] {
+        all.extend(place.synthetic(spec));
+    }
     all.extend(long);
     capture(&all)
 }

@@ -29,6 +29,24 @@ fn every_packet_in_gpu_memory_is_processed() {
 }
 
 #[test]
+fn a_fronthaul_in_gpu_memory_is_consumed_by_a_filter_with_parameters() {
+    let place = Place::new();
+    let packets = place.synthetic("packets=1500,seed=6,size=64..1500,mix=ecpri");
+    place.capture("in.pcap", &packets);
+    let port = place.port(0, "in.pcap", "out.pcap");
+    let of_two_ports = packets.iter().filter(|packet| packet[23] < 2).count();
+    for (set, consumed) in [(&[][..], 1500), (&["--set", "ports=2"], of_two_ports)] {
+        let filter = ["--filter", "ecpri_reorder", "--workload", "cpu,inline,pipelined", "--burst", "64,1024"];
+        let rows = measure(&port, &[&SOFTWARE[..], &filter, &["--packets", "1500"], set].concat());
+        assert_eq!(rows.len(), 6, "{rows:?}");
+        for row in rows {
+            assert_eq!(row["ran"]["verdicts"]["drop"], consumed, "{row}");
+            assert_eq!((&row["mempool"], &row["is_copied"]), (&"gpu".into(), &false.into()), "{row}");
+        }
+    }
+}
+
+#[test]
 fn packets_with_split_headers_are_sent_whole() {
     let place = Place::new();
     let packets = numbered(1000);

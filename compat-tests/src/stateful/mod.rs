@@ -7,6 +7,7 @@
 
 pub mod blacklist;
 pub mod conntrack_fw;
+pub mod ecpri_reorder;
 pub mod flow_stats;
 pub mod gtpu_decap;
 pub mod lpm;

@@ -2,6 +2,7 @@
 
 use portcullis_core::packet::Metadata;
 
+use super::fronthaul::Fronthaul;
 use super::headers::{Addresses, Headers, checksum, pseudo_sum_ipv4, pseudo_sum_ipv6, sum};
 use super::random::Random;
 use crate::synth_spec::{Kind, Size, Spec};
@@ -140,6 +141,7 @@ pub struct Generator {
     size: Size,
     time: u64,
     headers: Headers,
+    fronthaul: Fronthaul,
 }
 
 impl Generator {
@@ -169,6 +171,7 @@ impl Generator {
             size: spec.size,
             time: EPOCH,
             headers: Headers::new(),
+            fronthaul: Fronthaul::default(),
         }
     }
 
@@ -184,10 +187,7 @@ impl Generator {
             flow.addresses.swap(0, 1);
             flow.ports.swap(0, 1);
         }
-        let size = match self.size {
-            Size::Range(low, high) => self.random.between(low, high) as usize,
-            Size::Imix => [64, 64, 64, 64, 64, 64, 64, 594, 594, 594, 594, 1518][self.random.below(12) as usize],
-        };
+        let size = draw_size(self.size, &mut self.random);
         let drawn = self.draw_kind();
         let kind = if drawn == Kind::Short { self.random.pick(&TRUNCATABLE_KINDS) } else { drawn };
         let payload = self.build(kind, flow, size);
@@ -225,6 +225,7 @@ impl Generator {
             Kind::Vlan | Kind::QinQ => PacketShape::plain(self.random.one_in(3), self.tcp_or_udp()),
             Kind::Arp => return self.arp(flow),
             Kind::GtpU => return self.gtp_u(flow, size),
+            Kind::Ecpri => return self.ecpri(),
             Kind::Short => unreachable!("short packets are cut from other kinds"),
         };
         shape.has_options = matches!(kind, Kind::Options4 | Kind::Extension6);
@@ -328,7 +329,7 @@ impl Generator {
 
     /// Chooses a payload of `len` bytes at one of 10,000 offsets.
     fn payload(&mut self, len: usize) -> Payload {
-        Payload { start: 2 * self.random.below(10_000) as usize, len }
+        Payload { start: draw_payload(&mut self.random), len }
     }
 
     /// Appends the transport header of a datagram that carries all of `payload`, checksum included.
@@ -377,6 +378,15 @@ impl Generator {
         };
         let sum = pseudo + self.headers.sum_from(start) + self.payloads.sum(payload.start, payload.len);
         self.headers.set16(at, checksum(sum));
+    }
+
+    /// Builds the packet of the fronthaul that arrives next.
+    fn ecpri(&mut self) -> Payload {
+        let spec = self.size;
+        let size = |random: &mut Random| draw_size(spec, random);
+        let message = self.fronthaul.next_message(&mut self.random, size, draw_payload);
+        message.write(&mut self.headers);
+        Payload { start: message.payload, len: message.payload_len() }
     }
 
     /// Builds an ARP packet (RFC 826), padded to Ethernet's minimum length.
@@ -437,6 +447,19 @@ impl Generator {
         self.headers.set16(at, checksum(sum));
         payload
     }
+}
+
+/// Draws a packet's length in bytes.
+fn draw_size(size: Size, random: &mut Random) -> usize {
+    match size {
+        Size::Range(low, high) => random.between(low, high) as usize,
+        Size::Imix => [64, 64, 64, 64, 64, 64, 64, 594, 594, 594, 594, 1518][random.below(12) as usize],
+    }
+}
+
+/// Draws one of 10,000 even offsets of [`Payloads`].
+fn draw_payload(random: &mut Random) -> usize {
+    2 * random.below(10_000) as usize
 }
 
 /// The kinds that truncated packets are made from.

@@ -8,6 +8,7 @@
 //! - [`hostile`]: malformed packets, for tests;
 //! - [`sample`]: the contents of `samples/mixed.pcap`.
 
+mod fronthaul;
 mod generator;
 mod headers;
 pub mod hostile;
