@@ -1,17 +1,19 @@
 // 1. // CUDA C++, from dscp_mark.wgsl with dscp=46
 // 2. typedef struct alignas, shared.cu 1
-// 3. typedef struct, shared.cu 8
-// 4. static constexpr uint XDP_PASS = 2u;
-// 5. static __device__ __forceinline__ uint pkt_len, shared.cu 3
-// 6. static __device__ __forceinline__ uint pc_half, shared.cu 5
-// 7. static __device__ __forceinline__ uint load_be16, shared.cu 6
-// 8. static __device__ __forceinline__ void pc_set_pair, shared.cu 9
-// 9. static __device__ __forceinline__ void pc_set_half, shared.cu 10
-// 10. static __device__ __forceinline__ void store_be16
-// 11. static __device__ __forceinline__ uint csum_fold
-// 12. static __device__ __forceinline__ uint csum_replace16
-// 13. static __device__ __forceinline__ uint xdp_filter
-// 14. extern "C" __global__ void __launch_bounds__, shared.cu 11
+// 3. typedef struct, shared.cu 2
+// 4. static __device__ __forceinline__ pc_descriptor pc_find, shared.cu 3
+// 5. typedef struct, shared.cu 10
+// 6. static constexpr uint XDP_PASS = 2u;
+// 7. static __device__ __forceinline__ uint pkt_len, shared.cu 5
+// 8. static __device__ __forceinline__ uint pc_half, shared.cu 7
+// 9. static __device__ __forceinline__ uint load_be16, shared.cu 8
+// 10. static __device__ __forceinline__ void pc_set_pair, shared.cu 11
+// 11. static __device__ __forceinline__ void pc_set_half, shared.cu 12
+// 12. static __device__ __forceinline__ void store_be16
+// 13. static __device__ __forceinline__ uint csum_fold
+// 14. static __device__ __forceinline__ uint csum_replace16
+// 15. static __device__ __forceinline__ uint xdp_filter
+// 16. extern "C" __global__ void __launch_bounds__, shared.cu 13
 
 // CUDA C++, from dscp_mark.wgsl with dscp=46
 typedef unsigned char uchar;

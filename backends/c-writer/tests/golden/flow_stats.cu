@@ -1,34 +1,36 @@
 // 1. // CUDA C++, from flow_stats.wgsl
 // 2. typedef struct alignas, shared.cu 1
-// 3. typedef struct
-// 4. typedef struct
-// 5. static constexpr uint ETH_P_IP = 2048u;
-// 6. static __device__ __forceinline__ uint pc_half, shared.cu 5
-// 7. static __device__ __forceinline__ uint load_be16_far, shared.cu 12
-// 8. static __device__ __forceinline__ uint load_u8_far, shared.cu 13
-// 9. static __device__ __forceinline__ uint pkt_len, shared.cu 3
-// 10. static __device__ __forceinline__ uint pc_word, shared.cu 14
-// 11. static __device__ __forceinline__ uint load_be32_far, shared.cu 15
-// 12. static __device__ __forceinline__ uint pc_min_u32, shared.cu 16
-// 13. static __device__ __forceinline__ uint load_be16, shared.cu 6
-// 14. static __device__ __forceinline__ uint pkt_wire_len
-// 15. static __device__ __forceinline__ vec2_u32 pkt_time
-// 16. static __device__ __forceinline__ uint pc_max_u32
-// 17. static __device__ __forceinline__ Flow flow_of
-// 18. static __device__ __forceinline__ uint n_pc_in_flows_word
-// 19. static __device__ __forceinline__ uint flows_add
-// 20. static __device__ __forceinline__ void add_bytes
-// 21. static __device__ __forceinline__ uint flows_read
-// 22. static __device__ __forceinline__ uint flows_compare_exchange
-// 23. static __device__ __forceinline__ void note_first
-// 24. static __device__ __forceinline__ void note_last
-// 25. static __device__ __forceinline__ uint seconds
-// 26. static __device__ __forceinline__ uint n_pc_in_flows_hash
-// 27. static __device__ __forceinline__ bool n_pc_in_flows_claim
-// 28. static __device__ __forceinline__ uint flows_insert
-// 29. static __device__ __forceinline__ void missed_add
-// 30. static __device__ __forceinline__ uint xdp_filter
-// 31. extern "C" __global__ void __launch_bounds__
+// 3. typedef struct, shared.cu 2
+// 4. static __device__ __forceinline__ pc_descriptor pc_find, shared.cu 3
+// 5. typedef struct
+// 6. typedef struct
+// 7. static constexpr uint ETH_P_IP = 2048u;
+// 8. static __device__ __forceinline__ uint pc_half, shared.cu 7
+// 9. static __device__ __forceinline__ uint load_be16_far, shared.cu 14
+// 10. static __device__ __forceinline__ uint load_u8_far, shared.cu 15
+// 11. static __device__ __forceinline__ uint pkt_len, shared.cu 5
+// 12. static __device__ __forceinline__ uint pc_word, shared.cu 16
+// 13. static __device__ __forceinline__ uint load_be32_far, shared.cu 17
+// 14. static __device__ __forceinline__ uint pc_min_u32, shared.cu 18
+// 15. static __device__ __forceinline__ uint load_be16, shared.cu 8
+// 16. static __device__ __forceinline__ uint pkt_wire_len
+// 17. static __device__ __forceinline__ vec2_u32 pkt_time
+// 18. static __device__ __forceinline__ uint pc_max_u32
+// 19. static __device__ __forceinline__ Flow flow_of
+// 20. static __device__ __forceinline__ uint n_pc_in_flows_word
+// 21. static __device__ __forceinline__ uint flows_add
+// 22. static __device__ __forceinline__ void add_bytes
+// 23. static __device__ __forceinline__ uint flows_read
+// 24. static __device__ __forceinline__ uint flows_compare_exchange
+// 25. static __device__ __forceinline__ void note_first
+// 26. static __device__ __forceinline__ void note_last
+// 27. static __device__ __forceinline__ uint seconds
+// 28. static __device__ __forceinline__ uint n_pc_in_flows_hash
+// 29. static __device__ __forceinline__ bool n_pc_in_flows_claim
+// 30. static __device__ __forceinline__ uint flows_insert
+// 31. static __device__ __forceinline__ void missed_add
+// 32. static __device__ __forceinline__ uint xdp_filter
+// 33. extern "C" __global__ void __launch_bounds__
 
 // CUDA C++, from flow_stats.wgsl
 typedef unsigned char uchar;
@@ -459,6 +461,7 @@ static __device__ __forceinline__ uint xdp_filter(pc_packet *pkt)
 extern "C" __global__ void __launch_bounds__(256) xdp_kernel(
     const uchar *__restrict__ arena,
     const pc_descriptor *__restrict__ descriptors,
+    pc_descriptor_rule rule,
     const uint *__restrict__ metadata,
     uchar *__restrict__ verdicts,
     volatile uint *flows,
@@ -469,7 +472,7 @@ extern "C" __global__ void __launch_bounds__(256) xdp_kernel(
     uint lane = blockIdx.x * blockDim.x + threadIdx.x;
     if (lane >= count) return;
     uint packet = base + lane;
-    pc_descriptor descriptor = descriptors[packet];
+    pc_descriptor descriptor = pc_find(descriptors, rule, packet);
     pc_packet pkt;
     pkt.bytes = arena + (descriptor.offset & ~3u);
     pkt.words = (const uint *)(arena + (descriptor.offset & ~3u));

@@ -1,19 +1,21 @@
 // 1. // CUDA C++, from hash_lb.wgsl with workers=8
 // 2. typedef struct alignas, shared.cu 1
 // 3. typedef struct, shared.cu 2
-// 4. static constexpr uint FNV_PRIME = 16777619u;
-// 5. static __device__ __forceinline__ uint pkt_len, shared.cu 3
-// 6. static __device__ __forceinline__ uint pc_half, shared.cu 5
-// 7. static __device__ __forceinline__ uint load_be16, shared.cu 6
-// 8. static __device__ __forceinline__ uint load_u8, shared.cu 4
-// 9. static __device__ __forceinline__ uint pc_word, shared.cu 14
-// 10. static __device__ __forceinline__ uint load_be32, shared.cu 17
-// 11. static __device__ __forceinline__ uint redirect
-// 12. static __device__ __forceinline__ uint fnv_byte
-// 13. static __device__ __forceinline__ uint fnv_16
-// 14. static __device__ __forceinline__ uint fnv_32
-// 15. static __device__ __forceinline__ uint xdp_filter
-// 16. extern "C" __global__ void __launch_bounds__
+// 4. static __device__ __forceinline__ pc_descriptor pc_find, shared.cu 3
+// 5. typedef struct, shared.cu 4
+// 6. static constexpr uint FNV_PRIME = 16777619u;
+// 7. static __device__ __forceinline__ uint pkt_len, shared.cu 5
+// 8. static __device__ __forceinline__ uint pc_half, shared.cu 7
+// 9. static __device__ __forceinline__ uint load_be16, shared.cu 8
+// 10. static __device__ __forceinline__ uint load_u8, shared.cu 6
+// 11. static __device__ __forceinline__ uint pc_word, shared.cu 16
+// 12. static __device__ __forceinline__ uint load_be32, shared.cu 19
+// 13. static __device__ __forceinline__ uint redirect
+// 14. static __device__ __forceinline__ uint fnv_byte
+// 15. static __device__ __forceinline__ uint fnv_16
+// 16. static __device__ __forceinline__ uint fnv_32
+// 17. static __device__ __forceinline__ uint xdp_filter
+// 18. extern "C" __global__ void __launch_bounds__
 
 // CUDA C++, from hash_lb.wgsl with workers=8
 typedef unsigned char uchar;
@@ -80,6 +82,7 @@ static __device__ __forceinline__ uint xdp_filter(pc_packet *pkt)
 extern "C" __global__ void __launch_bounds__(256) xdp_kernel(
     const uchar *__restrict__ arena,
     const pc_descriptor *__restrict__ descriptors,
+    pc_descriptor_rule rule,
     uchar *__restrict__ verdicts,
     uint *__restrict__ targets,
     uint base,
@@ -88,7 +91,7 @@ extern "C" __global__ void __launch_bounds__(256) xdp_kernel(
     uint lane = blockIdx.x * blockDim.x + threadIdx.x;
     if (lane >= count) return;
     uint packet = base + lane;
-    pc_descriptor descriptor = descriptors[packet];
+    pc_descriptor descriptor = pc_find(descriptors, rule, packet);
     pc_packet pkt;
     pkt.bytes = arena + (descriptor.offset & ~3u);
     pkt.words = (const uint *)(arena + (descriptor.offset & ~3u));

@@ -1,17 +1,19 @@
 // 1. // CUDA C++, from http_only.wgsl with http=80, https=443
 // 2. typedef struct alignas, shared.cu 1
 // 3. typedef struct, shared.cu 2
-// 4. static constexpr uint http = 80u;
-// 5. static __device__ __forceinline__ uint load_u8_far, shared.cu 13
-// 6. static __device__ __forceinline__ uint pc_half, shared.cu 5
-// 7. static __device__ __forceinline__ uint load_be16_far, shared.cu 12
-// 8. static __device__ __forceinline__ uint pkt_len, shared.cu 3
-// 9. static __device__ __forceinline__ uint load_be16, shared.cu 6
-// 10. static __device__ __forceinline__ bool port_matches
-// 11. static __device__ __forceinline__ uint port_ipv4
-// 12. static __device__ __forceinline__ uint port_ipv6
-// 13. static __device__ __forceinline__ uint xdp_filter
-// 14. extern "C" __global__ void __launch_bounds__, shared.cu 7
+// 4. static __device__ __forceinline__ pc_descriptor pc_find, shared.cu 3
+// 5. typedef struct, shared.cu 4
+// 6. static constexpr uint http = 80u;
+// 7. static __device__ __forceinline__ uint load_u8_far, shared.cu 15
+// 8. static __device__ __forceinline__ uint pc_half, shared.cu 7
+// 9. static __device__ __forceinline__ uint load_be16_far, shared.cu 14
+// 10. static __device__ __forceinline__ uint pkt_len, shared.cu 5
+// 11. static __device__ __forceinline__ uint load_be16, shared.cu 8
+// 12. static __device__ __forceinline__ bool port_matches
+// 13. static __device__ __forceinline__ uint port_ipv4
+// 14. static __device__ __forceinline__ uint port_ipv6
+// 15. static __device__ __forceinline__ uint xdp_filter
+// 16. extern "C" __global__ void __launch_bounds__, shared.cu 9
 
 // CUDA C++, from http_only.wgsl with http=80, https=443
 typedef unsigned char uchar;

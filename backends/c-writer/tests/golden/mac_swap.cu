@@ -1,19 +1,21 @@
 // 1. // CUDA C++, from mac_swap.wgsl
 // 2. typedef struct alignas, shared.cu 1
-// 3. typedef struct, shared.cu 8
-// 4. static constexpr uint XDP_DROP = 1u;
-// 5. static __device__ __forceinline__ uint pkt_len, shared.cu 3
-// 6. static __device__ __forceinline__ uint pc_word, shared.cu 14
-// 7. static __device__ __forceinline__ uint load_le32, shared.cu 18
-// 8. static __device__ __forceinline__ uint pc_half, shared.cu 5
-// 9. static __device__ __forceinline__ uint load_le16
-// 10. static __device__ __forceinline__ void pc_set_pair, shared.cu 9
-// 11. static __device__ __forceinline__ void pc_set_word
-// 12. static __device__ __forceinline__ void store_le32, shared.cu 19
-// 13. static __device__ __forceinline__ void pc_set_half, shared.cu 10
-// 14. static __device__ __forceinline__ void store_le16
-// 15. static __device__ __forceinline__ uint xdp_filter
-// 16. extern "C" __global__ void __launch_bounds__, shared.cu 11
+// 3. typedef struct, shared.cu 2
+// 4. static __device__ __forceinline__ pc_descriptor pc_find, shared.cu 3
+// 5. typedef struct, shared.cu 10
+// 6. static constexpr uint XDP_DROP = 1u;
+// 7. static __device__ __forceinline__ uint pkt_len, shared.cu 5
+// 8. static __device__ __forceinline__ uint pc_word, shared.cu 16
+// 9. static __device__ __forceinline__ uint load_le32, shared.cu 20
+// 10. static __device__ __forceinline__ uint pc_half, shared.cu 7
+// 11. static __device__ __forceinline__ uint load_le16
+// 12. static __device__ __forceinline__ void pc_set_pair, shared.cu 11
+// 13. static __device__ __forceinline__ void pc_set_word
+// 14. static __device__ __forceinline__ void store_le32, shared.cu 21
+// 15. static __device__ __forceinline__ void pc_set_half, shared.cu 12
+// 16. static __device__ __forceinline__ void store_le16
+// 17. static __device__ __forceinline__ uint xdp_filter
+// 18. extern "C" __global__ void __launch_bounds__, shared.cu 13
 
 // CUDA C++, from mac_swap.wgsl
 typedef unsigned char uchar;

@@ -1,13 +1,15 @@
 // 1. // CUDA C++, from port_filter.wgsl
 // 2. typedef struct alignas, shared.cu 1
 // 3. typedef struct, shared.cu 2
-// 4. static constexpr uint ETH_P_IP = 2048u;
-// 5. static __device__ __forceinline__ uint pkt_len, shared.cu 3
-// 6. static __device__ __forceinline__ uint pc_half, shared.cu 5
-// 7. static __device__ __forceinline__ uint load_be16, shared.cu 6
-// 8. static __device__ __forceinline__ uint load_u8, shared.cu 4
-// 9. static __device__ __forceinline__ uint xdp_filter
-// 10. extern "C" __global__ void __launch_bounds__, shared.cu 7
+// 4. static __device__ __forceinline__ pc_descriptor pc_find, shared.cu 3
+// 5. typedef struct, shared.cu 4
+// 6. static constexpr uint ETH_P_IP = 2048u;
+// 7. static __device__ __forceinline__ uint pkt_len, shared.cu 5
+// 8. static __device__ __forceinline__ uint pc_half, shared.cu 7
+// 9. static __device__ __forceinline__ uint load_be16, shared.cu 8
+// 10. static __device__ __forceinline__ uint load_u8, shared.cu 6
+// 11. static __device__ __forceinline__ uint xdp_filter
+// 12. extern "C" __global__ void __launch_bounds__, shared.cu 9
 
 // CUDA C++, from port_filter.wgsl
 typedef unsigned char uchar;

@@ -1,18 +1,20 @@
 // 1. // CUDA C++, from sampler.wgsl with rate=100, seed=0
 // 2. typedef struct alignas, shared.cu 1
 // 3. typedef struct, shared.cu 2
-// 4. static constexpr uint ETH_P_8021Q = 33024u;
-// 5. static __device__ __forceinline__ uint pc_half, shared.cu 5
-// 6. static __device__ __forceinline__ uint load_be16, shared.cu 6
-// 7. static __device__ __forceinline__ uint load_be16_far, shared.cu 12
-// 8. static __device__ __forceinline__ uint load_u8, shared.cu 4
-// 9. static __device__ __forceinline__ uint pkt_len, shared.cu 3
-// 10. static __device__ __forceinline__ uint pc_word, shared.cu 14
-// 11. static __device__ __forceinline__ uint load_be32_far, shared.cu 15
-// 12. static __device__ __forceinline__ uint mix
-// 13. static __device__ __forceinline__ uint finish
-// 14. static __device__ __forceinline__ uint xdp_filter
-// 15. extern "C" __global__ void __launch_bounds__, shared.cu 7
+// 4. static __device__ __forceinline__ pc_descriptor pc_find, shared.cu 3
+// 5. typedef struct, shared.cu 4
+// 6. static constexpr uint ETH_P_8021Q = 33024u;
+// 7. static __device__ __forceinline__ uint pc_half, shared.cu 7
+// 8. static __device__ __forceinline__ uint load_be16, shared.cu 8
+// 9. static __device__ __forceinline__ uint load_be16_far, shared.cu 14
+// 10. static __device__ __forceinline__ uint load_u8, shared.cu 6
+// 11. static __device__ __forceinline__ uint pkt_len, shared.cu 5
+// 12. static __device__ __forceinline__ uint pc_word, shared.cu 16
+// 13. static __device__ __forceinline__ uint load_be32_far, shared.cu 17
+// 14. static __device__ __forceinline__ uint mix
+// 15. static __device__ __forceinline__ uint finish
+// 16. static __device__ __forceinline__ uint xdp_filter
+// 17. extern "C" __global__ void __launch_bounds__, shared.cu 9
 
 // CUDA C++, from sampler.wgsl with rate=100, seed=0
 typedef unsigned char uchar;

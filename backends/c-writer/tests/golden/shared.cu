@@ -1,5 +1,24 @@
 typedef struct alignas(8) { uint offset; uint length; } pc_descriptor;
 
+typedef struct { uint format; uint first; uint stride; uint length; } pc_descriptor_rule;
+
+static __device__ __forceinline__ pc_descriptor pc_find(const pc_descriptor *table, pc_descriptor_rule rule, uint packet)
+{
+    if (rule.format == 0u) return table[packet];
+    const uint *words = (const uint *)table;
+    pc_descriptor found;
+    if (rule.format == 1u) {
+        uint word = words[rule.stride + packet];
+        found.offset = (words[packet / 32u] + (word & 0xffffu)) * 4u;
+        found.length = word >> 16;
+        return found;
+    }
+    found.offset = rule.first + packet * rule.stride;
+    found.length = rule.length;
+    if (rule.format == 2u) found.length = words[packet / 2u] >> (packet % 2u * 16u) & 0xffffu;
+    return found;
+}
+
 typedef struct {
     const uchar *bytes;
     const uint *words;
@@ -36,6 +55,7 @@ static __device__ __forceinline__ uint load_be16(const pc_packet *pkt, uint off)
 extern "C" __global__ void __launch_bounds__(256) xdp_kernel(
     const uchar *__restrict__ arena,
     const pc_descriptor *__restrict__ descriptors,
+    pc_descriptor_rule rule,
     uchar *__restrict__ verdicts,
     uint base,
     uint count)
@@ -43,7 +63,7 @@ extern "C" __global__ void __launch_bounds__(256) xdp_kernel(
     uint lane = blockIdx.x * blockDim.x + threadIdx.x;
     if (lane >= count) return;
     uint packet = base + lane;
-    pc_descriptor descriptor = descriptors[packet];
+    pc_descriptor descriptor = pc_find(descriptors, rule, packet);
     pc_packet pkt;
     pkt.bytes = arena + (descriptor.offset & ~3u);
     pkt.words = (const uint *)(arena + (descriptor.offset & ~3u));
@@ -80,6 +100,7 @@ static __device__ __forceinline__ void pc_set_half(pc_packet *pkt, uint off, uin
 extern "C" __global__ void __launch_bounds__(256) xdp_kernel(
     uchar *__restrict__ arena,
     const pc_descriptor *__restrict__ descriptors,
+    pc_descriptor_rule rule,
     uchar *__restrict__ verdicts,
     uint base,
     uint count)
@@ -87,7 +108,7 @@ extern "C" __global__ void __launch_bounds__(256) xdp_kernel(
     uint lane = blockIdx.x * blockDim.x + threadIdx.x;
     if (lane >= count) return;
     uint packet = base + lane;
-    pc_descriptor descriptor = descriptors[packet];
+    pc_descriptor descriptor = pc_find(descriptors, rule, packet);
     pc_packet pkt;
     pkt.bytes = (uchar *)__builtin_assume_aligned(arena + (descriptor.offset & ~3u), 4);
     pkt.words = (const uint *)(arena + (descriptor.offset & ~3u));

@@ -3,15 +3,15 @@
 // 3. struct vec4_u32
 // 4. typedef struct
 // 5. static constexpr uint ETH_P_8021Q = 33024u;
-// 6. static __device__ __forceinline__ uint pc_half, shared.cu 5
-// 7. static __device__ __forceinline__ uint load_be16, shared.cu 6
-// 8. static __device__ __forceinline__ uint load_be16_far, shared.cu 12
-// 9. static __device__ __forceinline__ uint load_u8, shared.cu 4
-// 10. static __device__ __forceinline__ uint pc_word, shared.cu 14
-// 11. static __device__ __forceinline__ uint load_be32, shared.cu 17
-// 12. static __device__ __forceinline__ uint pkt_len, shared.cu 3
-// 13. static __device__ __forceinline__ uint load_be32_far, shared.cu 15
-// 14. static __device__ __forceinline__ uint pc_min_u32, shared.cu 16
+// 6. static __device__ __forceinline__ uint pc_half, shared.cu 7
+// 7. static __device__ __forceinline__ uint load_be16, shared.cu 8
+// 8. static __device__ __forceinline__ uint load_be16_far, shared.cu 14
+// 9. static __device__ __forceinline__ uint load_u8, shared.cu 6
+// 10. static __device__ __forceinline__ uint pc_word, shared.cu 16
+// 11. static __device__ __forceinline__ uint load_be32, shared.cu 19
+// 12. static __device__ __forceinline__ uint pkt_len, shared.cu 5
+// 13. static __device__ __forceinline__ uint load_be32_far, shared.cu 17
+// 14. static __device__ __forceinline__ uint pc_min_u32, shared.cu 18
 // 15. static __device__ __forceinline__ void pc_set_component_u32x4
 // 16. static __device__ __forceinline__ uint pkt_time_ms
 // 17. static __device__ __forceinline__ int pc_max_i32

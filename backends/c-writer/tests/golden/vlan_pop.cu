@@ -3,13 +3,13 @@
 // 3. typedef struct
 // 4. static constexpr uint ETH_P_8021Q = 33024u;
 // 5. static __device__ __forceinline__ uint pc_half
-// 6. static __device__ __forceinline__ uint load_be16, shared.cu 6
-// 7. static __device__ __forceinline__ uint pkt_len, shared.cu 3
+// 6. static __device__ __forceinline__ uint load_be16, shared.cu 8
+// 7. static __device__ __forceinline__ uint pkt_len, shared.cu 5
 // 8. static __device__ __forceinline__ uint pc_word
-// 9. static __device__ __forceinline__ uint load_le32, shared.cu 18
-// 10. static __device__ __forceinline__ void pc_set_pair, shared.cu 9
+// 9. static __device__ __forceinline__ uint load_le32, shared.cu 20
+// 10. static __device__ __forceinline__ void pc_set_pair, shared.cu 11
 // 11. static __device__ __forceinline__ void pc_set_word
-// 12. static __device__ __forceinline__ void store_le32, shared.cu 19
+// 12. static __device__ __forceinline__ void store_le32, shared.cu 21
 // 13. static __device__ __forceinline__ void pc_clear
 // 14. static __device__ __forceinline__ bool adjust_head
 // 15. static __device__ __forceinline__ uint xdp_filter
