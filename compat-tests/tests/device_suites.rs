@@ -6,6 +6,7 @@ mod contention;
 mod flows;
 mod host_maps;
 mod maps;
+mod opencl_compilers;
 mod random_filters;
 mod resubmission;
 mod stateful_filters;
