@@ -263,7 +263,7 @@ bench resident 18 --device cuda:0 --filter simple_filter --filter hash_lb --batc
     --transfer resident --dispatch pipelined
 bench stateful 26 --device cuda:0 --device cpu --filter conntrack_fw --filter flow_stats --filter syn_flood \
     --batch 1048576 --packets 64 --transfer auto --dispatch pipelined
-"$here/bin/gpu-tool" routes "$work" 1000000 || failed=1
+timeout 10 "$here/bin/gpu-tool" routes "$work" 1000000 || failed=1
 bench router 24 --device cuda:0 --device cpu --filter router_v4 \
     --map "routes=$work/routes.csv" --map "next_hops=$work/next_hops.csv" --batch 1048576 --packets 64 --transfer auto --dispatch pipelined
 # XDP-on-GPU's method, from its records and from raw packets, beside ours.
