@@ -180,8 +180,8 @@ record() { # NAME KEY SECONDS RESULT
     {
         printf '"rc": %d, "seconds": %d, "limit": %d, ' "$rc" "$seconds" "$3"
         printf '"output": %s, "result": ' "$(tail -n 120 "$work/$2.output" | quote)"
-        # Results are written at the end of a step: one that timed out may have written a part.
-        if [ -s "$4" ] && [ "$rc" -ne 124 ] && [ "$rc" -ne 137 ]; then cat "$4"; else printf 'null'; fi
+        # A step that ran out of time may have written what it had so far, or a part of it.
+        if "$here/bin/gpu-tool" json "$4" 2>/dev/null; then cat "$4"; else printf 'null'; fi
         printf '}'
     } >>"$work/steps"
 }

@@ -278,7 +278,9 @@ mod tests {
             bundle.put("COMMIT", "0123abc\n");
             bundle.put("lib/libportcullis-none.so.1", "");
             bundle.put("bin/portcullis", portcullis);
-            bundle.put("bin/gpu-tool", "#!/bin/sh\necho \"gpu-tool $1\"\n");
+            // Of the files that the tests write, those that end with a bracket are whole.
+            let tool = "#!/bin/sh\nif [ \"$1\" = json ]; then grep -q '[]}]$' \"$2\"; else echo \"gpu-tool $1\"; fi\n";
+            bundle.put("bin/gpu-tool", tool);
             bundle
         }
 
