@@ -15,30 +15,36 @@ use super::io_error;
 /// compiling.
 const PARALLEL: usize = 4;
 
-/// Runs every suite, prints a line for each as it ends, and what failed in it, and writes all
-/// results as JSON.
+/// Runs every suite; as each ends, prints a line and what failed in it, and writes all results so
+/// far as JSON.
 ///
 /// # Errors
-/// A suite failed, or the program does not start.
+/// A suite failed, the program does not start, or the results cannot be written.
 pub fn run(program: &Path, result: &Path) -> Result<(), String> {
     let output = Command::new(program).arg("--list").stdin(Stdio::null()).output();
     let output = output.map_err(|error| io_error(program, &error))?;
     let queue = Mutex::new(by_suite(&String::from_utf8_lossy(&output.stdout)).into_iter().collect::<VecDeque<_>>());
     let done: Mutex<Vec<Value>> = Mutex::default();
+    let write = |done: &[Value]| {
+        std::fs::write(result, Value::from(done).to_string() + "\n").map_err(|error| io_error(result, &error))
+    };
     std::thread::scope(|scope| {
-        for _ in 0..PARALLEL {
-            scope.spawn(|| {
-                while let Some((suite, tests)) = take(&queue) {
-                    let ended = run_suite(program, &suite, &tests);
-                    done.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(ended);
-                }
-            });
-        }
-    });
+        let work = || {
+            while let Some((suite, tests)) = take(&queue) {
+                let ended = run_suite(program, &suite, &tests);
+                let mut done = done.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+                done.push(ended);
+                // After each, as the time may be up before the last one ends.
+                write(&done)?;
+            }
+            Ok::<(), String>(())
+        };
+        let workers: Vec<_> = (0..PARALLEL).map(|_| scope.spawn(work)).collect();
+        workers.into_iter().try_for_each(|worker| worker.join().expect("no suite panics in this process"))
+    })?;
     let done = done.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
     let failed: Vec<&str> =
         done.iter().filter(|suite| suite["rc"] != 0).filter_map(|suite| suite["suite"].as_str()).collect();
-    std::fs::write(result, Value::from(done.clone()).to_string() + "\n").map_err(|error| io_error(result, &error))?;
     match (done.is_empty(), failed.is_empty()) {
         (true, _) => Err(format!("{} has no suites", program.display())),
         (_, false) => Err(format!("failed: {}", failed.join(", "))),
