@@ -30,13 +30,16 @@ pub fn in_opencl_c(filters: Texts) -> impl Iterator<Item = (&'static str, Arc<Pr
 }
 
 /// Returns the names and texts of all filters in OpenCL C without maps: the stock filters, those in
-/// `compat-tests/filters` and those of the benches.
+/// `compat-tests/filters` and those of the benches. Without a checkout, as in a bundle for another
+/// machine, the stock filters only.
 ///
 /// # Panics
 /// If a file cannot be read.
 pub fn all_in_opencl_c() -> Vec<(String, String)> {
     let stock = FILTERS_IN_C.iter().map(|(name, text)| ((*name).into(), (*text).into()));
-    let folders = ["filters", "../benches/filters"].map(|name| Path::new(env!("CARGO_MANIFEST_DIR")).join(name));
+    let checkout = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let folders = ["filters", "../benches/filters"].map(|name| checkout.join(name));
+    let folders = if checkout.exists() { &folders[..] } else { &[] };
     let entries = folders.iter().flat_map(|folder| std::fs::read_dir(folder).unwrap_or_else(|e| panic!("{e}")));
     let files = entries.map(|entry| {
         let path = entry.unwrap_or_else(|e| panic!("{e}")).path();

@@ -27,8 +27,9 @@ Tasks:
                       with the reason
            --intel    also fetch Intel's OpenCL for CPUs, and test it beside the other devices
   gpu-bundle [DIR]
-           create a folder (target/gpu-bundle) to try Portcullis on another machine's NVIDIA GPU: program,
-           benchmarks, loaders, compiled filters, and gpu-check.sh, which writes one JSON file
+           create a folder (target/gpu-bundle) to try Portcullis on another machine's NVIDIA GPU, and pack
+           it into DIR.tar.gz: program, suites, loaders, compiled filters, and gpu-check.sh, which writes
+           one JSON file
   prose    check comments, docs and names: openings, columns, vague names, pages without a reader
   samples  regenerate samples/mixed.pcap
   package  build every published crate from its package (slow)

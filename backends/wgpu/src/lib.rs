@@ -19,13 +19,15 @@
 //!   does not block, and a thread frees its resources once the driver is done.
 //!
 //! Modules import only those after them in this list: `measure`, `probe`, `device`, `session`,
-//! `compile`, `maps`, `memory`, `driver`.
+//! `compile`, `maps`, `memory`, `driver`, `driver_manifests`.
 // Calls of Vulkan, and kernels that run without wgpu's checks: each block says why it is sound.
 #![allow(unsafe_code)]
 
 mod compile;
 mod device;
 mod driver;
+#[cfg(target_os = "linux")]
+mod driver_manifests;
 mod maps;
 mod memory;
 mod probe;

@@ -7,6 +7,8 @@ use crate::compile::{SOFTWARE_MAX_EXPRESSIONS, SOFTWARE_MAX_NESTING, WORKGROUP_S
 use crate::device::WgpuDevice;
 use crate::driver::gpu::{GpuProperties, ready};
 use crate::driver::host_import::HostImport;
+#[cfg(target_os = "linux")]
+use crate::driver_manifests;
 
 /// The backends in use. OpenGL has no storage buffers of a batch's size, and wgpu's `noop` is not a
 /// device.
@@ -65,7 +67,12 @@ fn instance() -> Result<wgpu::Instance, DeviceError> {
         // Without a driver the loader refuses to create an instance.
         // SAFETY: loads the library that was just tried; its initialisers run in any program.
         let text = match unsafe { ash::Entry::load() } {
-            Ok(_) => format!("{NO_DEVICE} ({error})"),
+            Ok(_) => match driver_manifests::describe_faults() {
+                Some(faults) => format!("Vulkan is installed, but its drivers do not work here: {faults} ({error})"),
+                None => {
+                    format!("{NO_DEVICE}; if the driver's manifest is elsewhere, name it in VK_DRIVER_FILES ({error})")
+                }
+            },
             Err(_) => format!(
                 "no Vulkan on this machine: install libvulkan1 and the driver of your GPU's vendor, or \
                  mesa-vulkan-drivers for AMD, Intel and software devices (Debian's package names; {error})"

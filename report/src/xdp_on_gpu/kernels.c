@@ -71,7 +71,6 @@ KERNEL void balance(GLOBAL record *records, unsigned int count) {
 KERNEL void balance_in_batches(GLOBAL record *records, unsigned int count) {
     unsigned int first = ITEM * 16;
     for (unsigned int i = first; i < first + 16 && i < count; i++) {
-        unsigned int hash = hash_of(records + i);
-        records[i].action = ((hash >> 16) % 8) | (hash % 2 == 0 ? 0x80 : 0);
+        records[i].action = ((hash_of(records + i) >> 16) % 8) | 0x80;
     }
 }

@@ -46,6 +46,30 @@ impl Fields {
         }
     }
 
+    /// Parses a packet, as the host must before XDP-on-GPU's device can filter it: Ethernet, IPv4
+    /// with options, and the ports of first fragments of TCP and UDP. Fields that the packet lacks
+    /// are 0.
+    #[inline]
+    pub fn parse(packet: &[u8]) -> Fields {
+        let half = |at: usize| packet.get(at..at + 2).map_or(0, |bytes| u16::from_be_bytes([bytes[0], bytes[1]]));
+        let word = |at: usize| u32::from(half(at)) << 16 | u32::from(half(at + 2));
+        let length = packet.len() as u32;
+        if packet.len() < 34 || half(12) != 0x0800 || packet[14] >> 4 != 4 {
+            return Fields { length, source: 0, destination: 0, source_port: 0, destination_port: 0, protocol: 0 };
+        }
+        let (protocol, is_first) = (packet[23], half(20) & 0x1fff == 0);
+        let ports =
+            if is_first && matches!(protocol, 6 | 17) { word(14 + usize::from(packet[14] & 15) * 4) } else { 0 };
+        Fields {
+            length,
+            source: word(26),
+            destination: word(30),
+            source_port: (ports >> 16) as u16,
+            destination_port: ports as u16,
+            protocol,
+        }
+    }
+
     /// Returns the record with these fields, without a verdict.
     pub fn to_record(self, time: u64) -> Record {
         let mut record = [0; SIZE];
@@ -139,6 +163,40 @@ mod tests {
         assert_eq!(record[16..24], [0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11]);
         assert_eq!(record[24..38], [1, 0, 0xa8, 0xc0, 4, 4, 8, 8, 0x34, 0x12, 0x78, 0x56, 17, 0]);
         assert_eq!(record[12..16], [0; 4]);
+    }
+
+    #[test]
+    fn parsing_is_the_inverse_of_writing() {
+        let mut packet = [0; 64];
+        for fields in traffic(Traffic::Filters, 300).chain(traffic(Traffic::Balancers, 300)) {
+            fields.write_packet(&mut packet);
+            assert_eq!(Fields::parse(&packet), Fields { length: 64, ..fields });
+        }
+        let fields = Fields {
+            length: 64,
+            source: 0x0102_0304,
+            destination: 0x0506_0708,
+            source_port: 0x1122,
+            destination_port: 0x3344,
+            protocol: 6,
+        };
+        fields.write_packet(&mut packet);
+        assert_eq!(Fields::parse(&packet), fields);
+        // One word of options moves the ports.
+        packet.copy_within(34..38, 38);
+        packet[14] = 0x46;
+        assert_eq!(Fields::parse(&packet), fields);
+        // Later fragments have no ports.
+        packet[21] = 1;
+        assert_eq!(Fields::parse(&packet), Fields { source_port: 0, destination_port: 0, ..fields });
+        for (at, byte) in [(14, 0x65), (12, 0x86)] {
+            let mut other = packet;
+            other[at] = byte;
+            assert_eq!(Fields::parse(&other).protocol, 0, "not IPv4");
+        }
+        for length in 0..packet.len() {
+            assert_eq!(Fields::parse(&packet[..length]).length as usize, length);
+        }
     }
 
     #[test]

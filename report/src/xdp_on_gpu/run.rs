@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use portcullis_core::device::record_kernel::{HostMemory, RecordKernel};
 use portcullis_core::device::{CancelToken, Device, DeviceError, LoadOptions};
 use portcullis_core::program::Program;
+use rayon::prelude::*;
 
 use super::packet_runner::{self, PacketRunner};
 use super::published;
@@ -20,6 +21,9 @@ use crate::statistics::median;
 
 /// Records per chunk sent to a device, as in XDP-on-GPU's tables.
 const CHUNK: usize = 100_000;
+
+/// Minimum records that a thread parses at a time.
+const MIN_PARSED: usize = 1024;
 
 /// Minimum rounds for a figure.
 const MIN_ROUNDS: usize = 7;
@@ -293,6 +297,56 @@ fn first_wrong(host: &[u8], workload: &Workload, count: usize) -> Option<String>
     Some(format!("record {wrong} got {given:#x} where {:#x} is right", (workload.rule)(fields)))
 }
 
+/// Lays out the workload's packets, [`packet_runner::LENGTH`] bytes each, without gaps.
+fn raw_packets(workload: &Workload, count: usize) -> Vec<u8> {
+    let mut packets = vec![0; count * packet_runner::LENGTH];
+    let slots = packets.chunks_exact_mut(packet_runner::LENGTH);
+    slots.zip(traffic(workload.traffic, count)).for_each(|(packet, fields)| fields.write_packet(packet));
+    packets
+}
+
+/// XDP-on-GPU's method from raw packets: the host parses them into records, which the device then
+/// filters.
+struct ParsedRecords<'a> {
+    records: Box<dyn RecordKernel>,
+    packets: &'a [u8],
+    /// Whether all threads parse, or one.
+    is_parallel: bool,
+}
+
+impl ParsedRecords<'_> {
+    fn run(&mut self) -> Result<(), DeviceError> {
+        let parse = |(record, packet): (&mut Record, &[u8; packet_runner::LENGTH])| {
+            *record = Fields::parse(packet).to_record(0);
+        };
+        let (packets, _) = self.packets.as_chunks();
+        let (records, _) = self.records.host().as_chunks_mut();
+        if self.is_parallel {
+            records.par_iter_mut().zip(packets).with_min_len(MIN_PARSED).for_each(parse);
+        } else {
+            records.iter_mut().zip(packets).for_each(parse);
+        }
+        self.records.run(packets.len(), CHUNK)
+    }
+}
+
+/// Opens XDP-on-GPU's method from raw packets and checks the first results against the rule.
+fn open_parsed_records<'a>(
+    open: &OpenRecords,
+    workload: &Workload,
+    packets: &'a [u8],
+    is_parallel: bool,
+) -> OpenedSide<'a> {
+    let count = packets.len() / packet_runner::LENGTH;
+    let records = open(workload, HostMemory::Pinned, count, CHUNK).map_err(failed)?;
+    let mut parsed = ParsedRecords { records, packets, is_parallel };
+    parsed.run().map_err(failed)?;
+    match first_wrong(parsed.records.host(), workload, count) {
+        Some(reason) => Err(Cell::Mismatch { reason }),
+        None => Ok(Box::new(move || parsed.run())),
+    }
+}
+
 /// Opens XDP-on-GPU's loop over records on one CPU thread.
 fn open_record_loop<'a>(workload: &'a Workload, count: usize) -> OpenedSide<'a> {
     let mut records: Vec<Record> =
@@ -346,18 +400,25 @@ fn measure_workload(workload: &Workload, sides: &[Side], run: &mut Run<'_>) -> T
     let options = run.options;
     let mut builder = TableBuilder::new(
         workload.name.to_owned(),
-        "XDP-on-GPU’s method: records of 40 bytes in pinned memory to the device and back, 100,000 at a time. Portcullis: raw packets of 64 bytes, from the call to the last verdict.",
+        "XDP-on-GPU’s method: records of 40 bytes in pinned memory to the device and back, 100,000 at a time, from records that the host has parsed already or, as marked, parses first from raw packets. Portcullis: raw packets of 64 bytes, from the call to the last verdict.",
         "packets",
         options.sizes.iter().copied(),
     );
     let program = packet_runner::program(workload);
     for (column, &count) in options.sizes.iter().enumerate() {
+        let has_records = sides.iter().any(|side| side.records.is_some());
+        let packets = if has_records { raw_packets(workload, count) } else { Vec::new() };
         let mut runners = Vec::new();
         for side in sides {
-            if let Some(open) = &side.records {
-                let row = builder.row(workload.name, row_name(&*side.device, ", pinned"), Source::LikeForLike);
-                let open = || open_record_kernel(open, workload, HostMemory::Pinned, count, CHUNK, CHUNK);
-                builder.open_side((column, row), run, open, &mut runners);
+            let Some(open) = &side.records else { continue };
+            let row = builder.row(workload.name, row_name(&*side.device, ", pinned"), Source::LikeForLike);
+            let open_records = || open_record_kernel(open, workload, HostMemory::Pinned, count, CHUNK, CHUNK);
+            builder.open_side((column, row), run, open_records, &mut runners);
+            for (is_parallel, threads) in [(false, "one thread"), (true, "all threads")] {
+                let name = row_name(&*side.device, &format!(", pinned, parsed by {threads}"));
+                let row = builder.row(workload.name, name, Source::LikeForLike);
+                let open_parsed = || open_parsed_records(open, workload, &packets, is_parallel);
+                builder.open_side((column, row), run, open_parsed, &mut runners);
             }
         }
         let row = builder.row(workload.name, "one thread".into(), Source::Loop);

@@ -138,11 +138,10 @@ fn balance(fields: Fields) -> u8 {
     marked(worker, worker.is_multiple_of(2))
 }
 
-/// Takes the worker from the hash's upper half and the mark from its lowest bits.
+/// Takes the worker from the hash's upper half and marks every record.
 #[inline(always)]
 fn balance_in_batches(fields: Fields) -> u8 {
-    let hash = hash(fields);
-    marked((hash >> 16) % 8, (hash % 8).is_multiple_of(2))
+    marked((hash(fields) >> 16) % 8, true)
 }
 
 #[cfg(test)]

@@ -1,8 +1,12 @@
-//! `cargo xtask gpu-bundle`: a folder with everything needed to try Portcullis on another machine's
-//! GPU.
+//! `cargo xtask gpu-bundle`: one packed file with everything needed to try Portcullis on another
+//! machine's GPU.
+//!
+//! `tool/` is a program of its own, which is part of the bundle.
 
 mod dpdk;
+mod libraries;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -10,16 +14,28 @@ use crate::executables::{self, Executable};
 use crate::test::can_build_dpdk;
 use crate::wheels::Nvidia;
 
-/// Maximum size of a bundle, in bytes: it is copied to machines that are available for minutes.
-const MAX_BYTES: u64 = 60 << 20;
+/// Maximum size of the packed bundle, in bytes: it is copied to machines that are available for
+/// minutes.
+const MAX_BYTES: u64 = 25 << 20;
 
 const SCRIPT: &str = include_str!("gpu-check.sh");
 
-/// Device benchmarks; those that exist are included.
-const BENCHES: [&str; 3] = ["cuda", "wgpu", "opencl"];
+/// Programs of the bundle: the target that cargo builds, and the name in the bundle.
+const PROGRAMS: [(&str, &str); 3] =
+    [("portcullis", "portcullis"), ("device_suites", "device-suites"), ("gpu-tool", "gpu-tool")];
 
-/// Libraries that headless servers often lack, each with the Debian package that has its licence.
-const LOADERS: [(&str, &str); 2] = [("libvulkan.so.1", "libvulkan1"), ("libOpenCL.so.1", "ocl-icd-libopencl1")];
+/// Libraries that headless servers often lack, each with its Debian package: the loaders of Vulkan
+/// and OpenCL, and those of OpenGL, to which NVIDIA's Vulkan driver links.
+const LOADERS: [(&str, &str); 8] = [
+    ("libvulkan.so.1", "libvulkan1"),
+    ("libOpenCL.so.1", "ocl-icd-libopencl1"),
+    ("libGLdispatch.so.0", "libglvnd0"),
+    ("libEGL.so.1", "libegl1"),
+    ("libGLX.so.0", "libglx0"),
+    ("libGL.so.1", "libgl1"),
+    ("libOpenGL.so.0", "libopengl0"),
+    ("libGLESv2.so.2", "libgles2"),
+];
 
 const README: &str = "\
 Portcullis, ready to try on an NVIDIA GPU: ./gpu-check.sh [FILE]
@@ -27,14 +43,14 @@ Portcullis, ready to try on an NVIDIA GPU: ./gpu-check.sh [FILE]
 The head of the script says what it does and needs. FILE, gpu-check.json by default, is the
 report. benches/results/README.md in the repository says how reports are used.
 
-bin/       the program and its benchmarks, and the program with DPDK
+bin/       the program, the suites of devices, and what the script needs besides
 cubins/    precompiled filters, for machines with a driver and no NVRTC
-lib/       the loaders of Vulkan and OpenCL, for machines that have none, and DPDK's libraries
-licences/  licences of the loaders, of DPDK and of its dependencies
+lib/       the loaders of Vulkan, OpenCL and OpenGL, for machines that have none, and DPDK's libraries
+licences/  licences of the loaders, of DPDK and of their dependencies
 
 ";
 
-/// Creates the bundle in `folder`, replacing an earlier one.
+/// Creates the bundle in `folder`, replacing an earlier one, and packs it beside the folder.
 pub fn run(folder: Option<&Path>) -> Result<(), String> {
     let root = crate::root();
     let folder = folder.map_or_else(|| root.join("target/gpu-bundle"), Path::to_owned);
@@ -45,34 +61,24 @@ pub fn run(folder: Option<&Path>) -> Result<(), String> {
         .and_then(|()| std::fs::write(&script, SCRIPT))
         .map_err(|e| io_error(&script, &e))?;
     make_executable(&script)?;
-    for part in ["bin", "cubins", "lib", "licences", "samples", "shaders"] {
+    for part in ["bin", "cubins", "licences"] {
         std::fs::create_dir_all(folder.join(part)).map_err(|e| io_error(&folder.join(part), &e))?;
     }
-    // Before the other programs, as both builds write the same file.
-    if can_build_dpdk() {
-        let program = build_with_dpdk(&root)?;
-        strip(&program, &folder.join("bin/portcullis-dpdk"))?;
-        dpdk::add_to_bundle(&program, &folder)?;
+    let has_dpdk = can_build_dpdk();
+    let programs = build_programs(&root, has_dpdk)?;
+    for (target, name) in PROGRAMS {
+        copy(find(&programs, target)?, &folder.join("bin").join(name))?;
+    }
+    if has_dpdk {
+        dpdk::add_to_bundle(&folder.join("bin/portcullis"), &folder)?;
     } else {
         println!("DPDK cannot be built: install libdpdk-dev and libclang-dev. The bundle has no l2fwd.");
     }
-    for (name, executable) in build_executables(&root)? {
-        strip(&executable, &folder.join("bin").join(name))?;
-    }
-    for (library, package) in LOADERS {
-        let found = crate::find_library(library);
-        let found = found.ok_or_else(|| format!("{library} is missing: install {package}"))?;
-        copy(&found, &folder.join("lib").join(library))?;
-        let licence = format!("/usr/share/doc/{package}/copyright");
-        copy(Path::new(&licence), &folder.join("licences").join(package))?;
-    }
-    for file in ["LICENSE-APACHE", "LICENSE-MIT", "samples/mixed.pcap"] {
+    add_loaders(&folder)?;
+    for file in ["LICENSE-APACHE", "LICENSE-MIT"] {
         copy(&root.join(file), &folder.join(file))?;
     }
-    for entry in std::fs::read_dir(root.join("shaders")).map_err(|e| io_error(&root.join("shaders"), &e))?.flatten() {
-        copy(&entry.path(), &folder.join("shaders").join(entry.file_name()))?;
-    }
-    compile_cubins(&root, &folder.join("cubins"))?;
+    compile_cubins(find(&programs, "cubins")?, &folder.join("cubins"))?;
 
     let needs = required_glibc(&folder.join("bin"))?;
     let needs = format!("The programs need x86-64 and the GNU C library {needs} or newer.\n");
@@ -81,12 +87,49 @@ pub fn run(folder: Option<&Path>) -> Result<(), String> {
     {
         std::fs::write(&file, text).map_err(|e| io_error(&file, &e))?;
     }
-    let bytes = size(&folder).map_err(|e| io_error(&folder, &e))?;
-    print!("{}: {:.1} MiB. {needs}", folder.display(), bytes as f64 / f64::from(1 << 20));
-    if bytes > MAX_BYTES {
-        return Err(format!("the bundle has {bytes} bytes, and at most {MAX_BYTES} are allowed"));
+    let packed = pack(&folder)?;
+    let bytes = std::fs::metadata(&packed).map_err(|e| io_error(&packed, &e))?.len();
+    print!("{}: {:.1} MiB. {needs}", packed.display(), bytes as f64 / f64::from(1 << 20));
+    check_size(bytes)
+}
+
+/// Refuses a packed bundle that is too large.
+fn check_size(bytes: u64) -> Result<(), String> {
+    match bytes <= MAX_BYTES {
+        true => Ok(()),
+        false => Err(format!("the packed bundle has {bytes} bytes, and at most {MAX_BYTES} are allowed")),
     }
-    Ok(())
+}
+
+/// Packs a folder into `FOLDER.tar.gz`, which every system unpacks; returns that file.
+fn pack(folder: &Path) -> Result<PathBuf, String> {
+    let name = folder.file_name().ok_or_else(|| format!("{} has no name to pack it by", folder.display()))?;
+    let mut packed = folder.as_os_str().to_owned();
+    packed.push(".tar.gz");
+    let packed = PathBuf::from(packed);
+    let mut command = Command::new("tar");
+    command.args(["--create", "--owner=0", "--group=0", "--sort=name", "--use-compress-program=gzip -9"]);
+    command.arg("--file").arg(&packed).arg("--directory").arg(folder.join("..")).arg(name);
+    match command.status().map_err(|error| format!("tar does not start: {error}"))? {
+        status if status.success() => Ok(packed),
+        status => Err(format!("tar of {} ends with {status}", folder.display())),
+    }
+}
+
+/// Adds the loaders, what they link to, and their licences.
+fn add_loaders(bundle: &Path) -> Result<(), String> {
+    let mut all = BTreeSet::new();
+    for (library, package) in LOADERS {
+        let found = crate::find_library(library);
+        let found = found.ok_or_else(|| format!("{library} is missing: install {package}"))?;
+        for needed in libraries::linked_libraries(&found)?.into_iter().chain([found]) {
+            // Listed under another folder when others link to it; once is enough.
+            if !all.iter().any(|known: &PathBuf| known.file_name() == needed.file_name()) {
+                all.insert(needed);
+            }
+        }
+    }
+    libraries::add_libraries(&all, "lib", bundle)
 }
 
 fn io_error(path: &Path, error: &std::io::Error) -> String {
@@ -105,47 +148,21 @@ fn clear(folder: &Path) -> Result<(), String> {
     std::fs::remove_dir_all(folder).map_err(|e| io_error(folder, &e))
 }
 
-/// Builds the program and the benchmarks in release; returns them by their names in the bundle.
-fn build_executables(root: &Path) -> Result<Vec<(String, PathBuf)>, String> {
-    let benches: Vec<&str> =
-        BENCHES.into_iter().filter(|bench| root.join(format!("benches/{bench}.rs")).exists()).collect();
-    let mut arguments = vec!["bench", "--no-run", "--package", "portcullis"];
-    arguments.extend(crate::FEATURES);
-    benches.iter().for_each(|bench| arguments.extend(["--bench", bench]));
-    let mut found: Vec<(String, PathBuf)> =
-        built(root, &arguments, "bench")?.map(|bench| (format!("bench-{}", bench.name), bench.path)).collect();
-    let mut arguments = vec!["build", "--release", "--package", "portcullis-cli", "--bin", "portcullis"];
-    arguments.extend(crate::FEATURES);
-    found.extend(built(root, &arguments, "bin")?.map(|program| (program.name, program.path)));
-    let all = benches.iter().map(|bench| format!("bench-{bench}")).chain(["portcullis".into()]);
-    match all.into_iter().find(|name| !found.iter().any(|(built, _)| built == name)) {
-        Some(missing) => Err(format!("cargo has not built {missing}")),
-        None => Ok(found),
-    }
-}
-
-/// Builds the program with DPDK and CUDA only, which keeps the bundle small.
-fn build_with_dpdk(root: &Path) -> Result<PathBuf, String> {
-    let mut arguments = vec!["build", "--release", "--package", "portcullis-cli", "--bin", "portcullis"];
-    arguments.extend(["--no-default-features", "--features", "cpu,cuda,dpdk"]);
-    let found = built(root, &arguments, "bin")?.find(|built| built.name == "portcullis").map(|built| built.path);
-    found.ok_or_else(|| "cargo has not built the program with DPDK".into())
-}
-
-/// Returns the executables of one kind that a call of cargo builds.
-fn built(root: &Path, arguments: &[&str], kind: &'static str) -> Result<impl Iterator<Item = Executable>, String> {
+/// Builds the programs in one call, so that they share their libraries. With DPDK the program links
+/// to its libraries.
+fn build_programs(root: &Path, has_dpdk: bool) -> Result<Vec<Executable>, String> {
+    let features = if has_dpdk { "portcullis-cli/opencl,portcullis-cli/dpdk" } else { "portcullis-cli/opencl" };
+    let mut arguments = vec!["build", "--profile", "bundle", "--features", features];
+    arguments.extend(["--package", "portcullis-cli", "--package", "portcullis-compat-tests", "--package", "xtask"]);
+    arguments.extend(["--bin", "portcullis", "--test", "device_suites", "--bin", "gpu-tool", "--bin", "cubins"]);
     println!("cargo {}", arguments.join(" "));
-    Ok(executables::built(root, arguments)?.into_iter().filter(move |built| built.kind == kind))
+    executables::built(root, &arguments)
 }
 
-/// Copies a program without its debug information and symbols, which are most of it.
-fn strip(from: &Path, to: &Path) -> Result<(), String> {
-    let status = Command::new("strip").arg("--strip-all").arg("-o").arg(to).arg(from).status();
-    match status {
-        Ok(status) if status.success() => make_executable(to),
-        Ok(status) => Err(format!("strip of {} ends with {status}", from.display())),
-        Err(error) => Err(format!("strip does not start (Debian's package binutils): {error}")),
-    }
+/// Returns the path of a program that cargo has built.
+fn find<'a>(built: &'a [Executable], target: &str) -> Result<&'a Path, String> {
+    let program = built.iter().find(|program| program.name == target);
+    program.map(|program| program.path.as_path()).ok_or_else(|| format!("cargo has not built {target}"))
 }
 
 fn make_executable(file: &Path) -> Result<(), String> {
@@ -159,14 +176,12 @@ fn copy(from: &Path, to: &Path) -> Result<(), String> {
     std::fs::copy(from, to).map(drop).map_err(|e| io_error(from, &e))
 }
 
-/// Compiles filters to machine code with NVRTC.
-fn compile_cubins(root: &Path, folder: &Path) -> Result<(), String> {
+/// Compiles filters to machine code with NVRTC, by the program `cubins` of the test suites.
+fn compile_cubins(program: &Path, folder: &Path) -> Result<(), String> {
     let Nvidia { nvrtc, .. } =
         Nvidia::fetch().map_err(|reason| format!("cannot fetch NVRTC to compile filters: {reason}"))?;
-    let mut command = crate::cargo(root);
-    command.args(["run", "--quiet", "--package", "portcullis-compat-tests", "--bin", "cubins", "--"]).arg(folder);
-    let status = command.env("PORTCULLIS_NVRTC", nvrtc).status();
-    match status.map_err(|error| format!("cargo does not start: {error}"))?.success() {
+    let status = Command::new(program).arg(folder).env("PORTCULLIS_NVRTC", nvrtc).stdin(Stdio::null()).status();
+    match status.map_err(|error| format!("{} does not start: {error}", program.display()))?.success() {
         true => Ok(()),
         false => Err("the filters could not be compiled".into()),
     }
@@ -209,15 +224,6 @@ fn commit(root: &Path) -> Result<String, String> {
     Ok(git(&["rev-parse", "HEAD"])? + changed)
 }
 
-fn size(folder: &Path) -> std::io::Result<u64> {
-    let mut bytes = 0;
-    for entry in std::fs::read_dir(folder)? {
-        let entry = entry?;
-        bytes += if entry.file_type()?.is_dir() { size(&entry.path())? } else { entry.metadata()?.len() };
-    }
-    Ok(bytes)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -241,62 +247,137 @@ mod tests {
         assert!(!folder.exists());
     }
 
-    /// Proves it for any output and exit code of a step. The programs are shell scripts here.
+    #[test]
+    fn the_limit_is_on_the_packed_file() {
+        let folder = std::env::temp_dir().join(format!("portcullis-pack-{}", std::process::id()));
+        std::fs::create_dir_all(folder.join("part")).unwrap();
+        std::fs::write(folder.join("part/zeros"), vec![0; 1 << 20]).unwrap();
+        let packed = pack(&folder).unwrap();
+        assert!(std::fs::metadata(&packed).unwrap().len() < 1 << 16);
+        let listed = Command::new("tar").arg("tzf").arg(&packed).output().unwrap();
+        let name = folder.file_name().unwrap().to_str().unwrap();
+        assert_eq!(String::from_utf8_lossy(&listed.stdout), format!("{name}/\n{name}/part/\n{name}/part/zeros\n"));
+        std::fs::remove_dir_all(&folder).unwrap();
+        std::fs::remove_file(&packed).unwrap();
+        assert!(pack(Path::new("/")).unwrap_err().contains("has no name"));
+        assert_eq!(check_size(MAX_BYTES), Ok(()));
+        assert!(check_size(MAX_BYTES + 1).unwrap_err().contains("at most 26214400 are allowed"));
+    }
+
+    /// Programs of the bundle, as shell scripts.
+    struct FakeBundle(PathBuf);
+
+    impl FakeBundle {
+        fn new(name: &str, portcullis: &str) -> FakeBundle {
+            let folder = std::env::temp_dir().join(format!("portcullis-{name}-{}", std::process::id()));
+            for part in ["bin", "lib", "cubins"] {
+                std::fs::create_dir_all(folder.join(part)).unwrap();
+            }
+            let bundle = FakeBundle(folder);
+            bundle.put("gpu-check.sh", SCRIPT);
+            bundle.put("COMMIT", "0123abc\n");
+            bundle.put("lib/libportcullis-none.so.1", "");
+            bundle.put("bin/portcullis", portcullis);
+            // Of the files that the tests write, those that end with a bracket are whole.
+            let tool = "#!/bin/sh\nif [ \"$1\" = json ]; then grep -q '[]}]$' \"$2\"; else echo \"gpu-tool $1\"; fi\n";
+            bundle.put("bin/gpu-tool", tool);
+            bundle
+        }
+
+        fn put(&self, name: &str, text: &str) {
+            std::fs::write(self.0.join(name), text).unwrap();
+            make_executable(&self.0.join(name)).unwrap();
+        }
+
+        /// Runs the script; returns its exit status, its output and the report.
+        fn check(&self) -> (Option<i32>, String, serde_json::Value) {
+            let report = self.0.join("report.json");
+            let mut command = Command::new("sh");
+            command.arg(self.0.join("gpu-check.sh")).arg(&report).env_remove("PORTCULLIS_NVRTC");
+            let output = command.output().unwrap();
+            let text = std::fs::read_to_string(&report).unwrap();
+            let value = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}\n{text}"));
+            (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned(), value)
+        }
+    }
+
+    impl Drop for FakeBundle {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn step(report: &serde_json::Value, name: &str) -> serde_json::Value {
+        let mut steps = report["steps"].as_array().unwrap().iter();
+        steps.find(|step| step["name"] == name).unwrap_or_else(|| panic!("no {name}\n{report}")).clone()
+    }
+
+    /// Proves it for any output and exit code of a step.
     #[test]
     #[cfg(target_os = "linux")]
     fn the_report_is_valid_json_and_names_skipped_steps() {
-        let folder = std::env::temp_dir().join(format!("portcullis-gpu-check-{}", std::process::id()));
-        for part in ["bin", "lib", "cubins"] {
-            std::fs::create_dir_all(folder.join(part)).unwrap();
-        }
-        let put = |name: &str, text: &str| {
-            std::fs::write(folder.join(name), text).unwrap();
-            make_executable(&folder.join(name)).unwrap();
-        };
-        put("gpu-check.sh", SCRIPT);
-        put("COMMIT", "0123abc\n");
-        for (loader, _) in LOADERS {
-            put(&format!("lib/{loader}"), "");
-        }
-        put(
-            "bin/portcullis",
+        let bundle = FakeBundle::new(
+            "gpu-check",
             r#"#!/bin/sh
             case "$*" in
             "devices --json") echo '{"backends": []}' ;;
             devices) printf 'cuda: GPUs\n  none: no "driver" in C:\\here\nwgpu: more\n  wgpu:0 a card\nopencl: last\n  opencl:0 x\n' ;;
-            *"--device wgpu"*) printf 'tab\tand \\ and \303\251\001\n' && echo '[1, 2]' >"$5" ;;
-            *) echo "gives up" >&2; echo '{"half' >"$5"; exit 124 ;;
+            "selftest --quick --device wgpu"*) printf 'tab\tand \\ and \303\251\001\n' && echo '[1, 2]' >"$6" ;;
+            bench*) echo '{"figures": 3}' >"$3"; exit 3 ;;
+            *) echo "gives up" >&2; echo '{"half' >"$6"; exit 124 ;;
             esac
             "#,
         );
-        put("bin/bench-wgpu", "#!/bin/sh\necho '{\"figures\": 3}' >\"$PORTCULLIS_BENCH_JSON\"\nexit 3\n");
-        let report = folder.join("report.json");
-        let mut command = Command::new("sh");
-        command.arg(folder.join("gpu-check.sh")).arg(&report).stdout(Stdio::null());
-        assert_eq!(command.status().unwrap().code(), Some(1), "two steps fail");
-        let text = std::fs::read_to_string(&report).unwrap();
-        let value: serde_json::Value = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}\n{text}"));
-        assert_eq!(value["commit"], "0123abc");
-        let step = |name: &str| {
-            let mut steps = value["steps"].as_array().unwrap().iter();
-            steps.find(|step| step["name"] == name).unwrap_or_else(|| panic!("no {name}\n{text}")).clone()
-        };
+        let (rc, output, report) = bundle.check();
+        assert_eq!(rc, Some(1), "two steps fail");
+        assert_eq!(report["commit"], "0123abc");
+        assert_eq!(report["found"]["loaders"]["libportcullis-none.so.1"], "the bundle's");
+        let step = |name: &str| step(&report, name);
         assert_eq!(step("devices")["rc"], 0);
-        for name in ["selftest cuda", "bench cuda", "l2fwd", "l2fwd over a capture"] {
-            assert_eq!(step(name)["skipped"], r#"no "driver" in C:\here"#);
+        let on_cuda = [
+            "latency, 64 packets",
+            "large",
+            "resident",
+            "stateful",
+            "router",
+            "peer",
+            "l2fwd, 4 pipelines",
+            "suites",
+            "memcheck",
+        ];
+        for name in on_cuda.into_iter().chain(["selftest cuda", "l2fwd, 1 pipeline"]) {
+            assert_eq!(step(name)["skipped"], r#"no "driver" in C:\here"#, "{name}");
         }
         assert_eq!(step("selftest wgpu")["result"], serde_json::json!([1, 2]));
         assert_eq!(step("selftest wgpu")["output"], "tab\tand \\ and ");
-        assert_eq!((&step("bench wgpu")["rc"], &step("bench wgpu")["result"]["figures"]), (&3.into(), &3.into()));
-        assert_eq!(
-            (&step("selftest opencl")["rc"], &step("selftest opencl")["output"]),
-            (&124.into(), &"gives up".into())
-        );
-        assert!(step("selftest opencl")["result"].is_null(), "an incomplete result is dropped");
-        assert_eq!(step("bench opencl")["skipped"], "the bundle has no such benchmark");
+        let others = step("opencl and wgpu");
+        assert_eq!((&others["rc"], &others["result"]["figures"]), (&3.into(), &3.into()));
+        let opencl = step("selftest opencl");
+        assert_eq!((&opencl["rc"], &opencl["output"]), (&124.into(), &"gives up".into()));
+        assert!(opencl["result"].is_null(), "an incomplete result is dropped");
+        assert!(output.contains("gpu-tool bars\n"), "{output}");
         let mut command = Command::new("sh");
-        command.arg(folder.join("gpu-check.sh")).arg(folder.join("none/report.json"));
+        command.arg(bundle.0.join("gpu-check.sh")).arg(bundle.0.join("none/report.json"));
         assert_eq!(command.stderr(Stdio::null()).status().unwrap().code(), Some(2));
-        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    /// Each step may use its budget and what is left of those before it, and all of them together
+    /// no more than the script's.
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn budgets_add_up_to_less_than_six_minutes() {
+        let bundle = FakeBundle::new(
+            "gpu-check-limits",
+            r#"#!/bin/sh
+            case "$*" in devices) printf 'cuda: x\n  cuda:0 a\nwgpu: x\n  wgpu:0 a\nopencl: x\n  opencl:0 a\n' ;; esac
+            "#,
+        );
+        std::fs::create_dir_all(bundle.0.join("lib/dpdk")).unwrap();
+        let (rc, output, report) = bundle.check();
+        assert_eq!(rc, Some(0), "{output}");
+        let limits: Vec<u64> =
+            report["steps"].as_array().unwrap().iter().filter_map(|step| step["limit"].as_u64()).collect();
+        assert!(limits.len() >= 12 && limits.is_sorted(), "{report}");
+        assert!((240..=350).contains(limits.last().unwrap()), "{limits:?}");
     }
 }

@@ -62,6 +62,12 @@ fn every_column_has_every_side() {
         assert_eq!(table.columns, [100, 1000]);
         let sources: HashSet<_> = table.rows.iter().map(|row| row.source).collect();
         assert_eq!(sources.len(), 4, "{}", table.title);
+        let sides: Vec<&str> =
+            table.rows.iter().filter(|row| row.source == Source::LikeForLike).map(|row| row.side.as_str()).collect();
+        assert_eq!(
+            sides,
+            ["interp, pinned", "interp, pinned, parsed by one thread", "interp, pinned, parsed by all threads"]
+        );
         for row in table.rows.iter().filter(|row| row.source != Source::Published) {
             for (cell, &column) in row.cells.iter().zip(&table.columns) {
                 let Cell::Measured { packets, median_ns, low_ns, high_ns, samples } = *cell else {
@@ -110,7 +116,7 @@ fn late_columns_are_left_out_with_the_reason() {
         let table = measure_workload(&WORKLOADS[0], std::slice::from_ref(&side), &mut run);
         assert_eq!((run.left, told), (0, 1));
         let cells: Vec<_> = table.rows.iter().filter(|row| row.source != Source::Published).collect();
-        assert_eq!(cells.len(), 3);
+        assert_eq!(cells.len(), 5);
         for row in cells {
             let left_out = matches!(&row.cells[0], Cell::None { reason: Some(reason) } if reason == TIME_USED_UP);
             assert_eq!((left_out, row.cells[0].mpps().is_none()), (is_left_out, is_left_out), "{row:?}");

@@ -63,7 +63,7 @@ fn records_and_packets_get_the_same() {
 
 /// The marks are only in records, so they are checked against the hash and the rule's definition.
 #[test]
-fn every_other_worker_is_marked() {
+fn even_workers_are_marked() {
     // The published test vectors (http://www.isthe.com/chongo/tech/comp/fnv/) are hashes of texts,
     // not of addresses and ports. If all bytes are zero, FNV-1a multiplies the basis by the prime
     // once per byte, which checks both constants.
@@ -73,7 +73,23 @@ fn every_other_worker_is_marked() {
     for fields in traffic(Traffic::Balancers, 4000) {
         let action = balance(fields);
         assert_eq!(action & 0x80 != 0, action & 7 != 1 && action & 1 == 0, "{action:#x}");
-        assert_eq!(balance_in_batches(fields) & 0x80, action & 0x80);
+    }
+}
+
+/// The batch balancer marks every record, unlike the other. Hashes computed by hand, by FNV-1a's
+/// definition; the third one's lowest bits are odd.
+#[test]
+fn the_batch_balancer_marks_every_record() {
+    let first = traffic(Traffic::Balancers, 1).next().expect("one");
+    for (source, source_port, destination_port, hash_by_hand, action) in [
+        (0xc0a8_0001, 1024, 80, 0x3bf1_a550, 0x81),
+        (0xc0a8_0002, 1041, 443, 0x97be_eae6, 0x86),
+        (0xc0a8_0003, 1058, 8080, 0x2c67_723d, 0x87),
+        (0xc0a8_0004, 1075, 80, 0x8a28_f2ce, 0x80),
+    ] {
+        let fields = Fields { source, destination: 0x0808_0808, source_port, destination_port, ..first };
+        assert_eq!(hash(fields), hash_by_hand);
+        assert_eq!(balance_in_batches(fields), action, "{fields:?}");
     }
 }
 
