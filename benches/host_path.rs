@@ -1,4 +1,5 @@
-//! Measures the host's part of filtering on a GPU against its bars: `cargo bench --bench host_path`.
+//! Measures the host's part of filtering on a GPU against its bars: `cargo bench --bench
+//! host_path`.
 //!
 //! The device is the idle CUDA driver (`backends/cuda/emulator/driver/idle.cpp`), whose copies and
 //! kernels take no time, so what remains is validating, gathering, queueing and handing out
@@ -148,7 +149,7 @@ fn irregular_batch(count: usize) -> Batch {
     let descriptors: Vec<Descriptor> = (0..count)
         .map(|_| {
             let offset = at;
-            at += LENGTH as u32 + 4 * random.below(2) as u32;
+            at += LENGTH as u32 + 4 * random.below(2);
             Descriptor { offset, length: LENGTH as u32 }
         })
         .collect();

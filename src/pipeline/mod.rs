@@ -296,6 +296,7 @@ impl<S> Endpoints<S> for CaptureEndpoints<'_> {
 }
 
 /// Result of polling the reader's queue.
+#[expect(clippy::large_enum_variant, reason = "matched where it is returned")]
 enum QueuePoll {
     Received(ReaderMessage),
     Empty,

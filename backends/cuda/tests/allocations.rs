@@ -62,7 +62,6 @@ const ROUNDS: usize = 6;
 
 /// Allocations in a round of batches: the minimum, since the first rounds set up what later ones
 /// use, and threads that are only now ending may add some but never remove any.
-
 fn count_allocations(text: &str, options: &LoadOptions, packets: u32, gap: u32) -> usize {
     let mut session = device().load(&compiled(text), options).unwrap();
     let mut next = Some(batch(packets, gap));

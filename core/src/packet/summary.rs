@@ -7,8 +7,8 @@ use super::Descriptor;
 pub struct DescriptorSummary {
     /// Whether every packet with bytes starts at a multiple of 4 bytes.
     pub is_word_aligned: bool,
-    /// Distance in bytes from each packet's first byte to the next one's, if it is the same for all;
-    /// 0 for fewer than two packets.
+    /// Distance in bytes from each packet's first byte to the next one's, if it is the same for
+    /// all; 0 for fewer than two packets.
     pub stride: Option<u32>,
     /// Length of the shortest packet in bytes.
     pub min_length: u32,

@@ -247,8 +247,8 @@ impl Verdicts {
         (0..self.len()).map(|i| self.get(i))
     }
 
-    /// The action bytes, one per packet, each the number of an [`Action`]. Any other byte, which only
-    /// a broken driver leaves, counts as [`Action::Aborted`].
+    /// The action bytes, one per packet, each the number of an [`Action`]. Any other byte, which
+    /// only a broken driver leaves, counts as [`Action::Aborted`].
     pub fn actions(&self) -> &[u8] {
         &self.actions
     }

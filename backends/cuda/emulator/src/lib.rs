@@ -88,8 +88,8 @@ pub fn build(folder: &Path, without: &[&str]) -> Result<PathBuf, Unavailable> {
 }
 
 /// Builds the idle driver below `folder`, unless it is there already, and returns the folder to put
-/// into `LD_LIBRARY_PATH`. Its device does nothing, in no time, so that a benchmark over it measures
-/// the host's work alone; verdicts are whatever was in memory before.
+/// into `LD_LIBRARY_PATH`. Its device does nothing, in no time, so that a benchmark over it
+/// measures the host's work alone; verdicts are whatever was in memory before.
 ///
 /// # Errors
 /// See [`Unavailable`].

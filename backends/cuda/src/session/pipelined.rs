@@ -118,12 +118,12 @@ impl PipelinedLauncher {
         let kernel = &self.loaded.kernel;
         // SAFETY: the arguments are those that the C writer has listed, an address or a word each.
         // The kernel stays within its buffers whatever the filter does: invocations from number
-        // `first + count` on do nothing, and the buffers have descriptors, metadata and verdicts for
-        // the packets of those before. It accesses packets within their bytes and rooms, which lie
-        // in the buffers or in the batch's span (`BatchCutter::cut_batch`, `Batch::from_frames`,
-        // `chunk::split_batch`), and the `OVERREAD_BYTES` bytes after. Indices into the filter's own
-        // arrays are clamped. The buffers and the lent verdicts belong to the session until the
-        // launch was waited for (`Launcher`).
+        // `first + count` on do nothing, and the buffers have descriptors, metadata and verdicts
+        // for the packets of those before. It accesses packets within their bytes and rooms, which
+        // lie in the buffers or in the batch's span (`BatchCutter::cut_batch`,
+        // `Batch::from_frames`, `chunk::split_batch`), and the `OVERREAD_BYTES` bytes after.
+        // Indices into the filter's own arrays are clamped. The buffers and the lent verdicts
+        // belong to the session until the launch was waited for (`Launcher`).
         let launched = unsafe { kernel.launch(kernel.blocks_for(invocations), &mut arguments, &self.gpu.kernels) };
         launched.map_err(|code| self.gpu.error("launching the filter failed", code))
     }
@@ -268,8 +268,8 @@ impl Launcher for PipelinedLauncher {
             timer.reset();
         }
         // SAFETY: the buffers, and the batch with its pinned memory, exist until the launch was
-        // waited for; the range lies in the span (`chunk::split_batch`). Nobody else writes to those
-        // words meanwhile.
+        // waited for; the range lies in the span (`chunk::split_batch`). Nobody else writes to
+        // those words meanwhile.
         let enqueue_uploads = || unsafe {
             if written > 0 {
                 buffers.device().upload(0, buffers.staging().as_ptr(), written, &gpu.uploads)?;

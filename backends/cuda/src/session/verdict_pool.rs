@@ -47,7 +47,6 @@ impl VerdictMemory for PinnedVerdicts {
 
     fn targets(&self) -> Option<NonNull<u32>> {
         // SAFETY: the offset is within the memory, and a multiple of 16 bytes from its start.
-        #[expect(clippy::cast_ptr_alignment, reason = "see above")]
         self.targets.map(|at| unsafe { self.memory.start().add(at) }.cast())
     }
 }
@@ -57,8 +56,8 @@ impl VerdictMemory for PinnedVerdicts {
 pub(crate) struct VerdictPool(Vec<Arc<PinnedVerdicts>>);
 
 impl VerdictPool {
-    /// Returns columns for `packets` packets that nobody uses; `None` if there are none and there is
-    /// no memory for more.
+    /// Returns columns for `packets` packets that nobody uses; `None` if there are none and there
+    /// is no memory for more.
     ///
     /// # Errors
     /// If the driver fails otherwise.

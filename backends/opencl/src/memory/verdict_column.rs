@@ -1,8 +1,8 @@
 //! Columns of verdicts, an item for each packet, from kernels to the caller.
 //!
 //! A CPU's kernels write the batch's column directly: for each chunk a buffer is created over its
-//! part of the column, and nothing is copied. Other devices write to a buffer of their own, which is
-//! downloaded and copied.
+//! part of the column, and nothing is copied. Other devices write to a buffer of their own, which
+//! is downloaded and copied.
 
 use std::ptr::{self, NonNull};
 

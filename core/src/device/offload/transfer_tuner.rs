@@ -157,8 +157,8 @@ mod tests {
 
     const ALL: [Transfer; 3] = [Transfer::Whole, Transfer::Window, Transfer::Imported];
 
-    /// Runs `batches` batches, `depth` of them in flight, whose transfers take these nanoseconds per
-    /// packet, and returns the transfers in order.
+    /// Runs `batches` batches, `depth` of them in flight, whose transfers take these nanoseconds
+    /// per packet, and returns the transfers in order.
     fn run(tuner: &mut TransferTuner, batches: usize, packets: usize, ns: impl Fn(Transfer) -> u64) -> Vec<Transfer> {
         let (mut chosen, mut in_flight) = (Vec::new(), std::collections::VecDeque::new());
         for _ in 0..batches {

@@ -146,8 +146,8 @@ impl VerdictColumns {
 
     /// The whole columns.
     fn columns(&mut self) -> (&mut [u8], &mut [u32]) {
-        // SAFETY: `VerdictMemory` promises columns of this length, which only the session uses while
-        // they are not handed out; the device is done with the packets that are accessed.
+        // SAFETY: `VerdictMemory` promises columns of this length, which only the session uses
+        // while they are not handed out; the device is done with the packets that are accessed.
         unsafe {
             let targets = self.targets.map(|at| std::slice::from_raw_parts_mut(at.as_ptr(), self.packets));
             (std::slice::from_raw_parts_mut(self.actions.as_ptr(), self.packets), targets.unwrap_or_default())

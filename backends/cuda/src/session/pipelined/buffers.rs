@@ -1,8 +1,9 @@
 //! Buffers of a chunk for `pipelined` and `inline`, and their layout.
 //!
 //! What the host writes lies in one piece of pinned memory, and is copied to the device at once:
-//! metadata, then the packets that the host gathers, then the descriptors, whose size is known last.
-//! Packets that the device copies from where they lie come behind that, in the device's memory only.
+//! metadata, then the packets that the host gathers, then the descriptors, whose size is known
+//! last. Packets that the device copies from where they lie come behind that, in the device's
+//! memory only.
 
 use std::sync::Arc;
 
@@ -43,12 +44,12 @@ impl UploadLayout {
 
     fn of_sizes(metadata: usize, bytes: usize, descriptors: usize, device_copies: bool) -> UploadLayout {
         let gathered = aligned(metadata);
-        // Kernels may read behind the last packet, which the host's copy has room for as well.
-        let host_bytes = if device_copies || bytes == 0 { 0 } else { bytes + OVERREAD_BYTES as usize };
+        let (host_bytes, device_bytes) = if device_copies { (0, bytes) } else { (bytes, 0) };
         let descriptors_at = gathered + aligned(host_bytes);
         let copied = descriptors_at + aligned(descriptors);
-        let device_bytes = if device_copies && bytes > 0 { bytes + OVERREAD_BYTES as usize } else { 0 };
-        UploadLayout { gathered, descriptors: descriptors_at, copied, end: copied + device_bytes, bytes }
+        // Kernels may read behind the last packet, if only descriptors.
+        let behind = if bytes > 0 { OVERREAD_BYTES as usize } else { 0 };
+        UploadLayout { gathered, descriptors: descriptors_at, copied, end: copied + device_bytes + behind, bytes }
     }
 
     /// Offset of the packets.
@@ -60,13 +61,13 @@ impl UploadLayout {
 /// Buffers for one chunk, reused for chunk after chunk.
 #[derive(Debug, Default)]
 pub(crate) struct Buffers {
-    /// What the host writes.
+    /// Memory that the host writes.
     staging: Option<HostMemory>,
-    /// What the kernel reads.
+    /// Memory that the kernel reads.
     device: Option<DeviceMemory>,
     /// Verdicts and targets of batches without lent memory.
     verdicts: Option<DeviceMemory>,
-    /// What is copied back.
+    /// Results that are copied back.
     response: Option<HostMemory>,
     layout: UploadLayout,
     response_layout: ResponseLayout,
@@ -145,7 +146,10 @@ impl Buffers {
             chunk.copy_into(&mut to[at.gathered..], StorePolicy::Streamed);
         }
         self.descriptors = chunk.write_descriptors(effects, &mut to[at.descriptors..]);
-        self.written = at.descriptors + self.descriptors.size;
+        let gathered = if self.device_copies { 0 } else { at.bytes };
+        let end_of_packets = at.gathered + gathered;
+        let size = self.descriptors.size;
+        self.written = if size > 0 { at.descriptors + size } else { end_of_packets };
         self.written
     }
 
@@ -154,12 +158,12 @@ impl Buffers {
         (self.written + if self.device_copies { self.layout.bytes } else { 0 }) as u64
     }
 
-    /// What the host has written.
+    /// Memory that the host has written.
     pub fn staging(&self) -> &HostMemory {
         self.staging.as_ref().expect("reserved before it is used")
     }
 
-    /// What the kernel reads.
+    /// Memory that the kernel reads.
     pub fn device(&self) -> &DeviceMemory {
         self.device.as_ref().expect("reserved before it is used")
     }
@@ -261,9 +265,7 @@ mod tests {
     fn sections_do_not_overlap_and_kernels_may_read_behind_packets() {
         let gathered = UploadLayout::of_sizes(20 * 3, 100, 3 * 8, false);
         let over = OVERREAD_BYTES as usize;
-        let descriptors = (64 + 100 + over).next_multiple_of(16);
-        let expected =
-            UploadLayout { gathered: 64, descriptors, copied: descriptors + 32, end: descriptors + 32, bytes: 100 };
+        let expected = UploadLayout { gathered: 64, descriptors: 176, copied: 208, end: 208 + over, bytes: 100 };
         assert_eq!(gathered, expected);
         let copied = UploadLayout::of_sizes(0, 100, 3 * 8, true);
         assert_eq!(copied, UploadLayout { gathered: 0, descriptors: 0, copied: 32, end: 32 + 100 + over, bytes: 100 });
