@@ -1,10 +1,13 @@
-//! Measures the host's part of filtering on a GPU against its bars: `cargo bench --bench
-//! host_path`.
+//! Measures the host's part of filtering on a GPU against its bars: `cargo bench --bench host_path
+//! --features opencl`.
 //!
 //! The device is the idle CUDA driver (`backends/cuda/emulator/driver/idle.cpp`), whose copies and
 //! kernels take no time, so what remains is validating, gathering, queueing and handing out
 //! verdicts. It shows the same code as a GPU, on a machine without one. Times are host nanoseconds
 //! per packet from submitting a batch to dropping its verdicts, one batch at a time; medians.
+//!
+//! Devices that share the host's cores run the same code too: OpenCL devices are compared with
+//! XDP-on-GPU's method on the same device, wgpu devices with their kernels alone.
 
 mod support;
 
@@ -82,6 +85,7 @@ fn main() -> ExitCode {
         measure();
         return ExitCode::SUCCESS;
     }
+    software_devices();
     let folder = match portcullis_cuda_emulator::build_idle(Path::new(env!("CARGO_TARGET_TMPDIR"))) {
         Ok(folder) => folder,
         Err(reason @ Unavailable::NotSupported(_)) => {
@@ -132,6 +136,112 @@ fn measure() {
     windows(&device, scale, cores, &irregular, &mut bars);
     latency(&device, scale, &mut bars);
     bars.print();
+}
+
+/// Measures sessions on devices that share the host's cores and memory: OpenCL against XDP-on-GPU's
+/// method on the same device, wgpu against its kernel.
+fn software_devices() {
+    let (count, rounds) = if is_test_run() { (1 << 12, 1) } else { (1_000_000, 15) };
+    let mut bars = Bars::default();
+    #[cfg(feature = "opencl")]
+    match portcullis_opencl::probe() {
+        Ok(devices) => devices.iter().for_each(|device| against_records(device, count, rounds, &mut bars)),
+        Err(reason) => println!("no OpenCL device: {reason}"),
+    }
+    #[cfg(feature = "wgpu")]
+    match portcullis_wgpu::probe() {
+        Ok(devices) => devices.iter().for_each(|device| against_kernel(device, count, rounds, &mut bars)),
+        Err(reason) => println!("no wgpu device: {reason}"),
+    }
+    bars.print();
+}
+
+/// Filters raw packets end to end, beside XDP-on-GPU's kernels over its records in pinned memory,
+/// and beside reading the packets by all cores. The bar is the lesser of the two.
+#[cfg(feature = "opencl")]
+fn against_records(device: &portcullis_opencl::OpenClDevice, count: usize, rounds: usize, bars: &mut Bars) {
+    use portcullis_bench::xdp_on_gpu::packet_runner::{BATCH, PacketRunner, program};
+    use portcullis_bench::xdp_on_gpu::records::{SIZE, traffic};
+    use portcullis_bench::xdp_on_gpu::workloads::{KERNELS, WORKLOADS};
+    use portcullis_core::device::record_kernel::{HostMemory, RecordKernel};
+
+    /// Records per transfer, as XDP-on-GPU has them.
+    const CHUNK: usize = 100_000;
+    let packets = vec![1_u8; count * LENGTH];
+    for workload in &WORKLOADS {
+        let (kernel, pinned) = (workload.kernel, HostMemory::Pinned);
+        let records = portcullis_opencl::measure::OpenClRecords::open(
+            device,
+            KERNELS,
+            kernel,
+            pinned,
+            count,
+            CHUNK,
+            SIZE,
+            workload.records_per_item,
+        );
+        let mut records = records.unwrap_or_else(|error| panic!("{}: {error}", workload.name));
+        for (to, fields) in records.host().chunks_exact_mut(SIZE).zip(traffic(workload.traffic, count)) {
+            to.copy_from_slice(&fields.to_record(0));
+        }
+        let options = LoadOptions::default();
+        let runner = PacketRunner::open(device, &program(workload), workload, count, BATCH, &options);
+        let mut runner = runner.unwrap_or_else(|error| panic!("{}: {error}", workload.name));
+        let [ours, theirs, read] = sample_all_in_turn(
+            rounds,
+            [
+                &mut || time(|| runner.run(|_| ()).unwrap_or_else(|error| panic!("{error}"))),
+                &mut || time(|| records.run(count, CHUNK).unwrap_or_else(|error| panic!("{error}"))),
+                &mut || time(|| read_by_all_cores(&packets)),
+            ],
+        );
+        let (peer, bandwidth) = (ratio(theirs.median, ours.median), ratio(read.median, ours.median));
+        let what =
+            format!("{}, {}: against XDP-on-GPU (read bandwidth {bandwidth:.2})", device.info().id, workload.name);
+        let least = if bandwidth >= 0.9 { peer.min(2.5) } else { 2.5 };
+        bars.at_least(&what, peer, least);
+    }
+}
+
+/// Reads memory by all cores.
+#[cfg(feature = "opencl")]
+fn read_by_all_cores(bytes: &[u8]) -> u64 {
+    let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let sum = |part: &[u8]| {
+        let words = part.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word));
+        words.fold(0, u64::wrapping_add)
+    };
+    std::thread::scope(|scope| {
+        let parts: Vec<_> =
+            bytes.chunks(bytes.len().div_ceil(cores)).map(|part| scope.spawn(move || sum(black_box(part)))).collect();
+        parts.into_iter().map(|part| part.join().expect("adding does not panic")).fold(0, u64::wrapping_add)
+    })
+}
+
+/// Filters packets end to end, beside the kernel alone over the same packets.
+#[cfg(feature = "wgpu")]
+fn against_kernel(device: &portcullis_wgpu::WgpuDevice, count: usize, rounds: usize, bars: &mut Bars) {
+    use support::Sample;
+    use support::device::{DEPTH, batches, round};
+
+    let mut sent = batches(count);
+    let resident = ReusedBatch::new(support::batch(Traffic::Mixed, count, LENGTH));
+    for name in [PLAIN, REDIRECTING] {
+        let program = stock(name);
+        let options = LoadOptions::default().with_depth(DEPTH);
+        let mut session = device.load(&program, &options).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let kernel = portcullis_wgpu::measure::KernelTimer::load(device, &program);
+        let mut kernel = kernel.unwrap_or_else(|error| panic!("{name}: {error}"));
+        let launches = 4;
+        let mut launch =
+            || resident.lend(|batch| kernel.time(batch, launches).unwrap_or_else(|error| panic!("{name}: {error}")));
+        let [ours, alone] = sample_all_in_turn(
+            rounds,
+            [&mut || time(|| round(&mut *session, &mut sent)), &mut || Sample::wall(launch())],
+        );
+        let what = format!("{}, {name}: times its kernel", device.info().id);
+        bars.at_most(&what, ratio(ours.median, alone.median), Some(1.2), "");
+    }
 }
 
 fn open(device: &CudaDevice, filter: &str, options: &LoadOptions) -> Box<dyn Session> {

@@ -224,7 +224,7 @@ impl OpenClLauncher {
                 event = last;
                 record(&event);
             }
-            None if !bytes.is_empty() => {
+            None if chunk.is_copied() && !bytes.is_empty() => {
                 let changed = bytes.end - bytes.start;
                 event = buffers.packets_back.enqueue(gpu, buffers.packets.memory(), changed, &event)?;
                 record(&event);
