@@ -111,42 +111,89 @@ pub(super) fn write_table(descriptors: &[Descriptor], empty: u32, to: &mut [u8])
     }
 }
 
+/// The order of the packets in memory, as far as [`write_grouped`] depends on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum PacketOrder {
+    /// No packet is empty, and each lies behind the one before.
+    Ascending,
+    /// Packets lie in any order. Empty ones get the offset of their group's lowest, or this one if
+    /// the group has no other.
+    Any {
+        /// The offset of a group of empty packets.
+        empty: u32,
+    },
+}
+
+impl PacketOrder {
+    /// The order of a batch's packets; `empty` is an offset at which kernels may read.
+    pub fn of_batch(batch: &Batch, empty: u32) -> PacketOrder {
+        match !batch.is_scattered() && batch.summary().min_length > 0 {
+            true => PacketOrder::Ascending,
+            false => PacketOrder::Any { empty },
+        }
+    }
+}
+
 /// Writes the base offsets and the words of whole groups, the last of which may be shorter. Returns
 /// whether all packets of each group are close enough together. Offsets are multiples of 4, except
-/// those of empty packets, which get their group's, or `empty` if the group has no other.
-pub(super) fn write_grouped(descriptors: &[Descriptor], empty: u32, bases: &mut [u8], words: &mut [u8]) -> bool {
+/// those of empty packets.
+pub(super) fn write_grouped(
+    descriptors: &[Descriptor],
+    order: PacketOrder,
+    bases: &mut [u8],
+    words: &mut [u8],
+) -> bool {
     let (bases, words) = (bases.as_chunks_mut::<4>().0, words.as_chunks_mut::<4>().0);
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx2") {
         // SAFETY: the processor has the feature.
-        return unsafe { write_groups_avx2(descriptors, empty, bases, words) };
+        return unsafe { write_groups_avx2(descriptors, order, bases, words) };
     }
-    write_groups(descriptors, empty, bases, words)
+    write_groups(descriptors, order, bases, words)
 }
 
 /// [`write_groups`] compiled for AVX2.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
-fn write_groups_avx2(descriptors: &[Descriptor], empty: u32, bases: &mut [[u8; 4]], words: &mut [[u8; 4]]) -> bool {
-    write_groups(descriptors, empty, bases, words)
+fn write_groups_avx2(
+    descriptors: &[Descriptor],
+    order: PacketOrder,
+    bases: &mut [[u8; 4]],
+    words: &mut [[u8; 4]],
+) -> bool {
+    write_groups(descriptors, order, bases, words)
 }
 
 #[inline(always)]
-fn write_groups(descriptors: &[Descriptor], empty: u32, bases: &mut [[u8; 4]], words: &mut [[u8; 4]]) -> bool {
+fn write_groups(descriptors: &[Descriptor], order: PacketOrder, bases: &mut [[u8; 4]], words: &mut [[u8; 4]]) -> bool {
     let mut excess = 0;
-    for ((group, base), words) in descriptors.chunks(GROUP_PACKETS).zip(bases).zip(words.chunks_mut(GROUP_PACKETS)) {
-        let (mut lowest, mut has_empty) = (u32::MAX, false);
-        for d in group {
-            lowest = lowest.min(if d.length > 0 { d.offset } else { u32::MAX });
-            has_empty |= d.length == 0;
-        }
-        lowest = if lowest == u32::MAX { empty } else { lowest };
-        *base = (lowest / 4).to_le_bytes();
+    let mut write_words = |group: &[Descriptor], base: u32, words: &mut [[u8; 4]], has_empty: bool| {
         for (word, d) in words.iter_mut().zip(group) {
-            let distance = d.offset.wrapping_sub(lowest) / 4;
+            let distance = d.offset.wrapping_sub(base) / 4;
             let distance = if has_empty && d.length == 0 { 0 } else { distance };
             excess |= distance >> 16;
             *word = (distance & 0xffff | d.length << 16).to_le_bytes();
+        }
+    };
+    let groups = descriptors.chunks(GROUP_PACKETS).zip(bases).zip(words.chunks_mut(GROUP_PACKETS));
+    match order {
+        PacketOrder::Ascending => {
+            for ((group, base), words) in groups {
+                *base = (group[0].offset / 4).to_le_bytes();
+                write_words(group, group[0].offset, words, false);
+            }
+        }
+        PacketOrder::Any { empty } => {
+            for ((group, base), words) in groups {
+                let (mut lowest, mut has_empty) = (u32::MAX, false);
+                for d in group {
+                    lowest = lowest.min(if d.length > 0 { d.offset } else { u32::MAX });
+                    has_empty |= d.length == 0;
+                }
+                lowest = if lowest == u32::MAX { empty } else { lowest };
+                *base = (lowest / 4).to_le_bytes();
+                write_words(group, lowest, words, has_empty);
+            }
         }
     }
     excess == 0
@@ -205,7 +252,7 @@ mod tests {
 
     #[test]
     fn grouped_tables_hold_every_offset_and_length() {
-        let mut random = crate::testing::Random(3);
+        let (mut random, mut ascending) = (crate::testing::Random(3), 0);
         for packets in [1_usize, 31, 32, 33, 1000] {
             let mut at = 4 * random.below(1 << 20) as u32;
             let all: Vec<Descriptor> = (0..packets)
@@ -219,18 +266,26 @@ mod tests {
             for reversed in [false, true] {
                 let all: Vec<_> = if reversed { all.iter().rev().copied().collect() } else { all.clone() };
                 let (mut bases, mut words) = (vec![0; packets.div_ceil(32) * 4], vec![0; packets * 4]);
-                assert!(write_grouped(&all, 0, &mut bases, &mut words));
+                assert!(write_grouped(&all, PacketOrder::Any { empty: 0 }, &mut bases, &mut words));
+                let ascends = !reversed && all.iter().all(|d| d.length > 0);
+                if ascends {
+                    let (mut same_bases, mut same_words) = (bases.clone(), vec![0; words.len()]);
+                    assert!(write_grouped(&all, PacketOrder::Ascending, &mut same_bases, &mut same_words));
+                    assert_eq!((&same_bases, &same_words), (&bases, &words));
+                    ascending += 1;
+                }
                 for (index, d) in all.iter().enumerate().filter(|(_, d)| d.length > 0) {
                     assert_eq!(read_grouped(&bases, &words, index), (d.offset, d.length));
                 }
             }
         }
+        assert!(ascending > 0);
         let empty = [(77, 0), (1, 0)].map(|(offset, length)| Descriptor { offset, length });
         let (mut bases, mut words) = ([0xff; 4], [0xff; 8]);
-        assert!(write_grouped(&empty, 4096, &mut bases, &mut words));
+        assert!(write_grouped(&empty, PacketOrder::Any { empty: 4096 }, &mut bases, &mut words));
         assert_eq!([0, 1].map(|packet| read_grouped(&bases, &words, packet)), [(4096, 0); 2]);
         let far = [(0, 60), (4 * 0xffff, 60), (4 * 0x1_0000, 60)].map(|(offset, length)| Descriptor { offset, length });
-        assert!(write_grouped(&far[..2], 0, &mut [0; 4], &mut [0; 8]));
-        assert!(!write_grouped(&far, 0, &mut [0; 4], &mut [0; 12]));
+        assert!(write_grouped(&far[..2], PacketOrder::Ascending, &mut [0; 4], &mut [0; 8]));
+        assert!(!write_grouped(&far, PacketOrder::Ascending, &mut [0; 4], &mut [0; 12]));
     }
 }

@@ -10,7 +10,7 @@ use super::flow_order::FlowOrder;
 use super::{KernelEffects, NoVerdictMemory};
 use crate::device::chunk::{self, AccessNeeds, Chunk, OVERREAD_BYTES, PacketLayout};
 use crate::device::descriptor_format::{
-    self, DescriptorFormat, DescriptorRule, GROUP_PACKETS, write_grouped, write_lengths,
+    self, DescriptorFormat, DescriptorRule, GROUP_PACKETS, PacketOrder, write_grouped, write_lengths,
 };
 use crate::device::host_threads::{HostThreads, PART_BYTES, PART_PACKETS};
 use crate::packet::gather::{StorePolicy, WindowRows};
@@ -234,15 +234,15 @@ impl<'a, I, M> ChunkView<'a, I, M> {
             }
             format if format == DescriptorFormat::Grouped as u32 => {
                 let (bases, words) = to[..rule.table_size(descriptors.len())].split_at_mut(rule.stride as usize * 4);
-                let empty = self.chunk.bytes.start as u32;
+                let order = PacketOrder::of_batch(self.batch, self.chunk.bytes.start as u32);
                 let fits = self.threads.run(parts, |has_threads| {
                     if !has_threads {
-                        return write_grouped(descriptors, empty, bases, words);
+                        return write_grouped(descriptors, order, bases, words);
                     }
                     let descriptors = descriptors.par_chunks(PART_PACKETS);
                     let bases = bases.par_chunks_mut(PART_PACKETS / GROUP_PACKETS * 4);
                     let parts = descriptors.zip(bases).zip(words.par_chunks_mut(PART_PACKETS * 4));
-                    parts.all(|((descriptors, bases), words)| write_grouped(descriptors, empty, bases, words))
+                    parts.all(|((descriptors, bases), words)| write_grouped(descriptors, order, bases, words))
                 });
                 if fits {
                     return done(rule);
