@@ -42,7 +42,7 @@ struct Scale {
 const FULL: Scale = Scale { large: 1 << 20, cached: 16 << 10, rounds: 41, small_batches: 2000 };
 const TRIAL: Scale = Scale { large: 1 << 12, cached: 1 << 10, rounds: 2, small_batches: 5 };
 
-/// Bytes of a small batch's latency row, in packets.
+/// Packets of a small batch.
 const SMALL: usize = 64;
 
 /// The filters: one that only returns verdicts, and one that returns targets too.

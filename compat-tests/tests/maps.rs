@@ -99,8 +99,8 @@ fn many(count: usize) -> String {
              let first = load_le32(pkt, 0u);
              var sum = 1u;
 {body}
-             store_le32(pkt, 4u, sum);
-             return XDP_TX;
+             store_le32(pkt, 4u, sum + pkt_port(pkt));
+             return redirect(sum & 0xffu);
          }}"
     )
 }

@@ -241,7 +241,8 @@ impl CancelToken {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct LoadOptions {
-    /// Number of threads for devices that run on the host's processor; one per core if `None`.
+    /// Number of threads for devices that run on the host's processor, and for the host's part of
+    /// large batches on others; one per core if `None`.
     pub threads: Option<NonZeroUsize>,
     /// Maximum number of batches in flight, at least 1.
     pub depth: usize,

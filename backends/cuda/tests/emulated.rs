@@ -491,6 +491,32 @@ fn memory_that_cannot_be_pinned_is_copied() {
     assert_eq!(bytes(&done.batch), bytes(&want.batch));
 }
 
+/// A caller that keeps all verdicts uses up the pinned memory for them, also of packets that stay at
+/// the device.
+#[test]
+fn verdicts_are_copied_while_callers_hold_too_many() {
+    if !is_child() {
+        return child_passes("verdicts_are_copied_while_callers_hold_too_many", "");
+    }
+    let redirects = "return redirect(load_be16(pkt, 2u));";
+    for is_resident in [false, true] {
+        let program = program(redirects);
+        let options = LoadOptions::default().with_measure(MeasureOptions::default().with_resident(is_resident));
+        let mut session = device().load(&program, &options).unwrap();
+        let want = reference(&program).run(batch(300, 0, 1)).unwrap().verdicts;
+        let (mut next, mut kept) = (batch(300, 0, 1), Vec::new());
+        for _ in 0..40 {
+            let done = session.run(next).unwrap();
+            kept.push(done.verdicts);
+            next = done.batch;
+        }
+        assert!(kept.iter().all(|verdicts| *verdicts == want), "resident: {is_resident}");
+        // Verdicts outlive their session.
+        drop(session);
+        assert_eq!(kept.pop(), Some(want));
+    }
+}
+
 #[test]
 fn a_failed_launch_ends_only_its_session() {
     const TEST: &str = "a_failed_launch_ends_only_its_session";

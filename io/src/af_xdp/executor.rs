@@ -260,8 +260,9 @@ impl Executor for XdpExecutor {
             let queue = queues.get(index).map_or(0, |queue| usize::from(*queue));
             let (offset, length) = (descriptor.offset as usize, descriptor.length as usize);
             let ingress = metadata.get(index).map_or(u32::MAX, |metadata| metadata.port);
-            let is_group = self.resolve_group(verdicts.get(index), ingress);
-            let output = if is_group { Ok(Destination::Dropped) } else { self.destination(verdicts.get(index), queue) };
+            let verdict = verdicts.get(index);
+            let is_group = self.resolve_group(verdict, ingress);
+            let output = if is_group { Ok(Destination::Dropped) } else { self.destination(verdict, queue) };
             if self.completes_checksums
                 && (is_group || matches!(output, Ok(Destination::Output(_) | Destination::Tap(_))))
             {

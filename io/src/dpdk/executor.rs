@@ -162,9 +162,10 @@ impl DpdkExecutor {
     fn execute_each(&mut self, verdicts: &Verdicts, batch_mbufs: &mut BatchMbufs, descriptors: &[Descriptor]) {
         let counts = verdicts.counts();
         let (mut dropped, mut nowhere) = (0, 0);
+        let actions = verdicts.actions();
         // Branch-free except for redirects: verdicts are unpredictable.
         for (index, (mbuf, descriptor)) in batch_mbufs.mbufs.drain().zip(descriptors).enumerate() {
-            let action = usize::from(verdicts.actions()[index]);
+            let action = usize::from(actions[index]);
             let action = if action > Action::Redirect as usize { Action::Aborted as usize } else { action };
             let queue = batch_mbufs.queues.get(index).map_or(0, |queue| usize::from(*queue));
             let mut burst = self.bursts_by_queue[queue][action];

@@ -14,10 +14,11 @@ use crate::driver::gpu::Gpu;
 use crate::driver::stream::Stream;
 use crate::driver::{ErrorCode, check, poll};
 
-/// Maximum number of arguments of a kernel, 64 bits each: those of the packets and the launch, and
-/// one for each map. Mailbox and graph kernels take the map addresses as one argument of
-/// [`MAX_MAPS`] words.
-pub(crate) const MAX_ARGUMENTS: usize = 7 + MAX_MAPS;
+/// Maximum number of arguments of a kernel: the eight of the packets and the launch
+/// ([`Argument`](portcullis_c_writer::Argument)), and one for each map. Each has at most 64 bits,
+/// except the rule of descriptors, and the map addresses of mailbox and graph kernels, which are one
+/// argument.
+pub(crate) const MAX_ARGUMENTS: usize = 8 + MAX_MAPS;
 
 /// A kernel loaded into a context.
 #[derive(Debug)]

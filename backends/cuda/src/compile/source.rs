@@ -11,6 +11,7 @@ use portcullis_core::device::{DeviceError, Dispatch};
 use portcullis_core::map::declaration::MAX_MAPS;
 use portcullis_core::program::Program;
 
+use super::kernel::MAX_ARGUMENTS;
 use super::nvrtc::ImageKind;
 
 /// Threads in a block, unless the caller sets another number for `inline` and `pipelined`.
@@ -53,6 +54,10 @@ impl KernelSource {
         let options = if writes_kernel { options } else { options.with_function(FILTER_FUNCTION) };
         let kernel = portcullis_c_writer::write(program, &options)?;
         let effects = kernel.effects();
+        if kernel.arguments.len() > MAX_ARGUMENTS {
+            let count = kernel.arguments.len();
+            return Err(WriteError::Failed(format!("the kernel has {count} arguments, more than {MAX_ARGUMENTS}")));
+        }
         let (entry, parts): (_, &[&str]) = match dispatch {
             Dispatch::Inline | Dispatch::Pipelined => ("xdp_kernel", &[]),
             Dispatch::Persistent => ("pc_persistent", &[MAILBOX, include_str!("../session/persistent.cu")]),

@@ -204,6 +204,8 @@ impl Launcher for PipelinedLauncher {
     /// Measured on an H100 with 64-byte packets.
     fn overlap_packets(&self, layout: PacketLayout, reach: MemoryReach) -> usize {
         match (layout, reach) {
+            // Splitting is disabled.
+            _ if self.bounds.packets > PACKETS_PER_CHUNK => usize::MAX,
             (PacketLayout::InPlace, MemoryReach::Bus) => 128 << 10,
             (PacketLayout::Copied, _) => 256 << 10,
             // The host gathers a chunk while the one before is copied.
@@ -242,11 +244,17 @@ impl Launcher for PipelinedLauncher {
         true
     }
 
-    fn reuse_upload(&mut self, _: &ChunkView<'_>, _: KernelEffects, buffers: &mut Buffers) -> Result<(), DeviceError> {
+    fn reuse_upload(
+        &mut self,
+        chunk: &ChunkView<'_>,
+        effects: KernelEffects,
+        buffers: &mut Buffers,
+    ) -> Result<(), DeviceError> {
         if let Some(timer) = &mut buffers.timer {
             timer.reset();
         }
-        Ok(())
+        let reserved = buffers.reserve_results(&self.gpu.context, chunk, effects);
+        reserved.map_err(|code| self.gpu.allocation_error("verdicts", code))
     }
 
     fn upload(

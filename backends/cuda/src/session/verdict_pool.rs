@@ -51,9 +51,16 @@ impl VerdictMemory for PinnedVerdicts {
     }
 }
 
+/// Batches after which pinned memory is asked for again if the driver had none.
+const RETRY_BATCHES: u32 = 256;
+
 /// A session's columns, in use by callers or free.
 #[derive(Debug, Default)]
-pub(crate) struct VerdictPool(Vec<Arc<PinnedVerdicts>>);
+pub(crate) struct VerdictPool {
+    columns: Vec<Arc<PinnedVerdicts>>,
+    /// Batches that go without because the driver had no memory: asking may wait for the device.
+    refused: u32,
+}
 
 impl VerdictPool {
     /// Returns columns for `packets` packets that nobody uses; `None` if there are none and there
@@ -70,19 +77,25 @@ impl VerdictPool {
         // `get_mut` succeeds for columns whose other references are gone, and orders what their
         // holders did before.
         let free = |columns: &mut Arc<PinnedVerdicts>| Arc::get_mut(columns).is_some();
-        if let Some(columns) = self.0.iter_mut().find_map(|it| (it.packets >= packets && free(it)).then_some(it)) {
+        if let Some(columns) = self.columns.iter_mut().find_map(|it| (it.packets >= packets && free(it)).then_some(it))
+        {
             return Ok(Some(columns.clone()));
         }
-        self.0.retain_mut(|columns| !free(columns));
-        if self.0.len() >= MAX_COLUMNS {
+        self.refused = self.refused.saturating_sub(1);
+        if self.refused > 0 || self.columns.len() >= MAX_COLUMNS && !self.columns.iter_mut().any(free) {
             return Ok(None);
         }
-        let capacity = packets.max(MIN_PACKETS);
+        // Those that are free are too small.
+        self.columns.retain_mut(|columns| !free(columns));
+        let capacity = packets.next_power_of_two().max(MIN_PACKETS);
         match PinnedVerdicts::new(context, capacity, effects.redirects) {
-            Ok(columns) => self.0.push(Arc::new(columns)),
-            Err(ErrorCode::OUT_OF_MEMORY) => return Ok(None),
+            Ok(columns) => self.columns.push(Arc::new(columns)),
+            Err(ErrorCode::OUT_OF_MEMORY | ErrorCode::DEVICE_BUSY | ErrorCode::ABANDONED_WORK) => {
+                self.refused = RETRY_BATCHES;
+                return Ok(None);
+            }
             Err(code) => return Err(code),
         }
-        Ok(self.0.last().cloned())
+        Ok(self.columns.last().cloned())
     }
 }

@@ -466,6 +466,11 @@ impl Launcher for OpenClLauncher {
         self.maps.write(&self.gpu, map, at, words)
     }
 
+    fn release_results(&mut self, buffers: &mut Buffers) {
+        buffers.actions.release();
+        buffers.targets.release();
+    }
+
     fn release(&mut self, buffers: &mut Buffers) {
         buffers.descriptors.release();
         buffers.metadata.release();

@@ -56,7 +56,7 @@ pub(super) struct BatchInFlight<L: Launcher> {
 /// A chunk as a launcher gets it.
 pub(super) type LauncherChunk<'a, L> = ChunkView<'a, <L as Launcher>::Import, <L as Launcher>::VerdictMemory>;
 
-/// What a batch occupies, reused for batch after batch.
+/// Buffers and lists that a batch occupies, reused for batch after batch.
 pub(super) struct Slot<L: Launcher> {
     pub buffers: Vec<L::Buffers>,
     pub chunks: Vec<Chunk>,

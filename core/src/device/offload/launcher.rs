@@ -280,6 +280,12 @@ pub trait Launcher: Send + 'static {
         Ok(())
     }
 
+    /// Called in place of [`Launcher::release`] after the results of a resident chunk were read: its
+    /// upload stays, and the batch's memory for verdicts is handed out.
+    fn release_results(&mut self, buffers: &mut Self::Buffers) {
+        let _ = buffers;
+    }
+
     /// Releases the batch that the buffers were last used for.
     fn release(&mut self, buffers: &mut Self::Buffers) {
         let _ = buffers;

@@ -75,8 +75,8 @@ pub struct OffloadSession<L: Launcher> {
     tuner: TransferTuner,
     /// Whether transfers are tried out: unless the caller has given their costs.
     tunes: bool,
-    /// Costs of moving bytes, once known.
-    costs: Option<TransferCosts>,
+    /// Costs of moving bytes with one thread and with all, once known.
+    costs: [Option<TransferCosts>; 2],
     /// The transfer plan of the last completed batch.
     plan: Option<TransferPlan>,
     /// Per-stage totals, if requested.
@@ -84,7 +84,7 @@ pub struct OffloadSession<L: Launcher> {
     changed_descriptors: ChangedDescriptors,
     /// Columns for verdicts of batches for which the launcher lends none.
     host_verdicts: HostVerdictPool,
-    /// What no batch uses, the most recently used at the back.
+    /// Slots not in use by a batch, the most recently used at the back.
     free_slots: Vec<Slot<L>>,
     in_flight: VecDeque<BatchInFlight<L>>,
     /// Batches that stay resident on the device, if requested.
@@ -147,7 +147,7 @@ impl<L: Launcher> OffloadSession<L> {
             resident,
             tuner: TransferTuner::new(options.depth.max(1)),
             tunes: options.measure.costs.is_none(),
-            costs: options.measure.costs,
+            costs: [options.measure.costs; 2],
             plan: None,
             stages: options.measure.record_stages.then(|| Stages { clock, ..Stages::default() }),
             program: program.clone(),
@@ -422,8 +422,9 @@ impl<L: Launcher> OffloadSession<L> {
             })?;
         }
         let device_times = if self.stages.is_some() { self.launcher.device_times(buffers) } else { None };
-        if self.resident.is_none() {
-            self.launcher.release(buffers);
+        match self.resident {
+            Some(_) => self.launcher.release_results(buffers),
+            None => self.launcher.release(buffers),
         }
         *collected += 1;
         let elapsed = start.elapsed();

@@ -5,12 +5,16 @@ use std::time::Instant;
 
 use super::flight::{BatchInFlight, Slot};
 use super::resident::ResidentBatch;
+use super::transfer_tuner::DISCARD_RATIO;
 use super::{FlowOrder, Launcher, OffloadSession, VerdictColumns};
 use crate::device::chunk::{self, Chunk, PacketLayout};
 use crate::device::descriptor_format::GROUP_PACKETS;
 use crate::device::transfer_planner::{self, BatchMemory, MemoryReach, PlanReason, TransferCosts, TransferPlan};
 use crate::device::{DeviceError, StageTimes, Stages, SubmitError, Transfer, check_host_memory};
 use crate::packet::{Batch, Descriptor, Span};
+
+/// Longest window in bytes that a kernel reads over the bus in a trial.
+const MAX_IMPORTED_WINDOW: u32 = 128;
 
 impl<L: Launcher> OffloadSession<L> {
     /// Refuses memory that neither the device nor the host can access, unless the kernel accesses
@@ -81,7 +85,9 @@ impl<L: Launcher> OffloadSession<L> {
     fn plan_transfer(&mut self, batch: &Batch) -> Result<(TransferPlan, Option<L::Import>), DeviceError> {
         let memory = self.launcher.batch_memory(batch, self.transfer == Transfer::Imported);
         // The costs given when loading, or else the launcher's, which are determined once.
-        let (costs, launcher, threads) = (&mut self.costs, &self.launcher, self.threads.count());
+        // A small batch is gathered by one thread, whatever the session has.
+        let threads = self.threads.count_for(batch.len());
+        let (costs, launcher) = (&mut self.costs[usize::from(threads.get() > 1)], &self.launcher);
         let costs = || *costs.get_or_insert_with(|| launcher.transfer_costs(threads));
         let plan = transfer_planner::plan_transfer(batch, self.needs, &memory, self.transfer, costs);
         let plan = plan.map(|plan| self.tuned(batch, &memory, plan)).map_err(|reason| {
@@ -99,15 +105,26 @@ impl<L: Launcher> OffloadSession<L> {
     /// Replaces the transfer that the planner has estimated to be the cheapest by the one that the
     /// session tries, or has found to be the fastest.
     fn tuned<I>(&mut self, batch: &Batch, memory: &BatchMemory<I>, plan: TransferPlan) -> TransferPlan {
-        let (PlanReason::Cheaper(_), Some(predicted), true) = (plan.reason, plan.transfer(), self.tunes) else {
+        let (PlanReason::Cheaper(estimate), Some(predicted), true) = (plan.reason, plan.transfer(), self.tunes) else {
             return plan;
         };
         let needs = self.needs;
         let requested =
             |transfer| transfer_planner::plan_transfer(batch, needs, memory, transfer, || TransferCosts::GEN4).ok();
         let possible = || {
+            let limit = DISCARD_RATIO * estimate.whole_ns.min(estimate.window_ns);
+            // Reading a few words of each packet over the bus takes as long as copying windows;
+            // long dependent reads take far longer.
+            let reads_little = needs.window <= MAX_IMPORTED_WINDOW;
+            let is_worth_it = |transfer| match transfer {
+                Transfer::Whole => estimate.whole_ns <= limit,
+                Transfer::Window => estimate.window_ns <= limit,
+                Transfer::Imported => reads_little,
+                Transfer::Auto => false,
+            };
+            let is_possible = |transfer| requested(transfer).and_then(|plan| plan.transfer()) == Some(transfer);
             let all = [Transfer::Whole, Transfer::Window, Transfer::Imported].into_iter();
-            all.filter(|transfer| requested(*transfer).and_then(|plan| plan.transfer()) == Some(*transfer)).collect()
+            all.filter(|transfer| *transfer == predicted || is_worth_it(*transfer) && is_possible(*transfer)).collect()
         };
         let (transfer, times) = self.tuner.choose(batch.len(), predicted, possible);
         let reason = times.map_or(plan.reason, PlanReason::Measured);

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::{BatchInFlight, Launcher, OffloadSession, Slot};
 use crate::device::chunk::{ChunkLimits, PacketLayout};
-use crate::device::transfer_planner::TransferPlan;
+use crate::device::transfer_planner::{PlanReason, TransferPlan};
 use crate::device::{
     Completion, DeviceError, Imported, Instrumented, OrderedSession, Session, Stages, SubmitError, check_map_range,
     map_layout,
@@ -32,7 +32,11 @@ impl<L: Launcher> Session for OffloadSession<L> {
         let completed = Instant::now();
         let alone = completed.saturating_duration_since(flight.submitted.max(self.last_completed));
         self.last_completed = completed;
-        self.tuner.record(flight.batch.len(), flight.plan.transfer(), alone);
+        if let (PlanReason::Cheaper(_) | PlanReason::Measured(_), Some(transfer)) =
+            (flight.plan.reason, flight.plan.transfer())
+        {
+            self.tuner.record(flight.batch.len(), transfer, alone);
+        }
         self.record_stages(&flight);
         let BatchInFlight { slot, batch, plan, chunks, queued, columns, times, .. } = flight;
         self.retire_slot(Slot { buffers: slot, chunks, queued }, &batch, plan);

@@ -39,11 +39,11 @@ struct LentVerdicts(Vec<AtomicU8>, Vec<AtomicU32>);
 
 impl VerdictMemory for LentVerdicts {
     fn actions(&self) -> NonNull<u8> {
-        NonNull::from(&self.0[0]).cast()
+        NonNull::from(&*self.0).cast()
     }
 
     fn targets(&self) -> Option<NonNull<u32>> {
-        Some(NonNull::from(&self.1[0]).cast())
+        Some(NonNull::from(&*self.1).cast())
     }
 }
 

@@ -7,6 +7,7 @@
 
 use std::any::Any;
 use std::cell::UnsafeCell;
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -24,7 +25,7 @@ pub trait VerdictMemory: Any + Send + Sync {
     fn targets(&self) -> Option<NonNull<u32>>;
 }
 
-/// For launchers that lend no memory.
+/// The type of verdict memory of launchers that lend none; it has no values.
 #[derive(Debug)]
 pub enum NoVerdictMemory {}
 
@@ -144,13 +145,15 @@ impl VerdictColumns {
         }
     }
 
-    /// The whole columns.
-    fn columns(&mut self) -> (&mut [u8], &mut [u32]) {
-        // SAFETY: `VerdictMemory` promises columns of this length, which only the session uses
-        // while they are not handed out; the device is done with the packets that are accessed.
+    /// The items of these packets, with whose verdicts the device is done. It may be writing others.
+    fn items(&mut self, packets: Range<usize>) -> (&mut [u8], &mut [u32]) {
+        let first = packets.start.min(self.packets);
+        let count = packets.end.clamp(first, self.packets) - first;
+        // SAFETY: `VerdictMemory` promises columns of `self.packets` items, which only the session
+        // and the device use while they are not handed out.
         unsafe {
-            let targets = self.targets.map(|at| std::slice::from_raw_parts_mut(at.as_ptr(), self.packets));
-            (std::slice::from_raw_parts_mut(self.actions.as_ptr(), self.packets), targets.unwrap_or_default())
+            let targets = self.targets.map(|at| std::slice::from_raw_parts_mut(at.add(first).as_ptr(), count));
+            (std::slice::from_raw_parts_mut(self.actions.add(first).as_ptr(), count), targets.unwrap_or_default())
         }
     }
 
@@ -158,7 +161,7 @@ impl VerdictColumns {
     /// [`Action::Aborted`].
     pub fn append(&mut self, actions: impl Iterator<Item = u8>) {
         let first = self.appended[0];
-        let items = self.columns().0[first..].iter_mut().zip(actions);
+        let items = self.items(first..self.packets).0.iter_mut().zip(actions);
         // Branch-free, and combined with the copy to save a pass over the column.
         self.appended[0] += items.map(|(to, action)| *to = valid_action(action)).count();
     }
@@ -166,17 +169,20 @@ impl VerdictColumns {
     /// Appends redirect targets, one per packet, if the kernel returns them.
     pub fn append_targets(&mut self, targets: impl Iterator<Item = u32>) {
         let first = self.appended[1];
-        let items = self.columns().1[first..].iter_mut().zip(targets);
+        let items = self.items(first..self.packets).1.iter_mut().zip(targets);
         self.appended[1] += items.map(|(to, target)| *to = target).count();
     }
 
     /// Undoes the flow order of a chunk's verdicts: they return to the batch's order.
-    pub(super) fn undo_flow_order(&mut self, packets: std::ops::Range<usize>, flow_order: &FlowOrder) {
-        let (actions, targets) = self.columns();
-        if let Some(actions) = actions.get_mut(packets.clone()) {
+    pub(super) fn undo_flow_order(&mut self, packets: Range<usize>, flow_order: &FlowOrder) {
+        // Fewer items than packets come from a broken driver only.
+        let appended = if self.are_lent { [self.packets; 2] } else { self.appended };
+        let is_complete = appended.map(|count| count >= packets.end);
+        let (actions, targets) = self.items(packets);
+        if is_complete[0] {
             flow_order.undo(actions);
         }
-        if let Some(targets) = targets.get_mut(packets) {
+        if is_complete[1] && !targets.is_empty() {
             flow_order.undo(targets);
         }
     }

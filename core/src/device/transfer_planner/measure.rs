@@ -19,15 +19,21 @@ const SLOT_PACKETS: u32 = 1 << 11;
 /// Distance between slots in bytes; not a power of two, as in real sources.
 const SLOT_STRIDE: u32 = 2112;
 
+/// Maximum number of threads that are measured.
+const MAX_THREADS: NonZeroUsize = NonZeroUsize::new(16).unwrap();
+
 /// Number of rounds per measurement. The fastest counts, since other processes only slow a round
 /// down.
 const ROUNDS: usize = 3;
 
-/// Measures copying and gathering with these threads, in a few milliseconds, with packets that are
+/// Measures copying and gathering with these threads, in some milliseconds per thread, with packets that are
 /// in no cache, as if another device had just written them. Returns [`TransferCosts::GEN4`] if the
 /// memory cannot be allocated.
 pub fn measure_host(threads: NonZeroUsize) -> TransferCosts {
-    let (default, count) = (TransferCosts::GEN4, threads.get());
+    let default = TransferCosts::GEN4;
+    // More threads than this share the memory's bandwidth, and would take longer to fill theirs.
+    let threads = threads.min(MAX_THREADS);
+    let count = threads.get();
     let (packed_packets, slot_packets) = (PACKED_PACKETS * count as u32, SLOT_PACKETS * count as u32);
     let (Some(packed), Some(slots)) =
         (batch(packed_packets, REFERENCE_WINDOW as u32), batch(slot_packets, SLOT_STRIDE))
@@ -39,8 +45,9 @@ pub fn measure_host(threads: NonZeroUsize) -> TransferCosts {
     let part = PACKED_PACKETS as usize * REFERENCE_WINDOW as usize;
     let from = packed.bytes(0..to.len() as u64);
     let copy = fastest_round(&packed, || {
-        threads.run(count, |_| {
-            to.par_chunks_mut(part).zip(from.par_chunks(part)).for_each(|(to, from)| to.copy_from_slice(from));
+        threads.run(count, |has_threads| match has_threads {
+            true => to.par_chunks_mut(part).zip(from.par_chunks(part)).for_each(|(to, from)| to.copy_from_slice(from)),
+            false => to.copy_from_slice(from),
         });
         black_box(&mut to);
     });
@@ -48,12 +55,14 @@ pub fn measure_host(threads: NonZeroUsize) -> TransferCosts {
     let mut gather = |batch: &Batch| {
         let packets = batch.len() / count;
         let time = fastest_round(batch, || {
-            threads.run(count, |_| {
-                let parts = to.par_chunks_mut(packets * REFERENCE_WINDOW as usize).take(count).enumerate();
-                parts.for_each(|(number, to)| {
-                    let part = number * packets..(number + 1) * packets;
-                    WindowRows::new(batch, part, REFERENCE_WINDOW as u32).write(to, StorePolicy::Cached);
-                });
+            let bytes = packets * REFERENCE_WINDOW as usize;
+            let gather = |(number, to): (usize, &mut [u8])| {
+                let part = number * packets..(number + 1) * packets;
+                WindowRows::new(batch, part, REFERENCE_WINDOW as u32).write(to, StorePolicy::Cached);
+            };
+            threads.run(count, |has_threads| match has_threads {
+                true => to.par_chunks_mut(bytes).take(count).enumerate().for_each(gather),
+                false => to.chunks_mut(bytes).take(count).enumerate().for_each(gather),
             });
             black_box(&mut to);
         });

@@ -58,6 +58,11 @@ impl UploadLayout {
     }
 }
 
+/// Whether a buffer has room for that many bytes.
+fn fits<T: Buffer>(buffer: &Option<T>, bytes: usize) -> bool {
+    bytes == 0 || buffer.as_ref().is_some_and(|buffer| buffer.size() >= bytes)
+}
+
 /// Buffers for one chunk, reused for chunk after chunk.
 #[derive(Debug, Default)]
 pub(crate) struct Buffers {
@@ -102,26 +107,32 @@ impl Buffers {
         device_copies: bool,
     ) -> Result<(), ErrorCode> {
         let layout = UploadLayout::new(chunk, effects, device_copies);
-        let has_lent_memory = chunk.verdict_memory().is_some();
-        let response = ResponseLayout::new(effects, chunk.packets(), layout.bytes, !has_lent_memory);
-        let verdicts = if has_lent_memory { 0 } else { response.descriptors };
-        fn fits<T: Buffer>(buffer: &Option<T>, wanted: usize) -> bool {
-            wanted == 0 || buffer.as_ref().is_some_and(|buffer| buffer.size() >= wanted)
-        }
-        let fit = fits(&self.staging, layout.copied)
-            && fits(&self.device, layout.end)
-            && fits(&self.verdicts, verdicts)
-            && fits(&self.response, response.end);
-        if !fit {
-            // One quiescent period for all.
+        if !fits(&self.staging, layout.copied) || !fits(&self.device, layout.end) {
             let _quiescent = context.quiesce()?;
             ensure_capacity(&mut self.device, layout.end, context)?;
-            ensure_capacity(&mut self.verdicts, verdicts, context)?;
             ensure_capacity(&mut self.staging, layout.copied, context)?;
+        }
+        (self.layout, self.device_copies, self.packets) = (layout, device_copies, chunk.packets());
+        self.reserve_results(context, chunk, effects)
+    }
+
+    /// Ensures capacity for what is copied back of the chunk that was reserved for. A resident chunk
+    /// is launched again, maybe without the lent memory that it had before.
+    pub fn reserve_results<I, M>(
+        &mut self,
+        context: &Arc<Context>,
+        chunk: &ChunkView<'_, I, M>,
+        effects: KernelEffects,
+    ) -> Result<(), ErrorCode> {
+        let has_lent_memory = chunk.verdict_memory().is_some();
+        let response = ResponseLayout::new(effects, self.packets, self.layout.bytes, !has_lent_memory);
+        let verdicts = if has_lent_memory { 0 } else { response.descriptors };
+        if !fits(&self.verdicts, verdicts) || !fits(&self.response, response.end) {
+            let _quiescent = context.quiesce()?;
+            ensure_capacity(&mut self.verdicts, verdicts, context)?;
             ensure_capacity(&mut self.response, response.end, context)?;
         }
-        (self.layout, self.response_layout, self.device_copies) = (layout, response, device_copies);
-        self.packets = chunk.packets();
+        self.response_layout = response;
         Ok(())
     }
 
