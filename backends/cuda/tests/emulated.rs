@@ -491,8 +491,8 @@ fn memory_that_cannot_be_pinned_is_copied() {
     assert_eq!(bytes(&done.batch), bytes(&want.batch));
 }
 
-/// A caller that keeps all verdicts uses up the pinned memory for them, also of packets that stay at
-/// the device.
+/// A caller that keeps all verdicts uses up the pinned memory for them, also of packets that stay
+/// at the device.
 #[test]
 fn verdicts_are_copied_while_callers_hold_too_many() {
     if !is_child() {

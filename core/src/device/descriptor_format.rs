@@ -51,8 +51,8 @@ impl DescriptorRule {
         DescriptorRule { format: DescriptorFormat::Grouped as u32, stride: groups, ..DescriptorRule::TABLE }
     }
 
-    /// The rule for packets at equal distances, with a table of their lengths if they have no common
-    /// one.
+    /// The rule for packets at equal distances, with a table of their lengths if they have no
+    /// common one.
     fn strided(first: u32, stride: u32, length: Option<u32>) -> DescriptorRule {
         let format = if length.is_some() { DescriptorFormat::Uniform } else { DescriptorFormat::Lengths };
         DescriptorRule { format: format as u32, first, stride, length: length.unwrap_or(0) }

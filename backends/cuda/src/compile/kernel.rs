@@ -16,8 +16,8 @@ use crate::driver::{ErrorCode, check, poll};
 
 /// Maximum number of arguments of a kernel: the eight of the packets and the launch
 /// ([`Argument`](portcullis_c_writer::Argument)), and one for each map. Each has at most 64 bits,
-/// except the rule of descriptors, and the map addresses of mailbox and graph kernels, which are one
-/// argument.
+/// except the rule of descriptors, and the map addresses of mailbox and graph kernels, which are
+/// one argument.
 pub(crate) const MAX_ARGUMENTS: usize = 8 + MAX_MAPS;
 
 /// A kernel loaded into a context.

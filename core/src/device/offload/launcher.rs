@@ -280,8 +280,8 @@ pub trait Launcher: Send + 'static {
         Ok(())
     }
 
-    /// Called in place of [`Launcher::release`] after the results of a resident chunk were read: its
-    /// upload stays, and the batch's memory for verdicts is handed out.
+    /// Called in place of [`Launcher::release`] after the results of a resident chunk were read:
+    /// its upload stays, and the batch's memory for verdicts is handed out.
     fn release_results(&mut self, buffers: &mut Self::Buffers) {
         let _ = buffers;
     }

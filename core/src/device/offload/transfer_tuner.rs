@@ -2,9 +2,9 @@
 //!
 //! The planner predicts costs from measurements of the machine, and is wrong where those differ
 //! from what a session meets: another thread's load, a slower bus, a cache. So a session tries each
-//! transfer that could be the fastest on a few of its own batches, the predicted one first, and then
-//! keeps to the fastest. It does so for each power of two of packets, and repeats the trials at
-//! growing intervals.
+//! transfer that could be the fastest on a few of its own batches, the predicted one first, and
+//! then keeps to the fastest. It does so for each power of two of packets, and repeats the trials
+//! at growing intervals.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -175,9 +175,9 @@ mod tests {
 
     const ALL: [Transfer; 3] = [Transfer::Whole, Transfer::Window, Transfer::Imported];
 
-    /// Runs `batches` batches, `depth` of them in flight, whose transfers take these nanoseconds per
-    /// packet, and returns the transfers in order. The host is busy for as long as `stall` batches
-    /// after every seventh, in which the device goes on.
+    /// Runs `batches` batches, `depth` of them in flight, whose transfers take these nanoseconds
+    /// per packet, and returns the transfers in order. The host is busy for as long as `stall`
+    /// batches after every seventh, in which the device goes on.
     fn run(
         tuner: &mut TransferTuner,
         batches: usize,

@@ -145,7 +145,8 @@ impl VerdictColumns {
         }
     }
 
-    /// The items of these packets, with whose verdicts the device is done. It may be writing others.
+    /// The items of these packets, with whose verdicts the device is done. It may be writing
+    /// others.
     fn items(&mut self, packets: Range<usize>) -> (&mut [u8], &mut [u32]) {
         let first = packets.start.min(self.packets);
         let count = packets.end.clamp(first, self.packets) - first;

@@ -26,9 +26,9 @@ const MAX_THREADS: NonZeroUsize = NonZeroUsize::new(16).unwrap();
 /// down.
 const ROUNDS: usize = 3;
 
-/// Measures copying and gathering with these threads, in some milliseconds per thread, with packets that are
-/// in no cache, as if another device had just written them. Returns [`TransferCosts::GEN4`] if the
-/// memory cannot be allocated.
+/// Measures copying and gathering with these threads, in some milliseconds per thread, with packets
+/// that are in no cache, as if another device had just written them. Returns
+/// [`TransferCosts::GEN4`] if the memory cannot be allocated.
 pub fn measure_host(threads: NonZeroUsize) -> TransferCosts {
     let default = TransferCosts::GEN4;
     // More threads than this share the memory's bandwidth, and would take longer to fill theirs.

@@ -116,8 +116,8 @@ impl Buffers {
         self.reserve_results(context, chunk, effects)
     }
 
-    /// Ensures capacity for what is copied back of the chunk that was reserved for. A resident chunk
-    /// is launched again, maybe without the lent memory that it had before.
+    /// Ensures capacity for what is copied back of the chunk that was reserved for. A resident
+    /// chunk is launched again, maybe without the lent memory that it had before.
     pub fn reserve_results<I, M>(
         &mut self,
         context: &Arc<Context>,
