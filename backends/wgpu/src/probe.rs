@@ -68,7 +68,10 @@ fn instance() -> Result<wgpu::Instance, DeviceError> {
         // SAFETY: loads the library that was just tried; its initialisers run in any program.
         let text = match unsafe { ash::Entry::load() } {
             Ok(_) => match driver_manifests::describe_faults() {
-                Some(faults) => format!("Vulkan is installed, but its drivers do not work here: {faults} ({error})"),
+                Some(faults) => format!(
+                    "Vulkan is installed, but its drivers do not work here: {faults}; mend that, or install \
+                     mesa-vulkan-drivers for AMD, Intel and software devices (Debian's package name; {error})"
+                ),
                 None => {
                     format!("{NO_DEVICE}; if the driver's manifest is elsewhere, name it in VK_DRIVER_FILES ({error})")
                 }

@@ -5,7 +5,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use portcullis_core::device::Session;
 use portcullis_core::device::{CancelToken, Device};
 use portcullis_core::diagnostics::Source;
-use portcullis_core::packet::{Arena, BatchCutter, Descriptor, ResizeRoom};
+use portcullis_core::packet::{Arena, BatchCutter, Descriptor, ResizeRoom, Verdict};
 use portcullis_core::program::ProgramOptions;
 use portcullis_wgsl as wgsl;
 
@@ -104,9 +104,18 @@ fn kernel_output_becomes_verdicts() {
         let mut session = open_source(device.properties(), &program, kernel, "answer").unwrap();
         for packets in [1, 1000, 7, 100_000] {
             let done = session.run(Batch::from_packets(&vec![[0; 4]; packets]).unwrap()).unwrap();
-            let actions: Vec<u8> = (0..packets).map(|i| if i as u8 > 4 { 0 } else { i as u8 }).collect();
-            let targets: Vec<u32> = (0..packets as u32).map(|i| 3 * i).collect();
-            assert_eq!((done.verdicts.actions(), done.verdicts.targets()), (&*actions, &*targets));
+            let verdict = |i: u32| match i as u8 {
+                1 => Verdict::Drop,
+                2 => Verdict::Pass,
+                3 => Verdict::Tx,
+                4 => Verdict::Redirect(3 * i),
+                _ => Verdict::Aborted,
+            };
+            assert!(done.verdicts.iter().eq((0..packets as u32).map(verdict)), "{packets}: {:?}", done.verdicts);
+            assert!(done.verdicts.targets().iter().copied().eq((0..packets as u32).map(|i| 3 * i)));
+            let counts = done.verdicts.counts();
+            assert_eq!(counts.total(), packets as u64);
+            assert_eq!(counts.drop, (0..packets).filter(|i| *i as u8 == 1).count() as u64);
         }
     }
 }
