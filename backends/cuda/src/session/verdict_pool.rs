@@ -3,7 +3,7 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use portcullis_core::device::offload::{KernelEffects, VerdictMemory};
+use portcullis_core::device::offload::{KernelEffects, VerdictMemory, find_unused};
 
 use super::slots::aligned;
 use crate::driver::ErrorCode;
@@ -74,19 +74,18 @@ impl VerdictPool {
         packets: usize,
         effects: KernelEffects,
     ) -> Result<Option<Arc<PinnedVerdicts>>, ErrorCode> {
-        // `get_mut` succeeds for columns whose other references are gone, and orders what their
-        // holders did before.
-        let free = |columns: &mut Arc<PinnedVerdicts>| Arc::get_mut(columns).is_some();
-        if let Some(columns) = self.columns.iter_mut().find_map(|it| (it.packets >= packets && free(it)).then_some(it))
-        {
-            return Ok(Some(columns.clone()));
+        if let Some(columns) = find_unused(&mut self.columns, |columns| columns.packets >= packets) {
+            return Ok(Some(columns));
         }
         self.refused = self.refused.saturating_sub(1);
-        if self.refused > 0 || self.columns.len() >= MAX_COLUMNS && !self.columns.iter_mut().any(free) {
+        if self.refused > 0 {
             return Ok(None);
         }
-        // Those that are free are too small.
-        self.columns.retain_mut(|columns| !free(columns));
+        // The unused ones are too small.
+        self.columns.retain(|columns| Arc::strong_count(columns) > 1);
+        if self.columns.len() >= MAX_COLUMNS {
+            return Ok(None);
+        }
         let capacity = packets.next_power_of_two().max(MIN_PACKETS);
         match PinnedVerdicts::new(context, capacity, effects.redirects) {
             Ok(columns) => self.columns.push(Arc::new(columns)),

@@ -39,6 +39,13 @@ impl VerdictMemory for NoVerdictMemory {
     }
 }
 
+/// Returns an item of a pool that fits and that nobody outside the pool refers to.
+pub fn find_unused<T>(pool: &mut [Arc<T>], fits: impl Fn(&T) -> bool) -> Option<Arc<T>> {
+    // `get_mut` succeeds for items whose other references are gone, and orders what their holders
+    // did before.
+    pool.iter_mut().find_map(|item| (fits(item) && Arc::get_mut(item).is_some()).then(|| item.clone()))
+}
+
 /// Columns in the host's memory.
 #[derive(Debug)]
 pub struct HostVerdicts {
@@ -73,14 +80,11 @@ impl HostVerdictPool {
 
     /// Returns columns for `packets` packets that nobody uses.
     pub fn lend(&mut self, packets: usize, redirects: bool) -> Arc<HostVerdicts> {
-        // `get_mut` succeeds for columns whose other references are gone, and orders what their
-        // holders did before.
-        let free = |columns: &mut Arc<HostVerdicts>| Arc::get_mut(columns).is_some();
-        if let Some(columns) = self.0.iter_mut().find_map(|it| (it.actions.len() >= packets && free(it)).then_some(it))
-        {
-            return columns.clone();
+        if let Some(columns) = find_unused(&mut self.0, |columns| columns.actions.len() >= packets) {
+            return columns;
         }
-        self.0.retain_mut(|columns| !free(columns));
+        // The unused ones are too small.
+        self.0.retain(|columns| Arc::strong_count(columns) > 1);
         if self.0.len() >= Self::CAPACITY {
             // Its holder frees it.
             self.0.remove(0);

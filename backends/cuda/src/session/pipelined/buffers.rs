@@ -15,7 +15,7 @@ use portcullis_core::packet::gather::StorePolicy;
 
 use crate::driver::ErrorCode;
 use crate::driver::context::Context;
-use crate::driver::stream::{Event, EventPool};
+use crate::driver::stream::{Event, EventPool, Stream};
 use crate::memory::{Buffer, DeviceMemory, HostMemory, ensure_capacity};
 use crate::session::slots::{ResponseLayout, aligned};
 use crate::session::timing::StageTimer;
@@ -219,13 +219,9 @@ impl Buffers {
     /// Queues copying back what the kernel has changed.
     ///
     /// # Safety
-    /// These buffers exist until the copies have completed, and nobody accesses the response
-    /// before.
-    pub unsafe fn enqueue_downloads(
-        &self,
-        effects: KernelEffects,
-        stream: &crate::driver::stream::Stream,
-    ) -> Result<(), ErrorCode> {
+    /// The session keeps these buffers, and nobody accesses the response, until the copies have
+    /// completed.
+    pub unsafe fn enqueue_downloads(&self, effects: KernelEffects, stream: &Stream) -> Result<(), ErrorCode> {
         let at = self.response_layout;
         let response = self.response.as_ref().expect("reserved before it is used");
         let packets = self.layout.packets(self.device_copies);
