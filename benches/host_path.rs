@@ -18,7 +18,7 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use portcullis::packet_io::synth::Random;
-use portcullis_core::device::{Device, Dispatch, LoadOptions, MeasureOptions, Session, Transfer};
+use portcullis_core::device::{Device, Dispatch, Imported, LoadOptions, MeasureOptions, Session, Transfer};
 use portcullis_core::packet::{Arena, Batch, BatchCutter, Descriptor, ResizeRoom};
 use portcullis_core::program::Program;
 use portcullis_cuda::CudaDevice;
@@ -42,8 +42,9 @@ struct Scale {
 const FULL: Scale = Scale { large: 1 << 20, cached: 16 << 10, rounds: 41, small_batches: 2000 };
 const TRIAL: Scale = Scale { large: 1 << 12, cached: 1 << 10, rounds: 2, small_batches: 5 };
 
-/// Packets of a small batch.
+/// Packets of a small batch, and of the largest that `persistent` is for.
 const SMALL: usize = 64;
+const MEDIUM: usize = 1024;
 
 /// The filters: one that only returns verdicts, and one that returns targets too.
 const PLAIN: &str = "simple_filter";
@@ -331,14 +332,28 @@ fn prefetch(at: *const u8) {
     let _ = at;
 }
 
-/// From submitting a small batch to its verdicts, for each dispatch method.
+/// From submitting a small batch to its verdicts, for each dispatch method; from pinned memory too
+/// for those whose kernels can copy packets from it.
 fn latency(device: &CudaDevice, scale: &Scale, bars: &mut Bars) {
-    for &dispatch in device.info().dispatch {
-        let mut session = open(device, PLAIN, &support::threads(1).with_dispatch(dispatch).with_depth(1));
-        let batch = ReusedBatch::new(support::batch(Traffic::Uniform, SMALL, LENGTH));
-        let times = time_alone(scale.rounds, || (0..scale.small_batches).for_each(|_| drop(batch.run(&mut *session))));
-        let micros = times.median.as_secs_f64() * 1e6 / f64::from(scale.small_batches);
-        let bar = (dispatch == Dispatch::Persistent).then_some(1.0);
-        bars.at_most(&format!("{SMALL} packets, {dispatch}"), micros, bar, "µs");
+    for (packets, bar) in [(SMALL, Some(1.0)), (MEDIUM, None)] {
+        for &dispatch in device.info().dispatch {
+            let is_persistent = dispatch == Dispatch::Persistent;
+            for pinned in [false, true] {
+                if pinned && matches!(dispatch, Dispatch::Pipelined | Dispatch::Inline) {
+                    continue;
+                }
+                let mut session = open(device, PLAIN, &support::threads(1).with_dispatch(dispatch).with_depth(1));
+                let batch = ReusedBatch::new(support::batch(Traffic::Uniform, packets, LENGTH));
+                if pinned {
+                    let imported = session.import(batch.get().span());
+                    assert_eq!(imported.unwrap_or_else(|error| panic!("{error}")), Imported::InPlace);
+                }
+                let run = || (0..scale.small_batches).for_each(|_| drop(batch.run(&mut *session)));
+                let times = time_alone(scale.rounds, run);
+                let micros = times.median.as_secs_f64() * 1e6 / f64::from(scale.small_batches);
+                let what = format!("{packets} packets, {dispatch}{}", if pinned { ", pinned" } else { "" });
+                bars.at_most(&what, micros, bar.filter(|_| is_persistent), "µs");
+            }
+        }
     }
 }

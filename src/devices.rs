@@ -8,7 +8,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use portcullis_core::device::noop::NoopDevice;
-use portcullis_core::device::{Device, DeviceError, DeviceInfo, DeviceKind};
+use portcullis_core::device::{Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, SingleDispatch};
 use portcullis_core::interp::InterpDevice;
 
 /// A kind of devices with a common implementation.
@@ -217,15 +217,24 @@ pub fn open_auto() -> Result<Arc<dyn Device>, DeviceError> {
 }
 
 /// Opens the devices that `auto` may choose from, the default one first: a real GPU if there is
-/// one, and the CPU. Never a software device. A GPU that several backends offer is included once.
+/// one, and the CPU. Never a software device. A GPU that several backends offer is included once,
+/// and if it has a persistent kernel, once more with that as its only dispatch method: it suits
+/// other sizes of batches than the default method.
 ///
 /// # Errors
 /// [`DeviceError::Missing`] if there is neither.
 pub fn candidates() -> Result<Vec<Arc<dyn Device>>, DeviceError> {
     match (best_gpu(), cpu_device()) {
-        (Some(gpu), cpu) => Ok([gpu].into_iter().chain(cpu.ok()).collect()),
+        (Some(gpu), cpu) => Ok(with_persistent(gpu).chain(cpu.ok()).collect()),
         (None, cpu) => Ok(vec![cpu?]),
     }
+}
+
+/// A device, and the same with the dispatch method `persistent` only if it has others too.
+fn with_persistent(device: Arc<dyn Device>) -> impl Iterator<Item = Arc<dyn Device>> {
+    let persistent = SingleDispatch::new(&device, Dispatch::Persistent).ok();
+    let persistent = persistent.filter(|_| device.info().dispatch.len() > 1);
+    [device].into_iter().chain(persistent.map(|device| Arc::new(device) as Arc<dyn Device>))
 }
 
 /// Opens the best real GPU that can run filters.
@@ -285,7 +294,8 @@ fn may_have_gpu() -> bool {
 
 #[cfg(test)]
 mod tests {
-    use portcullis_core::device::DeviceLimit;
+    use portcullis_core::device::{DeviceLimit, LoadOptions, Session};
+    use portcullis_core::program::Program;
 
     use super::*;
 
@@ -326,6 +336,30 @@ mod tests {
     }
 
     #[test]
+    fn a_gpu_with_a_persistent_kernel_is_two_candidates() {
+        let of = |dispatch: &'static [Dispatch]| {
+            let info = DeviceInfo { id: "gpu".into(), dispatch, ..open("noop").unwrap().info().clone() };
+            let device: Arc<dyn Device> = Arc::new(Described(info));
+            with_persistent(device).map(|device| device.info().id.clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(of(&[Dispatch::Pipelined, Dispatch::Inline, Dispatch::Persistent]), ["gpu", "gpu persistent"]);
+        assert_eq!([of(&[Dispatch::Pipelined]), of(&[Dispatch::Persistent])], [["gpu"], ["gpu"]]);
+    }
+
+    /// A device that loads nothing.
+    struct Described(DeviceInfo);
+
+    impl Device for Described {
+        fn info(&self) -> &DeviceInfo {
+            &self.0
+        }
+
+        fn load(&self, _: &Arc<Program>, _: &LoadOptions) -> Result<Box<dyn Session>, DeviceError> {
+            Err(DeviceError::Missing("it loads nothing".into()))
+        }
+    }
+
+    #[test]
     fn auto_never_takes_a_software_or_reference_device() {
         let candidates = candidates().unwrap_or_default();
         for device in open_auto().iter().chain(&candidates) {
@@ -335,6 +369,6 @@ mod tests {
         // Each device occurs once, and the default comes first.
         let id = |device: &Arc<dyn Device>| device.info().id.clone();
         assert_eq!(candidates.first().map(id), open_auto().ok().as_ref().map(id));
-        assert!(candidates.len() <= 2, "a GPU and the CPU");
+        assert!(candidates.len() <= 3, "a GPU, perhaps with a persistent kernel, and the CPU");
     }
 }

@@ -79,7 +79,7 @@ fn opencl_c_stock_filters_compile_without_spills() {
 }
 
 /// Persistent kernels must not load through the constant cache: a network card may have written
-/// device memory since the kernel started, and that cache does not see it (`mailbox.cu`).
+/// device memory since the kernel started, and that cache does not see it (`slot.cu`).
 #[test]
 fn persistent_kernels_do_not_load_through_the_constant_cache() {
     let Some(_) = compilers() else { return };

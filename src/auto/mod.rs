@@ -395,7 +395,9 @@ impl AutoDevice {
             });
             gains.sum::<f64>()
         };
-        let others = (0..self.candidates.len()).filter(|&second| second != first);
+        // A GPU's dispatch methods share the device.
+        let device = |index: usize| self.candidates[index].info().id.split(' ').next();
+        let others = (0..self.candidates.len()).filter(|&second| device(second) != device(first));
         let useful = others.filter(|&second| (0..LENGTH_CLASSES.len()).any(|class| from(second, class).is_some()));
         let Some(second) = useful.min_by(|&a, &b| gain(a).total_cmp(&gain(b))) else { return Ok(None) };
 

@@ -28,6 +28,14 @@ pub struct LoadedDevice {
     pub session: Box<dyn Session>,
 }
 
+impl LoadedDevice {
+    /// Whether this is the device of this id, maybe restricted to a dispatch method
+    /// ([`SingleDispatch`](device::SingleDispatch)).
+    fn is_on(&self, id: &str) -> bool {
+        self.id.strip_prefix(id).is_some_and(|method| method.is_empty() || method.starts_with(' '))
+    }
+}
+
 /// A batch in flight.
 struct InFlightBatch {
     location: BatchLocation,
@@ -118,7 +126,7 @@ impl AutoSession {
     fn choose(&mut self, batch: &Batch) -> (Choice, usize) {
         let class = length_class(typical_length(batch));
         if let Some(view) = batch.span().device_view().filter(|_| !batch.span().is_on_host()) {
-            let owner = self.devices.iter().position(|it| it.as_ref().is_some_and(|it| it.id == view.device));
+            let owner = self.devices.iter().position(|it| it.as_ref().is_some_and(|it| it.is_on(&view.device)));
             // If none of the devices owns the memory, any of them will report that.
             let any = self.devices.iter().position(Option::is_some);
             let placement = Placement::Single(owner.or(any).unwrap_or(0));

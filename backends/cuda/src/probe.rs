@@ -102,8 +102,7 @@ fn driver_release() -> Option<String> {
 /// are useless on Windows, whose driver submits queued commands when it sees fit.
 fn dispatch_methods(driver: &Driver, arch: i32) -> &'static [Dispatch] {
     use Dispatch::{Graph, Inline, Persistent, Pipelined, WaitValue};
-    let has_wait_value =
-        cfg!(not(windows)) && driver.cuStreamWaitValue32_v2.is_some() && driver.cuStreamWriteValue32_v2.is_some();
+    let has_wait_value = cfg!(not(windows)) && driver.cuStreamWaitValue32_v2.is_some();
     match (arch >= 70, has_wait_value) {
         (true, true) => &[Pipelined, Inline, Persistent, WaitValue, Graph],
         (true, false) => &[Pipelined, Inline, Persistent, Graph],

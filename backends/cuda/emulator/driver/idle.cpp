@@ -2,8 +2,10 @@
 // copies move no byte and kernels write none. What is measured over it is the host's own work.
 // Results are whatever was in the memory before.
 //
-// The exception is a persistent kernel, which the host waits for in memory: a thread answers its
-// requests as soon as it sees them (`session/persistent.cu`).
+// The exceptions are kernels that the host waits for in memory, with verdicts that have the tag of
+// their request (`session/slot.cu`): those in graphs answer when they are launched, and for
+// persistent ones a thread answers requests as soon as it sees them.
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -78,22 +80,43 @@ API int cuMemcpyDtoDAsync_v2(Address, Address, size_t, void *) { return SUCCESS;
 API int cuMemsetD8Async(Address, uint8_t, size_t, void *) { return SUCCESS; }
 API int cuFlushGPUDirectRDMAWrites(int, int) { return SUCCESS; }
 
-// Persistent kernels: their argument, `pc_ring`, and a request, `pc_entry`, of which only the lap
-// matters here.
+// A request, `pc_posted`: words, each below the request's lap. Those that matter here.
+struct Posted { uint64_t words[16]; };
+enum { SLOT_LOW = 0, SLOT_HIGH = 1, INPUT = 6, PACKETS = 9, TAG = 10 };
+
+static std::atomic<uint32_t> *word(Address at) { return (std::atomic<uint32_t> *)at; }
+
+static uint32_t lap_of(Address posted) {
+    // The host writes this one last.
+    return (uint32_t)(((std::atomic<uint64_t> *)posted)[15].load(std::memory_order_acquire) >> 32);
+}
+
+// Answers a request as if its kernel had filtered nothing: tags the double words of verdicts, and
+// those that would have targets if the filter redirected.
+static void answer(Address posted, Address answers, uint32_t lap) {
+    const Posted *request = (const Posted *)posted;
+    auto value = [&](int index) { return (uint32_t)request->words[index]; };
+    if (uint64_t tag = value(TAG)) {
+        auto results = (std::atomic<uint64_t> *)((Address)value(SLOT_HIGH) << 32 | value(SLOT_LOW));
+        uint32_t verdicts = ((value(PACKETS) + 3) / 4 + 1) & ~1u, all = std::min(verdicts + value(PACKETS), value(INPUT) / 8);
+        for (uint32_t index = 0; index < all; index++) results[index].store(tag << 32, std::memory_order_release);
+    }
+    word(answers)->store(lap, std::memory_order_release);
+}
+
+// Persistent kernels: their argument, `pc_ring`.
 struct Ring {
-    Address entries, answers, stop, left, served, leaving, life;
+    Address requests, answers, stop, left, served, leaving, life;
     uint32_t size, start;
 };
-const size_t ENTRY_BYTES = 64, TURN_OFFSET = 56;
 
 static std::atomic<int> residents{0};
 
-static void answer(Ring ring, unsigned blocks) {
+static void stay(Ring ring, unsigned blocks) {
     // Requests answered so far, by an address that no other ring has: a kernel that is launched again
     // goes on from there.
     static auto &answered = *new std::map<Address, uint64_t>;
     static auto &mutex = *new std::mutex;
-    auto word = [](Address at) { return (std::atomic<uint32_t> *)at; };
     auto load = [&](Address at) { return word(at)->load(std::memory_order_acquire); };
     auto end = std::chrono::steady_clock::now() + std::chrono::nanoseconds(ring.life);
     uint64_t number;
@@ -102,9 +125,9 @@ static void answer(Ring ring, unsigned blocks) {
         number = answered[ring.served];
     }
     for (uint32_t rounds = 1; !load(ring.stop); rounds++) {
-        uint64_t index = number % ring.size, turn = number / ring.size + 1;
-        if (load(ring.entries + index * ENTRY_BYTES + TURN_OFFSET) == turn) {
-            word(ring.answers + index * 4)->store((uint32_t)turn, std::memory_order_release);
+        uint64_t index = number % ring.size, lap = number / ring.size + 1;
+        if (Address posted = ring.requests + index * sizeof(Posted); lap_of(posted) == lap) {
+            answer(posted, ring.answers + index * 4, (uint32_t)lap);
             number++;
         } else if (rounds % 1024 == 0 && std::chrono::steady_clock::now() > end) {
             break;
@@ -133,9 +156,9 @@ API int cuLaunchKernel(void *function, unsigned blocks, unsigned, unsigned, unsi
     Ring ring;
     if (function != persistent) return SUCCESS;
     memcpy(&ring, parameters[0], sizeof ring);
-    if (!ring.entries) return SUCCESS;
+    if (!ring.requests) return SUCCESS;
     residents++;
-    std::thread(answer, ring, blocks).detach();
+    std::thread(stay, ring, blocks).detach();
     return SUCCESS;
 }
 
@@ -150,16 +173,28 @@ API int cuEventRecord(void *, void *) { return SUCCESS; }
 API int cuEventQuery(void *) { return SUCCESS; }
 API int cuEventElapsedTime(float *milliseconds, void *, void *) { return set(milliseconds, 0.0f); }
 
-// Graphs.
-API int cuGraphCreate(void **graph, unsigned) { return set(graph, (void *)&handle); }
-API int cuGraphDestroy(void *) { return SUCCESS; }
-API int cuGraphAddMemcpyNode(void **node, void *, const void *, size_t, const void *, void *) { return set(node, (void *)&handle); }
-API int cuGraphAddKernelNode(void **node, void *, const void *, size_t, const void *) { return set(node, (void *)&handle); }
-API int cuGraphInstantiateWithFlags(void **graph, void *, unsigned long long) { return set(graph, (void *)&handle); }
-API int cuGraphExecMemcpyNodeSetParams(void *, void *, const void *, void *) { return SUCCESS; }
+// Graphs of one kernel, whose first two arguments are the addresses of a request and of its answer.
+struct KernelNode {
+    void *function;
+    unsigned grid[3], threads[3], shared;
+    void **parameters;
+};
+struct Graph { Address posted, answer; };
+
+API int cuGraphCreate(void **graph, unsigned) { return set(graph, (void *)new Graph{}); }
+API int cuGraphDestroy(void *graph) { return delete (Graph *)graph, SUCCESS; }
+API int cuGraphAddKernelNode(void **node, void *graph, const void *, size_t, const void *parameters) {
+    void **arguments = ((const KernelNode *)parameters)->parameters;
+    *(Graph *)graph = Graph{*(Address *)arguments[0], *(Address *)arguments[1]};
+    return set(node, (void *)&handle);
+}
+API int cuGraphInstantiateWithFlags(void **executable, void *graph, unsigned long long) { return set(executable, (void *)new Graph(*(Graph *)graph)); }
 API int cuGraphUpload(void *, void *) { return SUCCESS; }
-API int cuGraphLaunch(void *, void *) { return SUCCESS; }
-API int cuGraphExecDestroy(void *) { return SUCCESS; }
+API int cuGraphLaunch(void *executable, void *) {
+    const Graph *graph = (const Graph *)executable;
+    return answer(graph->posted, graph->answer, lap_of(graph->posted)), SUCCESS;
+}
+API int cuGraphExecDestroy(void *executable) { return delete (Graph *)executable, SUCCESS; }
 
 // The compiler, whose output is an empty PTX text.
 API int nvrtcVersion(int *major, int *minor) { return set(major, 12), set(minor, 4); }

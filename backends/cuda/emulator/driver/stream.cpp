@@ -238,13 +238,3 @@ API int cuStreamWaitValue32_v2(void *handle, Address address, uint32_t value, un
     });
     return SUCCESS;
 }
-
-API int cuStreamWriteValue32_v2(void *handle, Address address, uint32_t value, unsigned flags) {
-    CHECK_CONTEXT();
-    Stream *stream = stream_of(handle, __func__);
-    if (flags) return INVALID_VALUE;
-    if (address % 4) misuse("cuStreamWriteValue32: the address is no multiple of 4");
-    check_pinned((const void *)address, 4, __func__);
-    enqueue(stream, [=] { __atomic_store_n((uint32_t *)address, value, __ATOMIC_RELEASE); });
-    return SUCCESS;
-}

@@ -26,11 +26,17 @@ static inline void __nanosleep(unsigned int nanoseconds)
     nanosleep(&pause, 0);
 }
 // Polling yields the CPU to other threads.
-static inline unsigned int pc_acquire(const unsigned int *at)
+static inline unsigned long long pc_poll(const unsigned long long *at, unsigned int lap)
 {
-    unsigned int value = __atomic_load_n(emulated_aligned(at, 4), __ATOMIC_ACQUIRE);
-    __nanosleep(1000);
+    unsigned long long value = __atomic_load_n(emulated_aligned(at, 8), __ATOMIC_ACQUIRE);
+    if ((unsigned int)(value >> 32) != lap) __nanosleep(1000);
     return value;
+}
+static inline void pc_store_tagged(void *at, unsigned int value, unsigned int tag)
+{
+    unsigned long long word = (unsigned long long)tag << 32 | value;
+    // The device's other stores are visible to whoever sees the word, as x86 has it anyway.
+    __atomic_store_n((unsigned long long *)emulated_aligned((char *)at, 8), word, __ATOMIC_RELEASE);
 }
 static inline void pc_release(unsigned int *at, unsigned int value)
 {
@@ -47,6 +53,7 @@ struct __attribute__((aligned(8))) uint2 { unsigned int x, y; };
 struct __attribute__((aligned(16))) uint4 { unsigned int x, y, z, w; };
 static inline uint2 make_uint2(unsigned int x, unsigned int y) { return {x, y}; }
 static inline uint4 make_uint4(unsigned int x, unsigned int y, unsigned int z, unsigned int w) { return {x, y, z, w}; }
+static inline unsigned int pc_load2(const void *at) { return *(const volatile unsigned short *)emulated_aligned(at, 2); }
 static inline unsigned int pc_load4(const void *at) { return *(const volatile unsigned int *)emulated_aligned(at, 4); }
 static inline uint2 pc_load8(const void *at) { return *(const uint2 *)at; }
 static inline uint4 pc_load16(const void *at) { return *(const uint4 *)at; }

@@ -70,7 +70,7 @@ fn nvrtc() -> Result<&'static Nvrtc, NvrtcError> {
 }
 
 /// Lists the kernels that a program needs on GPUs of an architecture (90 for compute capability
-/// 9.0): one for each dispatch method that can run it.
+/// 9.0), each with one of the dispatch methods that use it.
 ///
 /// # Errors
 /// The filter has something in it that cannot be written in CUDA C++.
@@ -86,7 +86,7 @@ pub fn cubins(program: &Program, arch: u32) -> Result<Vec<CubinSource>, DeviceEr
             source: source.text,
         })
     };
-    let methods = [Dispatch::Pipelined, Dispatch::Persistent, Dispatch::WaitValue, Dispatch::Graph];
+    let methods = [Dispatch::Pipelined, Dispatch::Persistent, Dispatch::Graph];
     // The kernels of the other methods process packets concurrently, and so cannot keep flows in
     // order.
     let methods = if program.has_flows() { &methods[..1] } else { &methods[..] };
@@ -109,10 +109,10 @@ mod tests {
     fn file_names_depend_on_source_and_architecture_but_not_on_the_filter_s_name() {
         let files = |name, body, arch| cubins(&program(name, body), arch).unwrap();
         let some = files("a.wgsl", "return XDP_PASS;", 90);
-        assert_eq!(some.len(), 4);
+        assert_eq!(some.len(), 3);
         let mut names: Vec<_> = some.iter().map(|cubin| cubin.file_name.clone()).collect();
         names.dedup();
-        assert_eq!(names.len(), 4, "a file for each dispatch method");
+        assert_eq!(names.len(), 3, "a file for each kernel");
         assert!(names.iter().all(|name| name.len() == 32 + 12 && name.ends_with("-sm_90.cubin")), "{names:?}");
         assert_eq!(some[0].options, ["--gpu-architecture=sm_90", "--std=c++17", "--fmad=false"]);
         let same = |other: Vec<CubinSource>| other[0].file_name == some[0].file_name;

@@ -13,6 +13,7 @@ use portcullis_core::program::Program;
 
 use super::kernel::MAX_ARGUMENTS;
 use super::nvrtc::ImageKind;
+use crate::session::SHARED_BYTES;
 
 /// Threads in a block, unless the caller sets another number for `inline` and `pipelined`.
 pub(crate) const BLOCK_SIZE: u32 = 256;
@@ -60,22 +61,23 @@ impl KernelSource {
         }
         let (entry, parts): (_, &[&str]) = match dispatch {
             Dispatch::Inline | Dispatch::Pipelined => ("xdp_kernel", &[]),
-            Dispatch::Persistent => ("pc_persistent", &[MAILBOX, include_str!("../session/persistent.cu")]),
-            Dispatch::WaitValue => ("pc_waitvalue", &[MAILBOX, include_str!("../session/waitvalue.cu")]),
-            Dispatch::Graph => ("pc_graph", &[include_str!("../session/graph.cu")]),
+            Dispatch::Persistent => ("pc_persistent", &[include_str!("../session/persistent.cu")]),
+            Dispatch::WaitValue | Dispatch::Graph => ("pc_queued", &[include_str!("../session/queued.cu")]),
         };
         let mut text = kernel.source;
         if !writes_kernel {
             let flag = |name: &str, value: bool| format!("#define PC_{name} {}\n", i32::from(value));
             text += "\n";
-            text += &flag("SEES", effects.accesses_packets);
-            text += &flag("WRITES", effects.writes_packets);
-            text += &flag("MOVES", effects.resizes_packets);
+            text += &flag("ACCESSES_PACKETS", effects.accesses_packets);
+            text += &flag("WRITES_PACKETS", effects.writes_packets);
+            text += &flag("RESIZES_PACKETS", effects.resizes_packets);
             text += &flag("METADATA", effects.metadata);
             text += &flag("REDIRECTS", effects.redirects);
             text += &flag("MAPS", !program.maps().is_empty());
-            text += &format!("#define PC_MOST_MAPS {MAX_MAPS}\n");
-            text += include_str!("../session/slots.cu");
+            text += &format!("#define PC_MAX_MAPS {MAX_MAPS}\n");
+            text += &format!("#define PC_BLOCK_SIZE {BLOCK_SIZE}u\n");
+            text += &format!("#define PC_SHARED_BYTES {SHARED_BYTES}u\n");
+            text += include_str!("../session/slot.cu");
         }
         parts.iter().for_each(|part| text += part);
         Ok(KernelSource { text, entry, block_size, arguments: kernel.arguments, effects })
@@ -86,8 +88,6 @@ impl KernelSource {
 fn busy_wait(cycles: NonZeroU64) -> String {
     format!("{{ long long pc_began = clock64(); while (clock64() - pc_began < {cycles}ll) {{}} }}")
 }
-
-const MAILBOX: &str = include_str!("../session/mailbox.cu");
 
 /// NVRTC's options: architecture and language; no fused multiply-add, which would round differently
 /// from other devices.

@@ -14,7 +14,7 @@ use std::ptr;
 use std::sync::OnceLock;
 
 use cudarc::driver::sys::{
-    self, CUDA_KERNEL_NODE_PARAMS, CUDA_MEMCPY3D, CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent,
+    self, CUDA_KERNEL_NODE_PARAMS, CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent,
     CUflushGPUDirectRDMAWritesScope, CUflushGPUDirectRDMAWritesTarget, CUfunction, CUfunction_attribute, CUgraph,
     CUgraphExec, CUgraphNode, CUmodule, CUpointer_attribute, CUresult, CUstream,
 };
@@ -123,18 +123,15 @@ functions! {
         );
         cuGraphCreate(*mut CUgraph, c_uint);
         cuGraphDestroy(CUgraph);
-        cuGraphAddMemcpyNode(*mut CUgraphNode, CUgraph, *const CUgraphNode, usize, *const CUDA_MEMCPY3D, CUcontext);
         cuGraphAddKernelNode(*mut CUgraphNode, CUgraph, *const CUgraphNode, usize, *const CUDA_KERNEL_NODE_PARAMS);
         cuGraphInstantiateWithFlags(*mut CUgraphExec, CUgraph, c_ulonglong);
-        cuGraphExecMemcpyNodeSetParams(CUgraphExec, CUgraphNode, *const CUDA_MEMCPY3D, CUcontext);
         cuGraphUpload(CUgraphExec, CUstream);
         cuGraphLaunch(CUgraphExec, CUstream);
         cuGraphExecDestroy(CUgraphExec);
     }
-    // The first two exist since CUDA 11.7; the dispatch method `waitvalue` needs them.
+    // The first exists since CUDA 11.7; the dispatch method `waitvalue` needs it.
     optional {
         cuStreamWaitValue32_v2(CUstream, CUdeviceptr, sys::cuuint32_t, c_uint);
-        cuStreamWriteValue32_v2(CUstream, CUdeviceptr, sys::cuuint32_t, c_uint);
         cuFlushGPUDirectRDMAWrites(CUflushGPUDirectRDMAWritesTarget, CUflushGPUDirectRDMAWritesScope);
     }
 }

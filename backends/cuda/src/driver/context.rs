@@ -238,10 +238,6 @@ impl Context {
         Ok(Context { driver, primary, cancel: cancel.clone(), abandoned: AtomicBool::new(false) })
     }
 
-    pub fn handle(&self) -> CUcontext {
-        self.primary.handle.get()
-    }
-
     /// Makes the context current on this thread; free if it is already.
     pub fn enter(&self) -> Result<ContextGuard<'_>, ErrorCode> {
         self.primary.enter()

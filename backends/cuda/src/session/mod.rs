@@ -2,12 +2,9 @@
 //! each dispatch method.
 //!
 //! - `pipelined`, `inline`: copies and kernel launches in streams, see [`pipelined`];
-//! - `graph`: a CUDA graph for each slot, see [`graph`];
-//! - `waitvalue`, `persistent`: kernels that are on the device before their batch, and take launch
-//!   requests from a mailbox in host memory, see [`mailbox`].
-//!
-//! All but `pipelined` and `inline` move packets through slots ([`slots`]) whose layout host and
-//! kernels share.
+//! - `graph`, `waitvalue`, `persistent`: kernels that are built into graphs, queued or running
+//!   before their batch, and take requests from a ring in host memory, see [`mailbox`]. Packets and
+//!   results travel through slots ([`slots`]), whose layout host and kernels share.
 
 use std::sync::Arc;
 
@@ -17,7 +14,7 @@ use portcullis_core::program::Program;
 
 use crate::compile;
 use crate::driver::gpu::GpuProperties;
-use graph::GraphLauncher;
+use graph::GraphKernels;
 use mailbox::MailboxLauncher;
 use persistent::PersistentKernel;
 use waitvalue::QueuedKernels;
@@ -26,12 +23,15 @@ mod graph;
 mod mailbox;
 mod persistent;
 mod pipelined;
+mod queued;
+mod request;
 mod slots;
 mod timing;
 mod verdict_pool;
 mod waitvalue;
 
 pub(crate) use pipelined::PipelinedLauncher;
+pub(crate) use slots::SHARED_BYTES;
 
 /// Opens a session by [`Dispatch::Pipelined`] or [`Dispatch::Inline`].
 ///
@@ -74,7 +74,7 @@ pub(crate) fn open_slotted(
             Box::new(OffloadSession::new(launcher, kind, effects, program, options)?)
         }
         Dispatch::Graph => {
-            let launcher = GraphLauncher::new(gpu, loaded, &options.cancel);
+            let launcher = MailboxLauncher::new(GraphKernels::new(gpu, loaded)?, effects, &options.cancel);
             Box::new(OffloadSession::new(launcher, kind, effects, program, options)?)
         }
     })

@@ -2,8 +2,8 @@
 //! No driver call lies between posting a batch and its verdicts, which minimises the latency of
 //! small batches.
 //!
-//! A small batch is one request, which one block answers; larger batches are split into requests
-//! for several blocks. The kernel exits by itself after [`KERNEL_LIFETIME`], between two requests,
+//! A small batch is one request, which one block answers; the packets of a larger one are split
+//! into requests for several blocks. The kernel exits by itself after [`KERNEL_LIFETIME`], between two requests,
 //! whatever the host does: so a driver's watchdog never kills it, and it does not outlive a host
 //! that has died. The host launches it again when it finds that it has left with work pending;
 //! requests not yet answered are answered by the next launch.
@@ -15,7 +15,8 @@ use std::time::Duration;
 
 use portcullis_core::device::{CancelToken, DeviceError};
 
-use super::mailbox::{LaunchRequest, MailboxKernel, MailboxRing, wait_for_launch_permit};
+use super::mailbox::{MailboxKernel, RequestLimits, wait_for_launch_permit};
+use super::request::{Request, RequestRing};
 use crate::compile::{Kernel, LoadedProgram};
 use crate::driver::ErrorCode;
 use crate::driver::context::ResidentKernels;
@@ -38,13 +39,13 @@ const REQUESTS_PER_BLOCK: u64 = 8;
 /// Chunks of a batch posted before the first is answered: several for each block.
 const MAX_CHUNKS_IN_FLIGHT: usize = 2 * MAX_BLOCKS as usize;
 
-/// Range of packets in a request. Batches of more packets are split among blocks; if they exceed
-/// what all blocks take at once, requests grow, which bounds their number.
-const MIN_PACKETS_PER_REQUEST: usize = 128;
-const MAX_PACKETS_PER_REQUEST: usize = 64 << 10;
+/// Range of packets in a request. Batches of more packets are split among blocks.
+const MIN_REQUEST_PACKETS: usize = 128;
+const MAX_REQUEST_PACKETS: usize = 4 << 10;
 
-/// Maximum size in bytes of a request's packets.
-const BYTES_PER_REQUEST: u64 = 16 << 20;
+/// Maximum number of packets in a slot, and their maximum size in bytes.
+const SLOT_PACKETS: usize = 4 << 10;
+const SLOT_BYTES: u64 = 16 << 20;
 
 /// Values of the stop flag: exit once the pending requests are answered, or as soon as possible,
 /// leaving the response incomplete. `persistent.cu` has the same.
@@ -54,7 +55,7 @@ const STOP_NOW: u32 = 2;
 /// The kernel, and the memory that it shares with the host.
 pub(crate) struct PersistentKernel {
     state: Mutex<State>,
-    ring: MailboxRing,
+    ring: RequestRing,
     /// Device-only words: requests answered by each block, then the launch whose blocks are
     /// leaving.
     served: DeviceMemory,
@@ -100,7 +101,7 @@ impl PersistentKernel {
         // Clear the memory within the period too: that may wait for the device.
         let quiescent = gpu.context.quiesce().map_err(failed)?;
         // Extra words: the stop flag, and for each block the last launch in which it has left.
-        let ring = MailboxRing::new(&gpu.context, u64::from(blocks) * REQUESTS_PER_BLOCK, 1 + blocks as usize)
+        let ring = RequestRing::new(&gpu.context, u64::from(blocks) * REQUESTS_PER_BLOCK, 1 + blocks as usize)
             .map_err(failed)?;
         let bytes = (blocks as usize + 1) * 8;
         let served = DeviceMemory::new(&gpu.context, bytes).map_err(failed)?;
@@ -180,12 +181,13 @@ impl ResidentKernels for PersistentKernel {
 }
 
 impl MailboxKernel for PersistentKernel {
-    fn request_limits(&self, packets: usize) -> (usize, u64) {
-        ((packets / self.blocks as usize).clamp(MIN_PACKETS_PER_REQUEST, MAX_PACKETS_PER_REQUEST), BYTES_PER_REQUEST)
-    }
-
-    fn max_unseen_packets(&self) -> usize {
-        MAX_PACKETS_PER_REQUEST
+    fn limits(&self, packets: usize) -> RequestLimits {
+        let per_block = packets.div_ceil(self.blocks as usize).next_multiple_of(4);
+        RequestLimits {
+            slot_packets: SLOT_PACKETS,
+            slot_bytes: SLOT_BYTES,
+            request_packets: per_block.clamp(MIN_REQUEST_PACKETS, MAX_REQUEST_PACKETS),
+        }
     }
 
     fn max_chunks(&self) -> usize {
@@ -200,11 +202,11 @@ impl MailboxKernel for PersistentKernel {
         &self.maps
     }
 
-    fn ring(&self) -> &MailboxRing {
+    fn ring(&self) -> &RequestRing {
         &self.ring
     }
 
-    fn post(&self, request: LaunchRequest, cancel: &CancelToken) -> Result<u64, DeviceError> {
+    fn post(&self, request: &Request, cancel: &CancelToken) -> Result<u64, DeviceError> {
         let gpu = &*self.gpu;
         let number = next_number(gpu, &self.state())?;
         if let Some(before) = number.checked_sub(self.ring.capacity()) {

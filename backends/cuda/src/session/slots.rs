@@ -1,55 +1,58 @@
-//! Slots: the memory that one chunk of a batch travels in, and its layout, which `slots.cu`
-//! mirrors.
+//! Slots: the memory that one chunk of a batch travels in, and its layout, which `slot.cu` mirrors.
 //!
-//! The host writes a *request* (header, descriptors, metadata, packets) and reads a *response*
-//! (verdicts, redirect targets, moved descriptors, changed packets). In the kernels' text they are
-//! called `given`, `inside` (the request's copy on the device) and `returned`.
+//! The host writes metadata, descriptor tables and, unless the device reaches them, packets; the
+//! kernel writes results. Both are in host memory: small batches are read and written over the bus
+//! faster than copies are queued. Kernels copy the packets that they filter to memory of their own,
+//! all at once, since a filter's reads depend on each other, and each would take a round trip over
+//! the bus.
 
-use std::iter;
-use std::ops::Range;
+use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use portcullis_core::device::chunk::{ChunkLimits, OVERREAD_BYTES, PacketLayout};
-use portcullis_core::device::offload::{ChunkView, KernelEffects, VerdictColumns, le_words};
+use portcullis_core::device::descriptor_format::{DescriptorFormat, DescriptorRule};
+use portcullis_core::device::offload::{ChunkView, KernelEffects, TransferBytes, VerdictColumns, le_words};
 use portcullis_core::device::transfer_planner::{BatchMemory, MemoryReach};
-use portcullis_core::device::{DeviceError, Imported};
 use portcullis_core::packet::gather::StorePolicy;
 use portcullis_core::packet::{Batch, Metadata, RESIZE_ROOM, Span};
 
+use super::request::{PacketCopy, Request};
 use crate::driver::ErrorCode;
 use crate::driver::context::Context;
-use crate::driver::gpu::Gpu;
-use crate::memory::{Buffer, DeviceMemory, HostMemory, SpanAddress, ensure_capacity};
+use crate::memory::{Buffer, DeviceMemory, HostMemory, PinnedSpan, PinnedSpanCache, SpanAddress, ensure_capacity};
 
-/// Size of a request's header: the address of the arena if the packets are in device memory, else 0
-/// (a little-endian double word), then the number of packets, the launch's first packet and its
-/// number of packets (words), then three unused words.
-pub(crate) const HEADER_SIZE: usize = 32;
+/// Size in bytes up to which the packets of a part of a request are copied to a block's shared
+/// memory: 256 windows of 64 bytes, two of which fit beside the rest in the 48 KiB that every
+/// kernel may have.
+pub(crate) const SHARED_BYTES: usize = 16 << 10;
 
-/// Rounds up to the alignment of each section of a request or response.
+/// Bytes that 16-byte parts of packets move for the same alignment on both sides of a copy.
+const ALIGNMENT_BYTES: usize = 16;
+
+/// Rounds up to the alignment of each section of a slot.
 pub(super) fn aligned(bytes: usize) -> usize {
     bytes.next_multiple_of(16)
 }
 
-/// Byte offsets of a request's sections. Header and descriptors come before these.
+/// Byte offsets of the sections that the host writes; metadata comes first.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct RequestLayout {
-    pub metadata: usize,
+pub(crate) struct InputLayout {
+    pub tables: usize,
     pub packets: usize,
     pub end: usize,
 }
 
-impl RequestLayout {
-    /// Lays out a chunk with these numbers of descriptors and packets, whose packets take `bytes`
-    /// bytes in the slot.
-    pub fn new(effects: KernelEffects, descriptors: usize, packets: usize, bytes: usize) -> RequestLayout {
-        let metadata = HEADER_SIZE + aligned(descriptors * 8);
-        let at = metadata + if effects.metadata { aligned(packets * size_of::<Metadata>()) } else { 0 };
-        RequestLayout { metadata, packets: at, end: at + bytes }
+impl InputLayout {
+    /// Lays out a chunk whose descriptor tables, and whose packets in the slot, have these sizes.
+    pub fn new(effects: KernelEffects, packets: usize, tables: usize, bytes: usize) -> InputLayout {
+        let at = if effects.metadata { aligned(packets * size_of::<Metadata>()) } else { 0 };
+        let end_of_tables = at + aligned(tables);
+        InputLayout { tables: at, packets: end_of_tables, end: end_of_tables + bytes }
     }
 }
 
-/// Byte offsets of a response's sections. Verdicts, a byte each, come first.
+/// Byte offsets of the sections of a response. Verdicts, a byte each, come first.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct ResponseLayout {
     pub targets: usize,
@@ -66,218 +69,348 @@ impl ResponseLayout {
         let at = descriptors + if effects.resizes_packets { aligned(packets * 8) } else { 0 };
         ResponseLayout { targets, descriptors, packets: at, end: at + if effects.writes_packets { bytes } else { 0 } }
     }
-
-    /// Size in bytes of verdicts and targets together.
-    pub fn verdicts_and_targets_size(&self) -> usize {
-        self.descriptors
-    }
 }
 
-/// Which device buffers a slot has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum DeviceBuffers {
-    /// The request only: kernels write their response to host memory.
-    Request,
-    /// The request, and verdicts and targets, which are copied to the host.
-    RequestAndVerdicts,
+/// Offset of the targets, and the end, of tagged results: double words with four verdicts, or with
+/// a target, each.
+fn tagged_layout(effects: KernelEffects, packets: usize) -> (usize, usize) {
+    let targets = aligned(packets.div_ceil(4) * 8);
+    (targets, targets + if effects.redirects { packets * 8 } else { 0 })
 }
 
-/// Memory for one chunk of a batch, reused for chunk after chunk. Buffers grow on demand.
-#[derive(Debug, Default)]
-pub(crate) struct Slot {
-    request: Option<HostMemory>,
-    device_request: Option<DeviceMemory>,
-    device_verdicts: Option<DeviceMemory>,
-    response: Option<HostMemory>,
-    /// Layouts of the chunk that the slot holds.
-    pub request_layout: RequestLayout,
-    pub response_layout: ResponseLayout,
-    pub packets: usize,
-    /// Size of the packets that are in the slot.
-    pub bytes: usize,
-    /// Device address of the arena if the packets are in device memory; 0 if they are in the slot.
-    pub arena_address: u64,
+/// Memory of a batch that the device reaches.
+#[derive(Debug)]
+pub(crate) struct SlotArena {
+    address: u64,
+    is_on_device: bool,
+    /// Keeps the memory pinned, if the session has pinned it.
+    _registration: Option<Arc<PinnedSpan>>,
 }
 
-/// The space that a chunk takes in a slot.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct SlotShape {
-    request_layout: RequestLayout,
-    response_layout: ResponseLayout,
-    packets: usize,
-    bytes: usize,
-    arena_address: u64,
-}
-
-impl SlotShape {
-    /// The shape for a chunk whose packets are in the slot or in device memory.
-    pub fn of(chunk: &ChunkView<'_, DeviceArena>, effects: KernelEffects) -> SlotShape {
-        let arena = chunk.import().filter(|_| chunk.layout() == PacketLayout::InPlace);
-        let bytes = if chunk.is_copied() { (chunk.bytes().end - chunk.bytes().start) as usize } else { 0 };
-        let request_layout = RequestLayout::new(effects, chunk.descriptor_count(), chunk.packets(), bytes);
-        SlotShape {
-            request_layout,
-            response_layout: ResponseLayout::new(effects, chunk.packets(), bytes, true),
-            packets: chunk.packets(),
-            bytes,
-            arena_address: arena.map_or(0, |arena| arena.0),
-        }
-    }
-}
-
-/// Device address of the arena that a batch's packets are in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct DeviceArena(u64);
-
-impl DeviceArena {
-    /// Decides where kernels that read slots find a batch's packets: in place if they are in device
-    /// memory, else in the slot.
-    ///
-    /// Packets in host memory go through the slot even if the device can access them: a kernel's
-    /// reads of a packet depend on each other, and each is a round trip over the bus, which takes
-    /// longer than the host needs to gather a small batch (about 10 ns a packet). A gathered batch
-    /// is read all at once.
-    pub fn batch_memory(batch: &Batch, device: &str) -> BatchMemory<DeviceArena> {
-        // Kernels use word loads, except for filters that move packets.
-        let own = SpanAddress::of_span(batch.span(), device).filter(|view| view.is_on_device);
-        let reach = if own.is_some() { MemoryReach::DeviceLocal } else { MemoryReach::Unreachable };
-        BatchMemory {
-            reach,
-            import: own.map(|view| DeviceArena(view.address)),
-            word_aligned_only: true,
-            gather_only: true,
-        }
+impl SlotArena {
+    /// Finds a batch's packets: in place if they are in device memory, or if they are in pinned
+    /// host memory, from which kernels copy them on their own; else in the slot. With `requested`,
+    /// pins them.
+    pub fn batch_memory(
+        pinned: &mut PinnedSpanCache,
+        context: &Arc<Context>,
+        batch: &Batch,
+        device: &str,
+        effects: KernelEffects,
+        requested: bool,
+    ) -> BatchMemory<SlotArena> {
+        let arena = match SpanAddress::of_span(batch.span(), device) {
+            Some(SpanAddress { address, is_on_device }) => {
+                Some(SlotArena { address, is_on_device, _registration: None })
+            }
+            None if effects.resizes_packets => None,
+            None => pinned.get_or_pin(context, batch.span(), requested).map(|registration| SlotArena {
+                address: registration.address(),
+                is_on_device: false,
+                _registration: Some(registration),
+            }),
+        };
+        // Kernels would have to copy resized packets with their rooms.
+        let arena = arena.filter(|arena| arena.is_on_device || !effects.resizes_packets);
+        let reach = match &arena {
+            None => MemoryReach::Unreachable,
+            Some(SlotArena { is_on_device: true, .. }) => MemoryReach::DeviceLocal,
+            // What the planner has to know: the host's copies cost more than the bus.
+            Some(_) => MemoryReach::Shared,
+        };
+        BatchMemory { reach, import: arena, word_aligned_only: true, gather_only: true }
     }
 
-    /// Returns what importing a span achieves.
-    pub fn import_result(span: &Span, device: &str) -> Imported {
-        let own = SpanAddress::of_span(span, device).is_some_and(|view| view.is_on_device);
-        if own { Imported::InPlace } else { Imported::Copied }
+    /// Whether kernels reach a span's packets.
+    pub fn is_reachable(span: &Span, device: &str) -> bool {
+        span.is_on_host() || SpanAddress::of_span(span, device).is_some()
     }
 
-    /// Limits of a chunk: the number of its packets, and the size of those that are in the slot.
-    pub fn chunk_limits(layout: PacketLayout, packets: usize, bytes: u64) -> ChunkLimits {
+    /// Limits of a chunk: the number of its packets, the longest of which has `longest` bytes, and
+    /// the size of those that are copied.
+    pub fn chunk_limits(layout: PacketLayout, packets: usize, bytes: u64, longest: u32) -> ChunkLimits {
         match layout {
-            // Kernels address packets in place from the arena's start, so one chunk has no limit of
-            // bytes.
-            PacketLayout::InPlace => ChunkLimits { binding: u64::MAX, alignment: 1 << 32, packets },
+            // Kernels address packets in place from the arena's start, so the chunk's extent has no
+            // limit. They may copy each packet to a row of the same size.
+            PacketLayout::InPlace => {
+                let rows = usize::try_from(bytes / u64::from(longest.max(1))).unwrap_or(usize::MAX);
+                ChunkLimits { binding: u64::MAX, alignment: 1 << 32, packets: packets.min(rows).max(1) }
+            }
             _ => ChunkLimits { binding: bytes, alignment: 4, packets },
         }
     }
 }
 
+/// The space that a chunk takes in a slot, and how its kernel finds the packets.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct SlotShape {
+    input: InputLayout,
+    results: usize,
+    staging: usize,
+    response: ResponseLayout,
+    packets: usize,
+    copy: PacketCopy,
+    /// Address of offset 0; for packets in the slot, known once it has memory.
+    arena: Option<u64>,
+    /// The range's first byte, and its words; or the words of each row.
+    start: u64,
+    words: usize,
+}
+
 impl SlotShape {
-    /// Size of the request's copy on the device. Word loads may reach past the last packet, and
-    /// ignore what they read there.
-    fn device_request_size(&self) -> usize {
-        self.request_layout.end + OVERREAD_BYTES as usize
+    /// The shape of a chunk.
+    pub fn of(chunk: &ChunkView<'_, SlotArena>, effects: KernelEffects) -> SlotShape {
+        let packets = chunk.packets();
+        let arena = chunk.import().filter(|_| chunk.layout() == PacketLayout::InPlace);
+        let row_words = chunk.max_copied_len().div_ceil(4) as usize;
+        let (copy, start, words) = match arena {
+            Some(SlotArena { is_on_device: true, .. }) => (PacketCopy::InPlace, 0, 0),
+            Some(_) => match chunk.ascending_extent().filter(|_| !effects.writes_packets) {
+                // One range, unless most of it lies between the packets.
+                Some(extent) if extent.end - extent.start <= 8 * (row_words * packets) as u64 => {
+                    (PacketCopy::Range, extent.start, ((extent.end - extent.start) / 4) as usize)
+                }
+                _ => (PacketCopy::Rows, 0, row_words),
+            },
+            None if chunk.is_copied() => {
+                (PacketCopy::Range, 0, ((chunk.bytes().end - chunk.bytes().start) / 4) as usize)
+            }
+            None => (PacketCopy::InPlace, 0, 0),
+        };
+        let copied = match copy {
+            PacketCopy::InPlace => 0,
+            PacketCopy::Range => words * 4,
+            PacketCopy::Rows => words * 4 * packets,
+        };
+        let in_slot = if chunk.is_copied() { words * 4 } else { 0 };
+        let response = ResponseLayout::new(effects, packets, in_slot, true);
+        let staging = if copied > SHARED_BYTES { copied + ALIGNMENT_BYTES + OVERREAD_BYTES as usize } else { 0 };
+        SlotShape {
+            input: InputLayout::new(effects, packets, chunk.descriptor_capacity(effects), in_slot),
+            results: response.end.max(tagged_layout(effects, packets).1),
+            staging,
+            response,
+            packets,
+            copy,
+            arena: arena.map(|arena| arena.address),
+            start,
+            words,
+        }
+    }
+}
+
+/// Memory for one chunk of a batch, reused for chunk after chunk. It grows on demand.
+#[derive(Debug, Default)]
+pub(crate) struct Slot {
+    /// Results, then what the host writes.
+    memory: Option<HostMemory>,
+    /// Offset of what the host writes.
+    input: usize,
+    staging: Option<DeviceMemory>,
+    shape: SlotShape,
+    rule: DescriptorRule,
+    /// Size in bytes of what the host has written.
+    written: usize,
+    tags: ResultTags,
+}
+
+/// Tags of a slot's launches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct ResultTags {
+    /// Tag of the last launch that had one; 0 at first.
+    last: u32,
+    /// Whether the last launch had none, so that its results may look like tagged ones.
+    is_untagged: bool,
+}
+
+impl ResultTags {
+    /// Returns the tag of the next launch, and whether the results must be cleared before, lest
+    /// earlier ones look like those of this launch.
+    fn next(&mut self) -> (u32, bool) {
+        let wraps = self.last == u32::MAX;
+        let clears = wraps || self.is_untagged;
+        *self = ResultTags { last: if wraps { 1 } else { self.last + 1 }, is_untagged: false };
+        (self.last, clears)
+    }
+
+    /// Tag of the last launch; 0 if it had none.
+    fn current(&self) -> u32 {
+        if self.is_untagged { 0 } else { self.last }
     }
 }
 
 impl Slot {
     /// Whether [`Slot::ensure_capacity`] needs to allocate nothing.
-    pub fn has_capacity(&self, shape: &SlotShape, device_buffers: DeviceBuffers) -> bool {
-        fn fits<T: Buffer>(buffer: &Option<T>, wanted: usize) -> bool {
-            buffer.as_ref().is_some_and(|buffer| buffer.size() >= wanted)
-        }
-        fits(&self.request, shape.request_layout.end)
-            && fits(&self.device_request, shape.device_request_size())
-            && (device_buffers == DeviceBuffers::Request
-                || fits(&self.device_verdicts, shape.response_layout.verdicts_and_targets_size()))
-            && fits(&self.response, shape.response_layout.end)
+    pub fn has_capacity(&self, shape: &SlotShape) -> bool {
+        let memory = self.memory.as_ref().is_some_and(|memory| {
+            shape.results <= self.input && shape.input.end <= memory.size().saturating_sub(self.input)
+        });
+        memory && (shape.staging == 0 || self.staging.as_ref().is_some_and(|staging| staging.size() >= shape.staging))
     }
 
-    /// Grows the buffers to what the shape needs, and sets the slot's layouts.
-    pub fn ensure_capacity(
-        &mut self,
-        context: &Arc<Context>,
-        shape: &SlotShape,
-        device_buffers: DeviceBuffers,
-    ) -> Result<(), ErrorCode> {
-        if !self.has_capacity(shape, device_buffers) {
-            // One quiescent period for all four.
+    /// Grows the memory to what the shape needs, and takes the shape on.
+    pub fn ensure_capacity(&mut self, context: &Arc<Context>, shape: &SlotShape) -> Result<(), ErrorCode> {
+        if !self.has_capacity(shape) {
             let _quiescent = context.quiesce()?;
-            ensure_capacity(&mut self.device_request, shape.device_request_size(), context)?;
-            if device_buffers == DeviceBuffers::RequestAndVerdicts {
-                ensure_capacity(&mut self.device_verdicts, shape.response_layout.verdicts_and_targets_size(), context)?;
-            }
-            ensure_capacity(&mut self.request, shape.request_layout.end, context)?;
-            ensure_capacity(&mut self.response, shape.response_layout.end, context)?;
+            ensure_capacity(&mut self.staging, shape.staging, context)?;
+            let input = shape.input.end.max(self.memory.as_ref().map_or(0, |memory| memory.size() - self.input));
+            let results = shape.results.max(self.input).next_power_of_two().max(MIN_RESULTS);
+            // Results get new memory, since those of other sizes may hold any bytes.
+            self.memory = None;
+            ensure_capacity(&mut self.memory, results + input, context)?;
+            (self.input, self.tags) = (results, ResultTags::default());
         }
-        (self.request_layout, self.response_layout) = (shape.request_layout, shape.response_layout);
-        (self.packets, self.bytes, self.arena_address) = (shape.packets, shape.bytes, shape.arena_address);
+        self.shape = *shape;
         Ok(())
     }
 
-    /// Writes the request of a chunk, for which the slot has capacity.
+    /// Writes what the host contributes to a chunk, for which the slot has capacity.
     ///
     /// # Safety
     /// All queued commands that use this slot have completed.
-    pub unsafe fn write(&mut self, chunk: &ChunkView<'_, DeviceArena>, effects: KernelEffects) {
-        let at = self.request_layout;
+    pub unsafe fn write(&mut self, chunk: &ChunkView<'_, SlotArena>, effects: KernelEffects) {
+        let at = self.shape.input;
         // SAFETY: no queued command uses it, by the caller's promise; the borrow ends in this
         // function.
-        let to = unsafe { self.request().slice_mut(0, at.end) };
-        copy_each(chunk.descriptor_bytes(), &mut to[HEADER_SIZE..]);
+        let to = unsafe { self.memory().slice_mut(self.input, at.end) };
         if effects.metadata {
-            copy_each(chunk.metadata_bytes(), &mut to[at.metadata..]);
+            to.as_chunks_mut().0.iter_mut().zip(chunk.metadata_bytes()).for_each(|(to, metadata)| *to = metadata);
         }
+        let written = chunk.write_descriptors(effects, &mut to[at.tables..]);
         if chunk.is_copied() {
-            chunk.copy_into(&mut to[at.packets..], StorePolicy::Streamed);
+            chunk.copy_into(&mut to[at.packets..], StorePolicy::Cached);
         }
-        let packets = self.packets;
-        // SAFETY: as above.
-        unsafe { self.write_header(0, packets) };
+        debug_assert_eq!(written.origin, 0, "gathered and in place, offsets count from where the packets start");
+        self.rule = written.rule;
+        let metadata = if effects.metadata { self.shape.packets * size_of::<Metadata>() } else { 0 };
+        self.written = metadata + written.size + at.end - at.packets;
     }
 
-    /// Makes packets in device memory visible to running kernels, whoever has written them.
-    pub fn flush_remote_writes(&self, gpu: &Gpu) -> Result<(), DeviceError> {
-        let failed = |code| gpu.error("flushing remote writes failed", code);
-        if self.arena_address == 0 { Ok(()) } else { gpu.flush_remote_writes().map_err(failed) }
-    }
-
-    /// The range of these packets within the slot's packet section, head- and tailrooms included.
-    /// Packets lie one after the other.
-    pub fn byte_range(&self, effects: KernelEffects, packets: Range<usize>) -> Range<usize> {
-        if self.arena_address != 0 {
-            return 0..0;
-        }
-        let start = |index: usize| {
-            if !effects.accesses_packets || index >= self.packets {
-                return self.bytes;
-            }
-            // SAFETY: the device only reads the request.
-            let offset = unsafe { self.request().slice(HEADER_SIZE + index * 8, 4) };
-            let offset = u32::from_le_bytes([offset[0], offset[1], offset[2], offset[3]]) as usize;
-            (offset - if effects.resizes_packets { RESIZE_ROOM as usize } else { 0 }) & !3
+    /// Bytes that the host and the kernel write for the chunk, if one launch covers it.
+    pub fn traffic(&self, chunk: &ChunkView<'_, SlotArena>, effects: KernelEffects) -> TransferBytes {
+        let packets = self.shape.packets;
+        let to_host = match effects.writes_packets || effects.resizes_packets {
+            true => TransferBytes::of(chunk, effects).to_host,
+            false => (packets.div_ceil(4) * 8 + if effects.redirects { packets * 8 } else { 0 }) as u64,
         };
-        start(packets.start)..start(packets.end)
+        TransferBytes { to_device: self.written as u64, to_host }
     }
 
-    /// Writes the header: a launch of `count` packets from `first` on.
+    /// Whether packets are filtered in place in device memory.
+    pub fn is_in_place(&self) -> bool {
+        self.shape.copy == PacketCopy::InPlace && self.shape.arena.is_some()
+    }
+
+    /// Prepares a launch of `count` packets from `first` on. Its results are tagged if they are all
+    /// of the chunk's, and only verdicts and targets.
     ///
     /// # Safety
     /// All queued commands that use this slot have completed.
-    pub unsafe fn write_header(&mut self, first: usize, count: usize) {
-        let words = [self.packets, first, count].map(|word| (word as u32).to_le_bytes());
-        // SAFETY: no queued command uses it, by the caller's promise; the borrow ends in this
-        // function.
-        let to = unsafe { self.request().slice_mut(0, HEADER_SIZE) };
-        copy_each(iter::once(self.arena_address.to_le_bytes()), to);
-        copy_each(words.into_iter(), &mut to[8..]);
+    pub unsafe fn begin_launch(&mut self, effects: KernelEffects, first: usize, count: usize) -> Option<TaggedResults> {
+        let covers_chunk = first == 0 && count == self.shape.packets;
+        if !covers_chunk || effects.writes_packets || effects.resizes_packets {
+            self.tags.is_untagged = true;
+            return None;
+        }
+        let (tag, clears) = self.tags.next();
+        if clears {
+            // SAFETY: no queued command uses it, by the caller's promise.
+            unsafe { self.memory().slice_mut(0, self.input) }.fill(0);
+        }
+        let (targets, end) = tagged_layout(effects, count);
+        Some(TaggedResults {
+            start: self.memory().start().cast(),
+            verdicts: count.div_ceil(4),
+            targets: (end - targets) / 8,
+            first_target: targets / 8,
+            tag,
+        })
     }
 
-    /// Appends the response's verdicts and targets to `columns`.
+    /// The request for packets `first` to `first + count`, of the launch that was prepared last.
+    pub fn request(&self, effects: KernelEffects, first: usize, count: usize) -> Request {
+        let (shape, rule) = (&self.shape, self.rule);
+        let input = self.memory().address() + self.input as u64;
+        let source = match shape.arena {
+            Some(address) => address,
+            None => input + shape.input.packets as u64,
+        };
+        let (start, words, skipped) = match shape.copy {
+            PacketCopy::InPlace => (0, 0, 0),
+            PacketCopy::Range => {
+                let end = shape.start + 4 * shape.words as u64;
+                let start_of = |index| match index {
+                    0 => shape.start,
+                    index if index == shape.packets => end,
+                    index => self.packet_start(effects, index),
+                };
+                let (start, end) = (start_of(first), start_of(first + count));
+                (start, (end - start) / 4, (start - shape.start) as usize)
+            }
+            PacketCopy::Rows => (0, shape.words as u64, first * shape.words * 4),
+        };
+        // Ranges keep their alignment in device memory.
+        let shift = if shape.copy == PacketCopy::Range { (source + shape.start) % ALIGNMENT_BYTES as u64 } else { 0 };
+        let staging = self.staging.as_ref().map_or(0, |staging| staging.address() + shift + skipped as u64);
+        Request {
+            slot: self.memory().address(),
+            staging,
+            source,
+            input: self.input as u32,
+            first: first as u32,
+            packets: shape.packets as u32,
+            tag: self.tags.current(),
+            first_offset: rule.first,
+            stride: rule.stride,
+            length: rule.length,
+            start: start as u32,
+            words: words as u32,
+            kind: Request::kind(rule.format, shape.copy, count),
+        }
+    }
+
+    /// Offset at which packet `index` of a range starts, with its headroom.
+    fn packet_start(&self, effects: KernelEffects, index: usize) -> u64 {
+        let rule = self.rule;
+        let read = |at: usize| {
+            let at = self.input + self.shape.input.tables + at;
+            // SAFETY: the device only reads the tables.
+            let word = unsafe { self.memory().slice(at, 4) };
+            u32::from_le_bytes([word[0], word[1], word[2], word[3]])
+        };
+        let offset = match rule.format {
+            format if format == DescriptorFormat::Table as u32 => read(index * 8),
+            format if format == DescriptorFormat::Grouped as u32 => {
+                let word = read((rule.stride as usize + index) * 4);
+                (read(index / 32 * 4) + (word & 0xffff)) * 4
+            }
+            _ => rule.first.wrapping_add(rule.stride.wrapping_mul(index as u32)),
+        };
+        u64::from((offset - if effects.resizes_packets { RESIZE_ROOM } else { 0 }) & !3)
+    }
+
+    /// Appends the verdicts and targets of the chunk's last launch to `columns`.
     ///
     /// # Safety
     /// All queued commands that write them have completed.
     pub unsafe fn append_verdicts(&self, effects: KernelEffects, columns: &mut VerdictColumns) {
-        // SAFETY: by the caller's promise.
-        unsafe {
-            columns.append(self.response().slice(0, self.packets).iter().copied());
+        let packets = self.shape.packets;
+        // SAFETY: by the caller's promise; the same below.
+        let results = unsafe { self.memory().slice(0, self.shape.results) };
+        if self.tags.current() > 0 {
+            let (targets, _) = tagged_layout(effects, packets);
+            let words = results[..targets].as_chunks::<8>().0;
+            columns.append(words.iter().flat_map(|word| word[..4].iter().copied()).take(packets));
             if effects.redirects {
-                columns.append_targets(le_words(self.response().slice(self.response_layout.targets, self.packets * 4)));
+                let words = results[targets..][..packets * 8].as_chunks::<8>().0;
+                columns
+                    .append_targets(words.iter().map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]])));
             }
+            return;
+        }
+        columns.append(results[..packets].iter().copied());
+        if effects.redirects {
+            columns.append_targets(le_words(&results[self.shape.response.targets..][..packets * 4]));
         }
     }
 
@@ -287,7 +420,7 @@ impl Slot {
     /// All queued commands that write them have completed.
     pub unsafe fn descriptors(&self) -> &[u8] {
         // SAFETY: by the caller's promise.
-        unsafe { self.response().slice(self.response_layout.descriptors, self.packets * 8) }
+        unsafe { self.memory().slice(self.shape.response.descriptors, self.shape.packets * 8) }
     }
 
     /// Returns the packets' bytes as the kernel left them.
@@ -295,31 +428,53 @@ impl Slot {
     /// # Safety
     /// All queued commands that write them have completed.
     pub unsafe fn packet_bytes(&self) -> &[u8] {
+        let at = self.shape.response;
         // SAFETY: by the caller's promise.
-        unsafe { self.response().slice(self.response_layout.packets, self.bytes) }
+        unsafe { self.memory().slice(at.packets, at.end - at.packets) }
     }
 
-    pub fn request(&self) -> &HostMemory {
-        self.request.as_ref().expect("reserved before it is used")
-    }
-
-    pub fn device_request(&self) -> &DeviceMemory {
-        self.device_request.as_ref().expect("reserved before it is used")
-    }
-
-    pub fn device_verdicts(&self) -> &DeviceMemory {
-        self.device_verdicts.as_ref().expect("reserved before it is used")
-    }
-
-    pub fn response(&self) -> &HostMemory {
-        self.response.as_ref().expect("reserved before it is used")
+    fn memory(&self) -> &HostMemory {
+        self.memory.as_ref().expect("reserved before it is used")
     }
 }
 
-/// Writes items one after the other.
-fn copy_each<const N: usize>(items: impl Iterator<Item = [u8; N]>, to: &mut [u8]) {
-    for (to, item) in to.chunks_exact_mut(N).zip(items) {
-        to.copy_from_slice(&item);
+/// Least space for results.
+const MIN_RESULTS: usize = 4 << 10;
+
+/// Results that tell by themselves when they are complete: each double word has the launch's tag in
+/// its high half.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TaggedResults {
+    start: NonNull<u64>,
+    /// Number of double words with verdicts, from the start on.
+    verdicts: usize,
+    targets: usize,
+    /// Number of the first double word with a target.
+    first_target: usize,
+    tag: u32,
+}
+
+// SAFETY: a pointer to memory that outlives the launch ([`Slot`]), on which the host only uses
+// atomic operations.
+unsafe impl Send for TaggedResults {}
+
+impl TaggedResults {
+    /// Whether all results are there, and visible. `seen` is the number of double words that were
+    /// found before.
+    ///
+    /// # Safety
+    /// The slot still exists, and no other launch of it was prepared.
+    pub unsafe fn are_complete(&self, seen: &mut usize) -> bool {
+        while *seen < self.verdicts + self.targets {
+            let index = if *seen < self.verdicts { *seen } else { self.first_target + *seen - self.verdicts };
+            // SAFETY: within the slot's memory, by the caller's promise, and 8-byte aligned.
+            let word = unsafe { AtomicU64::from_ptr(self.start.as_ptr().add(index)) }.load(Ordering::Acquire);
+            if (word >> 32) as u32 != self.tag {
+                return false;
+            }
+            *seen += 1;
+        }
+        true
     }
 }
 
@@ -345,17 +500,10 @@ mod tests {
     };
 
     #[test]
-    fn the_layout_is_that_of_slots_cu() {
-        // Computed by hand from the comment at the head of slots.cu.
-        assert_eq!(
-            RequestLayout::new(ALL, 3, 3, 100),
-            RequestLayout { metadata: 32 + 32, packets: 64 + 64, end: 128 + 100 }
-        );
-        assert_eq!(
-            RequestLayout::new(ALL, 5, 3, 100),
-            RequestLayout { metadata: 32 + 48, packets: 80 + 64, end: 144 + 100 }
-        );
-        assert_eq!(RequestLayout::new(NONE, 3, 3, 0), RequestLayout { metadata: 64, packets: 64, end: 64 });
+    fn the_layout_is_that_of_slot_cu() {
+        // Computed by hand from the comment at the head of slot.cu.
+        assert_eq!(InputLayout::new(ALL, 3, 24, 100), InputLayout { tables: 64, packets: 64 + 32, end: 96 + 100 });
+        assert_eq!(InputLayout::new(NONE, 3, 0, 0), InputLayout::default());
         assert_eq!(
             ResponseLayout::new(ALL, 3, 100, true),
             ResponseLayout { targets: 16, descriptors: 32, packets: 64, end: 164 }
@@ -364,5 +512,34 @@ mod tests {
             ResponseLayout::new(NONE, 17, 0, true),
             ResponseLayout { targets: 32, descriptors: 32, packets: 32, end: 32 }
         );
+        assert_eq!([tagged_layout(ALL, 3), tagged_layout(ALL, 13)], [(16, 40), (32, 136)]);
+        assert_eq!(tagged_layout(NONE, 64), (128, 128));
+    }
+
+    #[test]
+    fn results_are_cleared_where_earlier_ones_may_have_the_same_tag() {
+        let mut tags = ResultTags::default();
+        assert_eq!([tags.next(), tags.next()], [(1, false), (2, false)]);
+        tags.is_untagged = true;
+        assert_eq!((tags.current(), tags.next(), tags.current()), (0, (3, true), 3));
+        tags.last = u32::MAX - 1;
+        assert_eq!([tags.next(), tags.next(), tags.next()], [(u32::MAX, false), (1, true), (2, false)]);
+    }
+
+    #[test]
+    fn tagged_results_are_complete_once_every_word_has_the_tag() {
+        let mut words = vec![7_u64 << 32; 8];
+        let start = NonNull::new(words.as_mut_ptr()).unwrap();
+        let results = TaggedResults { start, verdicts: 2, targets: 3, first_target: 4, tag: 8 };
+        let mut seen = 0;
+        let mut set = |index: usize, tag: u64| {
+            // SAFETY: within the vector, which nobody borrows.
+            unsafe { start.as_ptr().add(index).write(tag << 32 | 99) };
+            // SAFETY: the vector exists.
+            (unsafe { results.are_complete(&mut seen) }, seen)
+        };
+        assert_eq!([set(1, 8), set(0, 8), set(5, 8), set(6, 8)], [(false, 0), (false, 2), (false, 2), (false, 2)]);
+        // The words between verdicts and targets do not count, and a lap later is another launch.
+        assert_eq!([set(4, 9), set(4, 8)], [(false, 2), (true, 5)]);
     }
 }

@@ -1,7 +1,9 @@
 //! `waitvalue`: kernels are queued ahead of their batches, each after a stream wait for its
-//! request's lap (`cuStreamWaitValue32`) and each followed by a stream write of the answer. The
-//! host posts a batch by writing to memory; no driver call lies between it and its kernel. For each
-//! request posted, further kernels are queued, so that the stream never runs dry.
+//! request's lap (`cuStreamWaitValue32`). The host posts a batch by writing to memory, and the
+//! kernel answers by writing to memory; no driver call lies between. Further kernels are queued
+//! while the device filters, several at a time, so that the stream never runs dry: each queued
+//! command is a submission that the device has to fetch, which delays kernels if it comes in
+//! between.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -9,7 +11,9 @@ use std::time::{Duration, Instant};
 use portcullis_core::device::offload::{DRAIN_TIMEOUT, LAUNCH_TIMEOUT};
 use portcullis_core::device::{CancelToken, DeviceError};
 
-use super::mailbox::{LaunchRequest, MailboxKernel, MailboxRing, wait_for_launch_permit};
+use super::mailbox::{MailboxKernel, RequestLimits, wait_for_launch_permit};
+use super::queued::BlockCounters;
+use super::request::{Request, RequestRing};
 use crate::compile::{BLOCK_SIZE, Kernel, LoadedProgram};
 use crate::driver::context::ResidentKernels;
 use crate::driver::gpu::Gpu;
@@ -17,33 +21,34 @@ use crate::driver::poll;
 use crate::driver::{ErrorCode, check};
 use crate::maps::Maps;
 
-/// Number of kernels queued ahead; also the ring's capacity.
+/// Maximum number of kernels queued ahead; also the ring's capacity.
 const QUEUE_DEPTH: u64 = 32;
 
+/// Number of kernels queued ahead below which more are queued.
+const MIN_QUEUED: u64 = QUEUE_DEPTH / 2;
+
 /// Maximum number of blocks of a launch; larger requests are covered by a grid-stride loop.
-const MAX_BLOCKS: u32 = 64;
+const MAX_BLOCKS: u32 = 32;
 
 /// How long kernels wait for a batch before they are drained: a stream that waits blocks anything
 /// else in the process that synchronises with the device.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Maximum number of packets in a slot; larger batches take several.
-const PACKETS_PER_SLOT: usize = (MAX_BLOCKS * BLOCK_SIZE) as usize;
+const SLOT_PACKETS: usize = (MAX_BLOCKS * BLOCK_SIZE) as usize;
 
 /// Maximum size in bytes of a slot's packets.
-const BYTES_PER_SLOT: u64 = 64 << 20;
+const SLOT_BYTES: u64 = 64 << 20;
 
 /// `CU_STREAM_WAIT_VALUE_GEQ`: waits until the word in memory is at least the value, compared by
 /// the sign of the wrapping difference.
 const WAIT_GEQ: u32 = 0;
 
-/// `CU_STREAM_WRITE_VALUE_DEFAULT`: earlier writes are visible to whoever sees the value.
-const WRITE_DEFAULT: u32 = 0;
-
 /// The stream with its queued kernels.
 pub(crate) struct QueuedKernels {
     state: Mutex<State>,
-    ring: MailboxRing,
+    ring: RequestRing,
+    counters: BlockCounters,
     blocks: u32,
     maps: Maps,
     kernel: Kernel,
@@ -66,9 +71,10 @@ impl QueuedKernels {
     pub fn new(gpu: Arc<Gpu>, loaded: LoadedProgram) -> Result<Arc<QueuedKernels>, DeviceError> {
         let LoadedProgram { kernel, maps, .. } = loaded;
         let failed = |code| gpu.allocation_error("a queue", code);
-        let ring = MailboxRing::new(&gpu.context, QUEUE_DEPTH, 0).map_err(failed)?;
+        let ring = RequestRing::new(&gpu.context, QUEUE_DEPTH, 0).map_err(failed)?;
+        let counters = BlockCounters::new(&gpu, QUEUE_DEPTH).map_err(failed)?;
         let blocks = (gpu.multiprocessors * kernel.blocks_per_multiprocessor().map_err(failed)?).min(MAX_BLOCKS);
-        let queue = Arc::new(QueuedKernels { state: Mutex::default(), ring, blocks, maps, kernel, gpu });
+        let queue = Arc::new(QueuedKernels { state: Mutex::default(), ring, counters, blocks, maps, kernel, gpu });
         let resident: Arc<dyn ResidentKernels> = queue.clone();
         queue.gpu.context.register_resident(Arc::downgrade(&resident));
         let watched = Arc::downgrade(&queue);
@@ -90,33 +96,35 @@ impl QueuedKernels {
 
     /// Queues the kernel for a request.
     fn launch(&self, number: u64) -> Result<(), ErrorCode> {
-        let mut request = self.ring.request_address(number);
+        let ring = &self.ring;
+        let mut request = ring.request_address(number);
+        let (mut answer, mut counter) = (ring.answer_address(number), self.counters.address(ring.index(number)));
         let mut maps = self.maps.addresses();
-        // SAFETY: the kernel takes the address of a request and those of the maps. It stays within
-        // the slot that the request names (see `PipelinedLauncher::launch_kernel`), which exists
-        // until the request is answered. A zeroed request has no packets.
-        unsafe {
-            self.kernel.launch(self.blocks, &mut [(&raw mut request).cast(), (&raw mut maps).cast()], &self.gpu.kernels)
-        }
+        let addresses = [&mut request, &mut answer, &mut counter].map(|address| (address as *mut u64).cast());
+        let mut arguments = [addresses[0], addresses[1], addresses[2], (&raw mut maps).cast()];
+        // SAFETY: these are the arguments of `pc_queued`. It stays within the slot that the request
+        // names (see `PipelinedLauncher::launch_kernel`), which exists until the request is
+        // answered. A zeroed request has no packets.
+        unsafe { self.kernel.launch(self.blocks, &mut arguments, &self.gpu.kernels) }
     }
 
-    /// Queues kernels until [`QUEUE_DEPTH`] of them wait. The caller holds a launch permit.
+    /// Queues kernels until [`QUEUE_DEPTH`] of them wait, if fewer than [`MIN_QUEUED`] do. The
+    /// caller holds a launch permit.
     fn fill_queue(&self, state: &mut State) -> Result<(), ErrorCode> {
+        if state.queued >= state.next + MIN_QUEUED {
+            return Ok(());
+        }
         let (context, stream) = (&self.gpu.context, &self.gpu.kernels);
-        let driver = context.driver;
-        let functions = driver.cuStreamWaitValue32_v2.zip(driver.cuStreamWriteValue32_v2);
-        let (wait, write) = functions.ok_or(ErrorCode::NOT_SUPPORTED)?;
+        let wait = context.driver.cuStreamWaitValue32_v2.ok_or(ErrorCode::NOT_SUPPORTED)?;
         let _current = context.enter()?;
         while state.queued < state.next + QUEUE_DEPTH {
-            let (number, turn) = (state.queued, self.ring.lap(state.queued));
-            // SAFETY: the addresses are those of words in mapped pinned memory, which exists until
-            // the stream is empty: the session drains it before it drops anything.
-            check(unsafe { wait(stream.handle(), self.ring.lap_address(number), turn, WAIT_GEQ) })?;
+            let (number, lap) = (state.queued, self.ring.lap(state.queued));
+            // SAFETY: the address is that of a word in mapped pinned memory, which exists until the
+            // stream is empty: the session drains it before it drops anything.
+            check(unsafe { wait(stream.handle(), self.ring.lap_address(number), lap, WAIT_GEQ) })?;
             // From here on the request must be posted, even if a call below fails.
             state.queued += 1;
             self.launch(number)?;
-            // SAFETY: as above.
-            check(unsafe { write(stream.handle(), self.ring.answer_address(number), turn, WRITE_DEFAULT) })?;
         }
         Ok(())
     }
@@ -143,7 +151,7 @@ impl QueuedKernels {
             state.next = state.queued;
         }
         while state.next < state.queued && self.ring.is_free_for(state.next) {
-            self.ring.post(state.next, LaunchRequest::default());
+            self.ring.post(state.next, &Request::default());
             state.next += 1;
         }
         state.next == state.queued && self.gpu.is_idle()
@@ -157,12 +165,8 @@ impl ResidentKernels for QueuedKernels {
 }
 
 impl MailboxKernel for QueuedKernels {
-    fn request_limits(&self, _: usize) -> (usize, u64) {
-        (PACKETS_PER_SLOT, BYTES_PER_SLOT)
-    }
-
-    fn max_unseen_packets(&self) -> usize {
-        PACKETS_PER_SLOT
+    fn limits(&self, _: usize) -> RequestLimits {
+        RequestLimits { slot_packets: SLOT_PACKETS, slot_bytes: SLOT_BYTES, request_packets: SLOT_PACKETS }
     }
 
     fn max_chunks(&self) -> usize {
@@ -177,11 +181,11 @@ impl MailboxKernel for QueuedKernels {
         &self.maps
     }
 
-    fn ring(&self) -> &MailboxRing {
+    fn ring(&self) -> &RequestRing {
         &self.ring
     }
 
-    fn post(&self, request: LaunchRequest, cancel: &CancelToken) -> Result<u64, DeviceError> {
+    fn post(&self, request: &Request, cancel: &CancelToken) -> Result<u64, DeviceError> {
         let gpu = &*self.gpu;
         let (_sending, mut state) = loop {
             if self.state().closed {

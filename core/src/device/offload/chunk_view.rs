@@ -148,6 +148,19 @@ impl<'a, I, M> ChunkView<'a, I, M> {
         chunk::extent(self.batch, self.chunk.packets.clone(), self.needs)
     }
 
+    /// [`ChunkView::extent`] if the descriptors in the batch's memory ascend, those of empty packets
+    /// included; `None` also if all packets are empty.
+    pub fn ascending_extent(&self) -> Option<Range<u64>> {
+        let summary = self.batch.summary();
+        let ascends = !self.batch.is_scattered() && (summary.stride.is_some() || summary.min_length > 0);
+        if ascends { self.extent() } else { None }
+    }
+
+    /// The most bytes that are copied of a packet.
+    pub fn max_copied_len(&self) -> u32 {
+        self.needs.copied_len(self.batch.summary().max_length)
+    }
+
     /// The packets in the batch's memory.
     pub fn descriptors(&self) -> &'a [Descriptor] {
         &self.batch.descriptors()[self.chunk.packets.clone()]
