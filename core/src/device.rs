@@ -540,6 +540,19 @@ pub trait Session: Instrumented + Send {
         range.map(<[u32]>::to_vec).ok_or_else(|| out_of_map(map, at, words, all.len()))
     }
 
+    /// Returns where the device has map `map`'s memory, for other kernels of this process, such as
+    /// the consumer of a buffer that the filter fills. `None` if no such address exists: the map is
+    /// in host memory, or the device's API has no addresses. The memory lives as long as the
+    /// session. Batches that were completed have written it, and others may be writing it.
+    ///
+    /// # Errors
+    /// [`DeviceError::Refused`] if there is no such map; the errors of [`Session::complete`], after
+    /// which the session is unusable.
+    fn map_device_view(&mut self, map: usize) -> Result<Option<DeviceView>, DeviceError> {
+        let _ = map;
+        Ok(None)
+    }
+
     /// Writes words of a map's memory from word `at` on ([`crate::map::Table`] produces them).
     /// Waits for the batches submitted before; only batches submitted afterwards see the new words.
     ///

@@ -12,7 +12,7 @@ use portcullis_core::packet::{Arena, Batch, READABLE_PAST_END};
 use portcullis_cuda::memory::{EVERY_DEVICE, Gpu};
 
 mod child;
-use child::{child_passes, is_child, program, report, reported, run_child, run_child_without};
+use child::{child_passes, compiled, is_child, program, reference, report, reported, run_child, run_child_without};
 
 #[test]
 fn a_gpu_describes_itself() {
@@ -192,4 +192,31 @@ fn unordered_remote_writes_are_flushed() {
         let error = String::from_utf8_lossy(&child.stderr);
         assert!(error.contains(&format!("flushed remote writes {times} times")), "{error}");
     }
+}
+
+#[test]
+fn other_kernels_find_a_map_at_its_device_address() {
+    if !is_child() {
+        return child_passes("other_kernels_find_a_map_at_its_device_address", "");
+    }
+    let program = compiled(
+        "//! map lengths: array value=1 entries=64
+        fn xdp_filter(pkt: u32) -> u32 { lengths_write(load_u8(pkt, 0u), 0u, pkt_len(pkt)); return XDP_PASS; }",
+    );
+    let device = portcullis_cuda::probe().unwrap().remove(0);
+    for &dispatch in device.info().dispatch {
+        let mut session = device.load(&program, &LoadOptions::default().with_dispatch(dispatch)).unwrap();
+        let packets: Vec<Vec<u8>> = (0..40).map(|index| vec![index; 14 + usize::from(index)]).collect();
+        session.run(Batch::from_packets(&packets).unwrap()).unwrap();
+        let view = session.map_device_view(0).unwrap().expect("CUDA has addresses");
+        assert_eq!(view.device, "cuda:0");
+        let words = session.map_words(0).unwrap();
+        // SAFETY: the emulated device's memory is this process's, and no kernel runs.
+        let seen = unsafe { std::slice::from_raw_parts(view.address as *const u32, words.len()) };
+        assert_eq!(seen, words, "{dispatch}");
+        assert!((14..54).all(|length| seen.contains(&length)), "{dispatch}");
+        assert!(matches!(session.map_device_view(1), Err(DeviceError::Refused(_))));
+    }
+    let mut interpreter = reference(&program);
+    assert_eq!(interpreter.map_device_view(0).unwrap(), None);
 }

@@ -3,11 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use portcullis::devices::backends;
 use portcullis_live_tests::Suite;
 
 use crate::program::{Place, entries, pcap_of, reordered};
-use crate::{pcap_port, run};
+use crate::{cuda_devices, pcap_port, run};
 
 /// Runs the filter on `in.pcap` and returns the buffer and the events.
 fn buffer(place: &Place, more: &[&str]) -> (BTreeMap<u32, u32>, BTreeMap<u32, u32>) {
@@ -46,12 +45,7 @@ fn a_fronthaul_in_the_memory_of_an_emulated_gpu_is_reordered() {
 #[test]
 fn every_device_of_cuda_reorders_a_fronthaul_in_its_memory() {
     let suite = Suite::anywhere("dpdk", "fronthaul");
-    let cuda = backends().iter().find(|backend| backend.name == "cuda");
-    let devices = match cuda.map(|backend| backend.probe()) {
-        Some(Ok(devices)) => devices,
-        Some(Err(reason)) => return suite.lacks("cuda", &reason.to_string()),
-        None => return suite.lacks("cuda", "it was built without"),
-    };
+    let Some(devices) = cuda_devices(&suite) else { return };
     let _part = suite.on("cuda");
     for device in devices {
         let id = &device.info().id;

@@ -1,12 +1,11 @@
 //! Packets in GPU memory, in host memory mapped into a GPU, and split between both: filtered and
 //! sent like packets in host memory.
 
-use portcullis::devices::backends;
 use portcullis_live_tests::Suite;
 use serde_json::Value;
 
 use crate::program::{Place, RunOutput, packets, sample};
-use crate::{pcap_port, run};
+use crate::{cuda_devices, pcap_port, run};
 
 /// A filter that reads 38 bytes and writes 12.
 const FILTER: &str = "
@@ -69,12 +68,7 @@ fn an_emulated_gpu_gives_the_same_results_as_host_memory() {
 #[test]
 fn every_device_of_cuda_filters_packets_in_place_with_each_dispatch_method() {
     let suite = Suite::anywhere("dpdk", "gpudev");
-    let cuda = backends().iter().find(|backend| backend.name == "cuda");
-    let devices = match cuda.map(|backend| backend.probe()) {
-        Some(Ok(devices)) => devices,
-        Some(Err(reason)) => return suite.lacks("cuda", &reason.to_string()),
-        None => return suite.lacks("cuda", "it was built without"),
-    };
+    let Some(devices) = cuda_devices(&suite) else { return };
     let _part = suite.on("cuda");
     let place = Place::new();
     place.file("f.wgsl", FILTER);

@@ -17,8 +17,26 @@ mod running;
 mod stock;
 mod user;
 
+use std::sync::Arc;
+
+use portcullis::device::Device;
+use portcullis::devices::backends;
+use portcullis_live_tests::Suite;
+
 use program::{Place, RunOutput};
 use running::Running;
+
+/// The CUDA devices, or `None`, recorded by the suite, if there are none.
+fn cuda_devices(suite: &Suite) -> Option<Vec<Arc<dyn Device>>> {
+    let cuda = backends().iter().find(|backend| backend.name == "cuda");
+    let reason = match cuda.map(|backend| backend.probe()) {
+        Some(Ok(devices)) => return Some(devices),
+        Some(Err(reason)) => reason.to_string(),
+        None => "it was built without".into(),
+    };
+    suite.lacks("cuda", &reason);
+    None
+}
 
 /// Returns the name of a port that reads and writes captures.
 fn pcap_port(number: u32, arguments: &str) -> String {

@@ -8,7 +8,7 @@ use super::{
     Completion, Device, DeviceError, DeviceInfo, Imported, Instrumented, LoadOptions, Session, Stages, SubmitError,
     TransferPlan,
 };
-use crate::packet::{Batch, Span};
+use crate::packet::{Batch, DeviceView, Span};
 use crate::program::Program;
 
 /// How batches reach a device and verdicts come back. All backends share these names;
@@ -180,6 +180,10 @@ impl<S: Session> Session for InlineSession<S> {
 
     fn map_words_at(&mut self, map: usize, at: usize, words: usize) -> Result<Vec<u32>, DeviceError> {
         self.session.map_words_at(map, at, words)
+    }
+
+    fn map_device_view(&mut self, map: usize) -> Result<Option<DeviceView>, DeviceError> {
+        self.session.map_device_view(map)
     }
 
     fn set_map_words(&mut self, map: usize, at: usize, words: &[u32]) -> Result<(), DeviceError> {

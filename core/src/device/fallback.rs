@@ -6,7 +6,7 @@ use super::{
     Completion, Device, DeviceError, DeviceInfo, Dispatch, Imported, Instrumented, LoadOptions, Session, Stages,
     SubmitError, TransferPlan,
 };
-use crate::packet::{Batch, Span};
+use crate::packet::{Batch, DeviceView, Span};
 use crate::program::Program;
 
 /// A device and, if one is given, a fallback that has the same filter loaded. Whoever drives the
@@ -115,6 +115,10 @@ impl Session for FallbackSession {
 
     fn map_words_at(&mut self, map: usize, at: usize, words: usize) -> Result<Vec<u32>, DeviceError> {
         self.session.map_words_at(map, at, words)
+    }
+
+    fn map_device_view(&mut self, map: usize) -> Result<Option<DeviceView>, DeviceError> {
+        self.session.map_device_view(map)
     }
 
     fn set_map_words(&mut self, map: usize, at: usize, words: &[u32]) -> Result<(), DeviceError> {

@@ -14,7 +14,7 @@ use super::{
     Completion, Device, DeviceError, Imported, Instrumented, LoadOptions, Session, Stages, SubmitError, TransferPlan,
     check_batch,
 };
-use crate::packet::{Batch, Span};
+use crate::packet::{Batch, DeviceView, Span};
 use crate::program::{FLOW_BITS, Program};
 
 /// A session that filters the packets of each flow one at a time, in arrival order.
@@ -213,6 +213,10 @@ impl<S: OrderedSession> Session for FlowSession<S> {
 
     fn map_words_at(&mut self, map: usize, at: usize, words: usize) -> Result<Vec<u32>, DeviceError> {
         self.map_owner()?.map_words_at(map, at, words)
+    }
+
+    fn map_device_view(&mut self, map: usize) -> Result<Option<DeviceView>, DeviceError> {
+        self.map_owner()?.map_device_view(map)
     }
 
     fn set_map_words(&mut self, map: usize, at: usize, words: &[u32]) -> Result<(), DeviceError> {

@@ -4,7 +4,8 @@
 //
 // The exceptions are kernels that the host waits for in memory, with verdicts that have the tag of
 // their request (`session/slot.cu`): those in graphs answer when they are launched, and for
-// persistent ones a thread answers requests as soon as it sees them.
+// persistent ones, and those queued behind a wait for a value, a thread answers requests as soon as
+// it sees them.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -13,6 +14,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -31,6 +33,11 @@ template <class T> static int set(T *to, T value) {
     *to = value;
     return SUCCESS;
 }
+
+// Commands that were given to the device.
+static std::atomic<uint64_t> submissions{0};
+API uint64_t portcullis_submissions() { return submissions; }
+static int submitted() { return submissions++, SUCCESS; }
 
 // The device, and contexts of it.
 API int cuInit(unsigned) { return SUCCESS; }
@@ -74,10 +81,10 @@ API int cuMemHostRegister_v2(void *, size_t, unsigned) { return SUCCESS; }
 API int cuMemHostUnregister(void *) { return SUCCESS; }
 API int cuPointerSetAttribute(const void *, int, Address) { return SUCCESS; }
 API int cuMemHostGetDevicePointer_v2(Address *address, void *host, unsigned) { return set(address, (Address)host); }
-API int cuMemcpyHtoDAsync_v2(Address, const void *, size_t, void *) { return SUCCESS; }
-API int cuMemcpyDtoHAsync_v2(void *, Address, size_t, void *) { return SUCCESS; }
-API int cuMemcpyDtoDAsync_v2(Address, Address, size_t, void *) { return SUCCESS; }
-API int cuMemsetD8Async(Address, uint8_t, size_t, void *) { return SUCCESS; }
+API int cuMemcpyHtoDAsync_v2(Address, const void *, size_t, void *) { return submitted(); }
+API int cuMemcpyDtoHAsync_v2(void *, Address, size_t, void *) { return submitted(); }
+API int cuMemcpyDtoDAsync_v2(Address, Address, size_t, void *) { return submitted(); }
+API int cuMemsetD8Async(Address, uint8_t, size_t, void *) { return submitted(); }
 API int cuFlushGPUDirectRDMAWrites(int, int) { return SUCCESS; }
 
 // A request, `pc_posted`: words, each below the request's lap. Those that matter here.
@@ -141,35 +148,81 @@ static void stay(Ring ring, unsigned blocks) {
     residents--;
 }
 
-// Kernels. A function is its name's first letters: that is all that is asked of it.
+// Kernels behind a wait for a value, in the order of one stream: the addresses of a request and of
+// its answer, and the request's lap.
+struct Queued { Address posted, answer; uint32_t lap; };
+
+static auto &queued = *new std::deque<Queued>;
+static auto &queue_mutex = *new std::mutex;
+static bool queue_is_served = false;
+
+static void serve_queue() {
+    for (;;) {
+        Queued next;
+        {
+            std::lock_guard<std::mutex> lock(queue_mutex);
+            if (queued.empty()) {
+                queue_is_served = false;
+                return;
+            }
+            next = queued.front();
+        }
+        while (lap_of(next.posted) != next.lap) {
+        }
+        // Before the answer, after which the host may find the stream empty.
+        {
+            std::lock_guard<std::mutex> lock(queue_mutex);
+            queued.pop_front();
+        }
+        answer(next.posted, next.answer, next.lap);
+    }
+}
+
+static thread_local uint32_t awaited = 0;
+
+API int cuStreamWaitValue32_v2(void *, Address, uint32_t value, unsigned) {
+    awaited = value;
+    return submitted();
+}
+
+// Functions, by the addresses of these.
+static char persistent_kernel, queued_kernel, other_kernel;
+
 API int cuModuleLoadDataEx(void **module, const void *, unsigned, int *, void **) { return set(module, (void *)&handle); }
 API int cuModuleUnload(void *) { return SUCCESS; }
 API int cuModuleGetFunction(void **function, void *, const char *name) {
-    static char persistent, other;
-    return set(function, (void *)(strcmp(name, "pc_persistent") ? &other : &persistent));
+    return set(function, (void *)(!strcmp(name, "pc_persistent") ? &persistent_kernel : !strcmp(name, "pc_queued") ? &queued_kernel : &other_kernel));
 }
 API int cuFuncGetAttribute(int *value, int attribute, void *) { return set(value, attribute ? 0 : 1024); }
 API int cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, void *, int, size_t) { return set(blocks, 8); }
 API int cuLaunchKernel(void *function, unsigned blocks, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **parameters, void **) {
-    void *persistent;
-    cuModuleGetFunction(&persistent, nullptr, "pc_persistent");
-    Ring ring;
-    if (function != persistent) return SUCCESS;
-    memcpy(&ring, parameters[0], sizeof ring);
-    if (!ring.requests) return SUCCESS;
-    residents++;
-    std::thread(stay, ring, blocks).detach();
+    submitted();
+    if (function == &persistent_kernel) {
+        Ring ring;
+        memcpy(&ring, parameters[0], sizeof ring);
+        if (!ring.requests) return SUCCESS;
+        residents++;
+        std::thread(stay, ring, blocks).detach();
+    } else if (function == &queued_kernel && *(Address *)parameters[0]) {
+        std::lock_guard<std::mutex> lock(queue_mutex);
+        queued.push_back(Queued{*(Address *)parameters[0], *(Address *)parameters[1], awaited});
+        if (!queue_is_served) std::thread(serve_queue).detach();
+        queue_is_served = true;
+    }
     return SUCCESS;
 }
 
 // Streams and events: nothing is ever queued.
 API int cuStreamCreate(void **stream, unsigned) { return set(stream, malloc(1)); }
 API int cuStreamDestroy_v2(void *stream) { return free(stream), SUCCESS; }
-API int cuStreamQuery(void *) { return residents ? NOT_READY : SUCCESS; }
-API int cuStreamWaitEvent(void *, void *, unsigned) { return SUCCESS; }
+API int cuStreamQuery(void *) {
+    std::lock_guard<std::mutex> lock(queue_mutex);
+    return residents || !queued.empty() ? NOT_READY : SUCCESS;
+}
+API int cuStreamWaitEvent(void *, void *, unsigned) { return submitted(); }
 API int cuEventCreate(void **event, unsigned) { return set(event, (void *)&handle); }
 API int cuEventDestroy_v2(void *) { return SUCCESS; }
-API int cuEventRecord(void *, void *) { return SUCCESS; }
+API int cuEventRecord(void *, void *) { return submitted(); }
 API int cuEventQuery(void *) { return SUCCESS; }
 API int cuEventElapsedTime(float *milliseconds, void *, void *) { return set(milliseconds, 0.0f); }
 
@@ -191,6 +244,7 @@ API int cuGraphAddKernelNode(void **node, void *graph, const void *, size_t, con
 API int cuGraphInstantiateWithFlags(void **executable, void *graph, unsigned long long) { return set(executable, (void *)new Graph(*(Graph *)graph)); }
 API int cuGraphUpload(void *, void *) { return SUCCESS; }
 API int cuGraphLaunch(void *executable, void *) {
+    submitted();
     const Graph *graph = (const Graph *)executable;
     return answer(graph->posted, graph->answer, lap_of(graph->posted)), SUCCESS;
 }

@@ -54,6 +54,8 @@ struct State {
 impl GraphKernels {
     pub fn new(gpu: Arc<Gpu>, loaded: LoadedProgram) -> Result<Arc<GraphKernels>, DeviceError> {
         let failed = |code| gpu.allocation_error("graphs", code);
+        // One period for all: instantiating and uploading may allocate device memory.
+        let quiescent = gpu.context.quiesce().map_err(failed)?;
         let ring = RequestRing::new(&gpu.context, GRAPHS, 0).map_err(failed)?;
         let counters = BlockCounters::new(&gpu, GRAPHS).map_err(failed)?;
         // The other streams start after the counters are cleared.
@@ -67,6 +69,7 @@ impl GraphKernels {
             ExecutableGraph::new(&loaded, addresses, stream_of(&gpu, number))
         };
         let graphs = (0..GRAPHS).map(graph).collect::<Result<_, _>>();
+        drop(quiescent);
         let graphs = graphs.map_err(|code| gpu.error("building a graph failed", code))?;
         Ok(Arc::new(GraphKernels { graphs, state: Mutex::default(), ring, _counters: counters, loaded, gpu }))
     }
@@ -146,14 +149,9 @@ impl ExecutableGraph {
     /// addresses.
     fn new(loaded: &LoadedProgram, mut addresses: [u64; 3], stream: &Stream) -> Result<ExecutableGraph, ErrorCode> {
         let context = stream.context();
-        // Instantiating and uploading may allocate device memory.
         let (_quiescent, driver) = (context.quiesce()?, context.driver);
-        let null = ExecutableGraph {
-            executable: Handle(ptr::null_mut()),
-            graph: Handle(ptr::null_mut()),
-            context: context.clone(),
-        };
-        let mut made = null;
+        let (executable, graph) = (Handle(ptr::null_mut()), Handle(ptr::null_mut()));
+        let mut made = ExecutableGraph { executable, graph, context: context.clone() };
         // SAFETY: the pointer outlives the call.
         check(unsafe { (driver.cuGraphCreate)(&mut made.graph.0, 0) })?;
         let mut maps = loaded.maps.addresses();

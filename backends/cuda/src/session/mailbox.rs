@@ -296,6 +296,10 @@ impl<K: MailboxKernel> Launcher for MailboxLauncher<K> {
         self.kernels.maps().write(self.kernels.gpu(), map, at, words)
     }
 
+    fn map_address(&self, map: usize) -> Option<u64> {
+        Some(self.kernels.maps().address(map))
+    }
+
     fn wait_idle(&mut self) {
         while !poll::within(LAUNCH_TIMEOUT, None, || self.kernels.try_leave()) {}
     }

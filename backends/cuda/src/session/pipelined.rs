@@ -399,6 +399,10 @@ impl Launcher for PipelinedLauncher {
         self.loaded.maps.write(&self.gpu, map, at, words)
     }
 
+    fn map_address(&self, map: usize) -> Option<u64> {
+        Some(self.loaded.maps.address(map))
+    }
+
     fn wait_idle(&mut self) {
         self.gpu.wait_idle();
     }

@@ -252,6 +252,13 @@ pub trait Launcher: Send + 'static {
         Err(DeviceError::Unsupported { device: self.id().into(), reason: format!("it has no map {map}") })
     }
 
+    /// The device address of a map, for other kernels of the process; `None` if the device's API
+    /// has no addresses.
+    fn map_address(&self, map: usize) -> Option<u64> {
+        let _ = map;
+        None
+    }
+
     /// Whether a chunk can be launched again over its previous upload ([`Launcher::reuse_upload`]).
     fn can_reuse_uploads(&self) -> bool {
         false

@@ -10,7 +10,7 @@ use crate::device::{
     Completion, DeviceError, Imported, Instrumented, OrderedSession, Session, Stages, SubmitError, check_map_range,
     map_layout,
 };
-use crate::packet::{Batch, Span};
+use crate::packet::{Batch, DeviceView, Span};
 
 impl<L: Launcher> Session for OffloadSession<L> {
     fn import(&mut self, span: &Arc<Span>) -> Result<Imported, DeviceError> {
@@ -52,6 +52,12 @@ impl<L: Launcher> Session for OffloadSession<L> {
         check_map_range(&self.program, map, at, words)?;
         self.finish_all()?;
         if words == 0 { Ok(Vec::new()) } else { self.launcher.read_map(map, at, words) }
+    }
+
+    fn map_device_view(&mut self, map: usize) -> Result<Option<DeviceView>, DeviceError> {
+        map_layout(&self.program, map)?;
+        let device = self.launcher.id().to_owned();
+        Ok(self.launcher.map_address(map).map(|address| DeviceView { device, address }))
     }
 
     fn set_map_words(&mut self, map: usize, at: usize, words: &[u32]) -> Result<(), DeviceError> {
