@@ -1,5 +1,5 @@
-//! In steady state nothing is allocated per batch, by any dispatch method and transfer, and dispatch
-//! methods for small batches give the device few commands.
+//! In steady state nothing is allocated per batch, by any dispatch method and transfer, and
+//! dispatch methods for small batches give the device few commands.
 // For the allocator below.
 #![allow(unsafe_code)]
 

@@ -170,8 +170,8 @@ impl ExecutableGraph {
             extra: ptr::null_mut(),
         };
         let mut node = ptr::null_mut();
-        // SAFETY: the pointers outlive the call; the driver copies the arguments, which are those of
-        // `pc_queued`. It stays within the slot that the request names (see
+        // SAFETY: the pointers outlive the call; the driver copies the arguments, which are those
+        // of `pc_queued`. It stays within the slot that the request names (see
         // `PipelinedLauncher::launch_kernel`), which exists until the request is answered.
         check(unsafe { (driver.cuGraphAddKernelNode)(&mut node, made.graph.get(), ptr::null(), 0, &parameters) })?;
         // SAFETY: the pointer outlives the call; the graph was created above.

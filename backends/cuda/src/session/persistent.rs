@@ -3,10 +3,10 @@
 //! small batches.
 //!
 //! A small batch is one request, which one block answers; the packets of a larger one are split
-//! into requests for several blocks. The kernel exits by itself after [`KERNEL_LIFETIME`], between two requests,
-//! whatever the host does: so a driver's watchdog never kills it, and it does not outlive a host
-//! that has died. The host launches it again when it finds that it has left with work pending;
-//! requests not yet answered are answered by the next launch.
+//! into requests for several blocks. The kernel exits by itself after [`KERNEL_LIFETIME`], between
+//! two requests, whatever the host does: so a driver's watchdog never kills it, and it does not
+//! outlive a host that has died. The host launches it again when it finds that it has left with
+//! work pending; requests not yet answered are answered by the next launch.
 
 use std::ffi::c_void;
 use std::sync::atomic::Ordering;

@@ -148,8 +148,8 @@ impl<'a, I, M> ChunkView<'a, I, M> {
         chunk::extent(self.batch, self.chunk.packets.clone(), self.needs)
     }
 
-    /// [`ChunkView::extent`] if the descriptors in the batch's memory ascend, those of empty packets
-    /// included; `None` also if all packets are empty.
+    /// [`ChunkView::extent`] if the descriptors in the batch's memory ascend, those of empty
+    /// packets included; `None` also if all packets are empty.
     pub fn ascending_extent(&self) -> Option<Range<u64>> {
         let summary = self.batch.summary();
         let ascends = !self.batch.is_scattered() && (summary.stride.is_some() || summary.min_length > 0);
