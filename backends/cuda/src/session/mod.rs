@@ -25,10 +25,10 @@ use waitvalue::QueuedKernels;
 mod graph;
 mod mailbox;
 mod persistent;
+mod pinned_verdicts;
 mod pipelined;
 mod slots;
 mod timing;
-mod verdict_pool;
 mod waitvalue;
 
 pub(crate) use pipelined::PipelinedLauncher;

@@ -15,13 +15,15 @@ use std::time::Duration;
 use portcullis_c_writer::Argument;
 use portcullis_cache::costs;
 use portcullis_core::device::chunk::{ChunkLimits, PacketLayout};
-use portcullis_core::device::offload::{self, DRAIN_TIMEOUT, KernelEffects, Launcher, TransferBytes, VerdictColumns};
+use portcullis_core::device::offload::{
+    self, DRAIN_TIMEOUT, KernelEffects, Launcher, TransferBytes, VerdictColumns, VerdictPool,
+};
 use portcullis_core::device::transfer_planner::{BatchMemory, MemoryReach, TransferCosts};
 use portcullis_core::device::{CancelToken, DeviceError, Imported, StageTimes};
 use portcullis_core::packet::{Batch, Span};
 
+use super::pinned_verdicts::PinnedVerdicts;
 use super::timing::{Stage, StageTimer};
-use super::verdict_pool::{PinnedVerdicts, VerdictPool};
 use crate::compile::{LoadedProgram, MAX_ARGUMENTS};
 use crate::driver::gpu::Gpu;
 use crate::driver::poll;
@@ -43,7 +45,7 @@ const BYTES_PER_CHUNK: u64 = 256 << 20;
 pub(crate) struct PipelinedLauncher {
     pub loaded: LoadedProgram,
     pinned_spans: PinnedSpanCache,
-    verdict_pool: VerdictPool,
+    verdict_pool: VerdictPool<PinnedVerdicts>,
     bounds: ChunkLimits,
     /// Whether to time the stages with the device's clock.
     times_stages: bool,
@@ -227,7 +229,9 @@ impl Launcher for PipelinedLauncher {
         packets: usize,
         effects: KernelEffects,
     ) -> Result<Option<Arc<PinnedVerdicts>>, DeviceError> {
-        let lent = self.verdict_pool.lend(&self.gpu.context, packets, effects);
+        let context = &self.gpu.context;
+        let allocate = |packets| PinnedVerdicts::new(context, packets, effects.redirects);
+        let lent = self.verdict_pool.lend(packets, PinnedVerdicts::packets, allocate);
         lent.map_err(|code| self.gpu.allocation_error("verdicts", code))
     }
 

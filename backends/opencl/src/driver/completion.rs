@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use ocl_core::ffi::{cl_event, cl_int};
 use ocl_core::{CommandExecutionStatus, Event};
-use portcullis_core::device::offload::{CANCEL_POLL_INTERVAL, LAUNCH_TIMEOUT};
+use portcullis_core::device::offload::{CANCEL_POLL_INTERVAL, LAUNCH_TIMEOUT, find_unused};
 use portcullis_core::device::{CancelToken, DeviceError};
 
 use super::gpu::{Gpu, status_name};
@@ -29,10 +29,29 @@ struct Completion {
     changed: Condvar,
 }
 
+/// Completions of a session's commands, reused so that nothing is allocated for a command.
+#[derive(Default)]
+pub(crate) struct CompletionPool(Vec<Arc<Completion>>);
+
+impl CompletionPool {
+    fn take(&mut self) -> Arc<Completion> {
+        match find_unused(&mut self.0, |_| true) {
+            Some(unused) => {
+                *unused.status.lock().unwrap_or_else(PoisonError::into_inner) = None;
+                unused
+            }
+            None => {
+                self.0.push(Arc::default());
+                self.0[self.0.len() - 1].clone()
+            }
+        }
+    }
+}
+
 impl PendingCommand {
     /// Registers a callback for the command of this event.
-    pub fn new(gpu: &Gpu, event: Event) -> Result<PendingCommand, DeviceError> {
-        let completion = Arc::new(Completion::default());
+    pub fn new(gpu: &Gpu, event: Event, pool: &mut CompletionPool) -> Result<PendingCommand, DeviceError> {
+        let completion = pool.take();
         let shared = Arc::into_raw(completion.clone());
         let at = CommandExecutionStatus::Complete;
         // SAFETY: the callback takes back the reference that it is passed here, once.

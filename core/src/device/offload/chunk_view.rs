@@ -46,6 +46,30 @@ pub struct WrittenDescriptors {
     pub size: usize,
 }
 
+impl WrittenDescriptors {
+    /// Rewrites the tables in `to` so that offsets count from the chunk's first byte, for kernels
+    /// whose arena cannot start before it.
+    pub fn rebase(&mut self, to: &mut [u8]) {
+        // A multiple of 4, as chunks start at words.
+        let origin = std::mem::take(&mut self.origin) as u32;
+        let subtract = |word: &mut [u8; 4], origin: u32| {
+            *word = u32::from_le_bytes(*word).wrapping_sub(origin).to_le_bytes();
+        };
+        match self.rule.format {
+            _ if origin == 0 => {}
+            format if format == DescriptorFormat::Table as u32 => {
+                let offsets = to[..self.size].as_chunks_mut().0.iter_mut().step_by(2);
+                offsets.for_each(|offset| subtract(offset, origin));
+            }
+            format if format == DescriptorFormat::Grouped as u32 => {
+                let bases = to[..self.rule.stride as usize * 4].as_chunks_mut().0.iter_mut();
+                bases.for_each(|base| subtract(base, origin / 4));
+            }
+            _ => self.rule.first = self.rule.first.wrapping_sub(origin),
+        }
+    }
+}
+
 impl<'a, I, M> ChunkView<'a, I, M> {
     /// Index of the first packet in its batch.
     pub fn first_packet(&self) -> usize {
