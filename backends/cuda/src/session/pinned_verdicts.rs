@@ -20,17 +20,14 @@ pub(crate) struct PinnedVerdicts {
 }
 
 impl PinnedVerdicts {
-    /// Allocates columns for `packets` packets; `None` if the driver has no memory now.
+    /// Allocates columns for `packets` packets.
     ///
     /// # Errors
-    /// If the driver fails otherwise.
-    pub fn new(context: &Arc<Context>, packets: usize, redirects: bool) -> Result<Option<PinnedVerdicts>, ErrorCode> {
+    /// If the driver fails, or the memory cannot be pinned.
+    pub fn new(context: &Arc<Context>, packets: usize, redirects: bool) -> Result<PinnedVerdicts, ErrorCode> {
         let actions = aligned(packets);
-        match HostMemory::new(context, actions + if redirects { packets * 4 } else { 0 }) {
-            Ok(memory) => Ok(Some(PinnedVerdicts { memory, packets, targets: redirects.then_some(actions) })),
-            Err(ErrorCode::OUT_OF_MEMORY | ErrorCode::DEVICE_BUSY | ErrorCode::ABANDONED_WORK) => Ok(None),
-            Err(code) => Err(code),
-        }
+        let memory = HostMemory::new(context, actions + if redirects { packets * 4 } else { 0 })?;
+        Ok(PinnedVerdicts { memory, packets, targets: redirects.then_some(actions) })
     }
 
     /// Capacity in packets.

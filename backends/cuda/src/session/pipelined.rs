@@ -25,7 +25,8 @@ use portcullis_core::packet::{Batch, Span};
 use super::pinned_verdicts::PinnedVerdicts;
 use super::timing::{Stage, StageTimer};
 use crate::compile::{LoadedProgram, MAX_ARGUMENTS};
-use crate::driver::gpu::Gpu;
+use crate::driver::ErrorCode;
+use crate::driver::gpu::{Gpu, PINNING_ADVICE};
 use crate::driver::poll;
 use crate::driver::stream::Event;
 use crate::memory::{Buffer, DeviceMemory, HostMemory, PinnedSpan, PinnedSpanCache, SpanAddress};
@@ -49,8 +50,33 @@ pub(crate) struct PipelinedLauncher {
     bounds: ChunkLimits,
     /// Whether to time the stages with the device's clock.
     times_stages: bool,
+    unpinned: UnpinnedMemory,
     // Last: whatever was made on it is dropped first.
     pub gpu: Arc<Gpu>,
+}
+
+/// Whether the session does without pinned memory, and whether the user was told.
+#[derive(Debug, Default)]
+enum UnpinnedMemory {
+    #[default]
+    None,
+    Refused(ErrorCode),
+    Reported,
+}
+
+impl UnpinnedMemory {
+    fn record(&mut self, refusal: Option<ErrorCode>) {
+        if let (UnpinnedMemory::None, Some(code)) = (&self, refusal) {
+            *self = UnpinnedMemory::Refused(code);
+        }
+    }
+
+    /// Takes the cause, once.
+    fn take(&mut self) -> Option<ErrorCode> {
+        let UnpinnedMemory::Refused(code) = *self else { return None };
+        *self = UnpinnedMemory::Reported;
+        Some(code)
+    }
 }
 
 /// Memory of a batch that the device can access where it lies.
@@ -67,8 +93,8 @@ type ChunkView<'a> = offload::ChunkView<'a, InPlaceArena, PinnedVerdicts>;
 impl PipelinedLauncher {
     pub fn new(gpu: Arc<Gpu>, loaded: LoadedProgram) -> PipelinedLauncher {
         let bounds = ChunkLimits { binding: BYTES_PER_CHUNK, alignment: 4, packets: PACKETS_PER_CHUNK };
-        let (pinned_spans, verdict_pool) = Default::default();
-        PipelinedLauncher { loaded, pinned_spans, verdict_pool, bounds, times_stages: false, gpu }
+        let (pinned_spans, verdict_pool, unpinned) = Default::default();
+        PipelinedLauncher { loaded, pinned_spans, verdict_pool, bounds, times_stages: false, unpinned, gpu }
     }
 
     /// Splits batches only where offsets would overflow: for measuring kernels, where the cost of a
@@ -229,8 +255,15 @@ impl Launcher for PipelinedLauncher {
         packets: usize,
         effects: KernelEffects,
     ) -> Result<Option<Arc<PinnedVerdicts>>, DeviceError> {
-        let context = &self.gpu.context;
-        let allocate = |packets| PinnedVerdicts::new(context, packets, effects.redirects);
+        let (context, unpinned) = (&self.gpu.context, &mut self.unpinned);
+        let allocate = |packets| match PinnedVerdicts::new(context, packets, effects.redirects) {
+            Err(code) if code.is_unpinnable() => {
+                unpinned.record(Some(code));
+                Ok(None)
+            }
+            Err(ErrorCode::DEVICE_BUSY | ErrorCode::ABANDONED_WORK) => Ok(None),
+            allocated => allocated.map(Some),
+        };
         let lent = self.verdict_pool.lend(packets, PinnedVerdicts::packets, allocate);
         lent.map_err(|code| self.gpu.allocation_error("verdicts", code))
     }
@@ -273,6 +306,7 @@ impl Launcher for PipelinedLauncher {
         buffers
             .reserve(&gpu.context, chunk, effects, from.is_some())
             .map_err(|code| gpu.allocation_error("a batch", code))?;
+        self.unpinned.record(buffers.pinning_refusal().or_else(|| self.pinned_spans.refusal()));
         // SAFETY: the launch that used the buffers last was waited for (`Launcher`).
         let written = unsafe { buffers.write(chunk, effects) };
         let mut timer = buffers.timer.take();
@@ -357,6 +391,15 @@ impl Launcher for PipelinedLauncher {
         let gpu = &*self.gpu;
         let _current = gpu.enter()?;
         poll::until(&gpu.id, cancel, || ticket.is_complete().map_err(|code| gpu.error("the filter failed", code)))
+    }
+
+    fn take_warning(&mut self) -> Option<String> {
+        let code = self.unpinned.take()?;
+        Some(format!(
+            "{}: host memory cannot be pinned ({code}), so packets or verdicts are copied once more, which is slower: \
+             {PINNING_ADVICE}",
+            self.gpu.id
+        ))
     }
 
     fn enable_device_clock(&mut self) -> bool {
