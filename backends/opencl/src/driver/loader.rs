@@ -98,16 +98,29 @@ pub(crate) fn replace_unknown_status(code: cl_int) -> cl_int {
 /// The status that a missing function returns.
 const FUNCTION_MISSING: cl_int = Status::CL_PLATFORM_NOT_FOUND_KHR as cl_int;
 
-/// Counts of this thread's calls of OpenCL, for tests.
+/// Counts of this thread's calls of OpenCL, and faults in them, for tests.
 #[cfg(test)]
 pub(crate) mod calls {
-    use std::cell::RefCell;
+    use std::cell::{Cell, RefCell};
     use std::collections::BTreeMap;
+
+    use super::cl_int;
 
     pub(crate) type Counts = BTreeMap<&'static str, usize>;
 
     thread_local! {
         static COUNTS: RefCell<Counts> = const { RefCell::new(Counts::new()) };
+        static FAULT: Cell<Option<(&'static str, cl_int)>> = const { Cell::new(None) };
+    }
+
+    /// Has every call of a function fail with a status, or none.
+    pub(crate) fn set_fault(fault: Option<(&'static str, cl_int)>) {
+        FAULT.set(fault);
+    }
+
+    /// The status with which a function is to fail.
+    pub(super) fn fault(function: &str) -> Option<cl_int> {
+        FAULT.get().filter(|(name, _)| *name == function).map(|(_, status)| status)
     }
 
     pub(super) fn record(function: &'static str) {
@@ -132,6 +145,10 @@ macro_rules! forward {
     // Functions that return a status.
     (@define status $name:ident($($argument:ident: $type:ty),*)) => {
         forward!(@extern $name($($argument: $type),*) -> cl_int, |function| {
+            #[cfg(test)]
+            if let Some(status) = calls::fault(stringify!($name)) {
+                return replace_unknown_status(status);
+            }
             // SAFETY: the caller answers for the arguments.
             function.map_or(FUNCTION_MISSING, |function| replace_unknown_status(unsafe { function($($argument),*) }))
         });

@@ -220,3 +220,48 @@ fn chunks_of_a_large_batch_fill_one_column() {
         }
     }
 }
+
+/// A device that is lost in mid-batch returns no verdicts: the error names it, and a batch that it
+/// does not take comes back as it was.
+#[test]
+fn batches_of_a_lost_device_come_back_unfiltered() {
+    let program =
+        compile("fn xdp_filter(pkt: u32) -> u32 { store_u8(pkt, 0u, load_u8(pkt, 0u) + 1u); return XDP_TX; }");
+    const OUT_OF_RESOURCES: i32 = -5;
+    for device in devices().into_iter().flat_map(|device| [device.clone(), device.as_discrete()]) {
+        let mut session = open(device.properties(), &program, &LoadOptions::default()).unwrap();
+        let lost = |error: &DeviceError, what: &str| {
+            let text = error.to_string();
+            assert_eq!(text, format!("{}: {what}: CL_OUT_OF_RESOURCES", device.info().id));
+        };
+        let batch = || Batch::from_packets(&vec![[7; 60]; 1000]).unwrap();
+        assert!(session.run(batch()).is_ok());
+        let spans: Vec<_> = (0..2)
+            .map(|number| {
+                let batch = batch();
+                let span = batch.span().clone();
+                calls::set_fault((number == 1).then_some(("clEnqueueNDRangeKernel", OUT_OF_RESOURCES)));
+                session.submit(batch).unwrap_or_else(|refused| panic!("{}", refused.error));
+                span
+            })
+            .collect();
+        // The first batch was launched before the device was lost.
+        let done = session.complete().unwrap().unwrap();
+        assert!(done.verdicts.iter().all(|verdict| verdict == Verdict::Tx));
+        drop(done);
+        lost(&session.complete().unwrap_err(), "launching the filter failed");
+        assert_eq!(session.in_flight(), 0);
+        calls::set_fault(Some(("clFlush", OUT_OF_RESOURCES)));
+        let refused = session.submit(batch()).unwrap_err();
+        lost(&refused.error, "queuing commands failed");
+        assert!(refused.batch.packets().all(|packet| packet == [7; 60]));
+        calls::set_fault(None);
+        drop(session);
+        // A thread may be waiting for the device first.
+        let began = Instant::now();
+        while spans.iter().any(|span| Arc::strong_count(span) > 1) {
+            assert!(began.elapsed() < TEST_TIMEOUT, "the memory is not its owner's again");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}

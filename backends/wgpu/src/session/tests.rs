@@ -74,3 +74,41 @@ fn cancel_while_the_device_is_busy(device: &WgpuDevice, program: &Arc<Program>) 
     assert!(matches!(gpu.poll(wait), Err(wgpu::PollError::Timeout)));
     drop((gpu, queue));
 }
+
+/// A device that is lost in mid-batch returns no verdicts: the error names it, and a batch that it
+/// does not take comes back as it was.
+#[test]
+fn batches_of_a_lost_device_come_back_unfiltered() {
+    let text = "fn xdp_filter(pkt: u32) -> u32 { store_u8(pkt, 0u, load_u8(pkt, 0u) + 1u); return XDP_TX; }";
+    let program = wgsl::compile(&Source::new("writes.wgsl", text), &ProgramOptions::default());
+    let program = Arc::new(program.unwrap_or_else(|e| panic!("{}", e.render())));
+    let devices = probe().unwrap_or_else(|error| {
+        println!("skipped: {error}");
+        Vec::new()
+    });
+    for device in devices.into_iter().flat_map(|device| [device.clone(), device.as_discrete()]) {
+        let mut session = open(device.properties(), &program, &LoadOptions::default()).unwrap();
+        let batch = || Batch::from_packets(&vec![[7; 60]; 1000]).unwrap();
+        assert!(session.run(batch()).is_ok());
+        let in_flight = batch();
+        let span = in_flight.span().clone();
+        session.submit(in_flight).unwrap_or_else(|refused| panic!("{}", refused.error));
+        session.launcher().gpu.device.destroy();
+        let lost = |error: DeviceError| {
+            let text = error.to_string();
+            assert!(text.starts_with(&format!("{}: ", device.info().id)), "{text}");
+        };
+        lost(session.complete().unwrap_err());
+        assert_eq!(session.in_flight(), 0);
+        let refused = session.submit(batch()).unwrap_err();
+        lost(refused.error);
+        assert!(refused.batch.packets().all(|packet| packet == [7; 60]));
+        drop(session);
+        // A thread may be waiting for the device first.
+        let began = Instant::now();
+        while Arc::strong_count(&span) > 1 {
+            assert!(began.elapsed() < TEST_TIMEOUT, "the memory is not its owner's again");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
