@@ -185,11 +185,11 @@ impl LoadedProgram {
         };
         let entries: Vec<_> = self.used_maps.iter().map(entry).collect();
         let layout = self.map_layout.as_ref()?;
-        Some(gpu.device.create_bind_group(&wgpu::BindGroupDescriptor { label: None, layout, entries: &entries }))
+        Some(gpu.bind_group(layout, &entries))
     }
 
-    /// Creates the bind group of a launch.
-    pub fn bind_group(&self, gpu: &Gpu, entries: &[wgpu::BindGroupEntry<'_>]) -> wgpu::BindGroup {
-        gpu.device.create_bind_group(&wgpu::BindGroupDescriptor { label: None, layout: &self.layout, entries })
+    /// Layout of the bind group of launches.
+    pub fn layout(&self) -> &wgpu::BindGroupLayout {
+        &self.layout
     }
 }

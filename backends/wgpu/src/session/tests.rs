@@ -2,7 +2,7 @@
 
 use std::sync::mpsc::{RecvTimeoutError, channel};
 
-use portcullis_core::device::{CancelToken, Device, DeviceKind, Session};
+use portcullis_core::device::{CancelToken, Device, DeviceKind, Instrumented, Session};
 use portcullis_core::diagnostics::Source;
 use portcullis_core::packet::{Arena, BatchCutter, ResizeRoom};
 use portcullis_core::program::ProgramOptions;
@@ -10,6 +10,7 @@ use portcullis_wgsl as wgsl;
 
 use super::*;
 use crate::device::WgpuDevice;
+use crate::driver::calls;
 use crate::probe;
 
 /// Far longer than abandoning a device takes, far shorter than the device below is busy.
@@ -109,6 +110,40 @@ fn batches_of_a_lost_device_come_back_unfiltered() {
         while Arc::strong_count(&span) > 1 {
             assert!(began.elapsed() < TEST_TIMEOUT, "the memory is not its owner's again");
             std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// In steady state a batch is one submission and one poll, nothing is created, and the mappings are
+/// those of the data: descriptors, packets unless they are filtered in place, and verdicts.
+#[test]
+fn batches_in_steady_state_take_few_calls() {
+    let text = "fn xdp_filter(pkt: u32) -> u32 { return select(XDP_DROP, XDP_PASS, load_u8(pkt, 0u) == 1u); }";
+    let program = wgsl::compile(&Source::new("reads.wgsl", text), &ProgramOptions::default());
+    let program = Arc::new(program.unwrap_or_else(|e| panic!("{}", e.render())));
+    let devices = probe().unwrap_or_else(|error| {
+        println!("skipped: {error}");
+        Vec::new()
+    });
+    for device in devices.into_iter().flat_map(|device| [device.clone(), device.as_discrete()]) {
+        let mut session = open(device.properties(), &program, &LoadOptions::default()).unwrap();
+        for packets in [1000, 500, 1000] {
+            let mut batch = Batch::from_packets(&vec![[1; 60]; packets]).unwrap();
+            for _ in 0..4 {
+                batch = session.run(batch).unwrap().batch;
+            }
+            calls::take();
+            for _ in 0..10 {
+                let done = session.run(batch).unwrap();
+                assert_eq!(done.verdicts.counts().pass, packets as u64);
+                batch = done.batch;
+            }
+            let mut counts = calls::take();
+            // A device that filters packets in place has bind groups with the batch's memory.
+            let is_in_place = session.transfer_plan().unwrap().layout == PacketLayout::InPlace;
+            assert_eq!(counts.remove("create_bind_group"), is_in_place.then_some(10), "{}", device.info().id);
+            let mappings = if is_in_place { 20 } else { 30 };
+            assert_eq!(counts, [("map_async", mappings), ("poll", 10), ("submit", 10)].into());
         }
     }
 }
