@@ -366,8 +366,7 @@ impl Launcher for OpenClLauncher {
         };
         record(if self.loaded.takes_descriptor_rule {
             buffers.descriptors.write(gpu, chunk.descriptor_capacity(effects) as u64, |to| {
-                *written = chunk.write_descriptors(effects, to);
-                written.rebase(to);
+                *written = chunk.write_rebased_descriptors(effects, to);
                 *uploaded_bytes += written.size as u64;
                 written.size
             })?
@@ -376,9 +375,12 @@ impl Launcher for OpenClLauncher {
             // its last command has completed (`Launcher`); `release` drops the buffer.
             unsafe { buffers.descriptors.share(gpu, chunk.descriptors())? }
         } else {
-            let size = chunk.descriptor_count() * size_of::<Descriptor>();
-            *uploaded_bytes += size as u64;
-            buffers.descriptors.write(gpu, size as u64, |to| copy_each(chunk.descriptor_bytes(), to))?
+            let capacity = chunk.descriptor_count() * size_of::<Descriptor>();
+            buffers.descriptors.write(gpu, capacity as u64, |to| {
+                *written = chunk.write_descriptor_table(to);
+                *uploaded_bytes += written.size as u64;
+                written.size
+            })?
         });
         if effects.metadata {
             let size = packets * size_of::<Metadata>() as u64;

@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 
 use portcullis_cache::costs;
 use portcullis_core::device::chunk::{ChunkLimits, PacketLayout};
+use portcullis_core::device::descriptor_format::DescriptorRule;
 use portcullis_core::device::offload::{
-    self, KernelEffects, Launcher, NoVerdictMemory, OffloadSession, TransferBytes, VerdictColumns,
+    self, KernelEffects, Launcher, NoVerdictMemory, OffloadSession, TransferBytes, VerdictColumns, WrittenDescriptors,
 };
 use portcullis_core::device::transfer_planner::{BatchMemory, MemoryReach, TransferCosts};
 use portcullis_core::device::{CancelToken, DeviceError, Imported, LoadOptions, StageTimes};
@@ -89,6 +90,7 @@ pub(crate) struct Buffers {
     launch: wgpu::Buffer,
     /// The parameters that the device finds there, after the commands submitted so far.
     launched: Option<Launch>,
+    written: WrittenDescriptors,
     verdicts: Download,
     /// The kernel's verdicts, if they are packed.
     words: VerdictWords,
@@ -124,16 +126,11 @@ impl WgpuLauncher {
         if self.packer.is_some() { packed_size(packets) } else { packets * 4 }
     }
 
-    /// Size in bytes of the descriptors that the kernel reads.
-    fn descriptors_size(&self, chunk: &ChunkView<'_>) -> u64 {
-        if self.loaded.descriptors { (chunk.descriptor_count() * size_of::<Descriptor>()) as u64 } else { 0 }
-    }
-
     /// Parameters of a launch over some packets of a chunk, and its grid of work groups.
-    fn grid(&self, chunk: &ChunkView<'_>, first: usize, count: usize) -> (Launch, (u32, u32)) {
+    fn grid(&self, chunk: &ChunkView<'_>, rule: DescriptorRule, first: usize, count: usize) -> (Launch, (u32, u32)) {
         let groups = (count as u32).div_ceil(self.group_size);
         let width = groups.min(self.gpu.limits.max_compute_workgroups_per_dimension);
-        let launch = Launch { base: chunk.base(first) as u32, count: count as u32, row: width * self.group_size };
+        let launch = Launch { base: chunk.base(first) as u32, count: count as u32, row: width * self.group_size, rule };
         (launch, (width, groups.div_ceil(width)))
     }
 
@@ -149,7 +146,7 @@ impl WgpuLauncher {
 
     fn encode_uploads(&self, chunk: &ChunkView<'_>, buffers: &Buffers, encoder: &mut CommandEncoder) {
         let packets = chunk.packets() as u64;
-        buffers.descriptors.encode_copy(encoder, self.descriptors_size(chunk));
+        buffers.descriptors.encode_copy(encoder, table_size(buffers));
         if self.loaded.effects.metadata {
             buffers.metadata.encode_copy(encoder, packets * size_of::<Metadata>() as u64);
         }
@@ -171,7 +168,7 @@ impl WgpuLauncher {
 
     /// The bind group of a chunk's launches.
     fn bind_group(&self, chunk: &ChunkView<'_>, buffers: &mut Buffers) -> wgpu::BindGroup {
-        let packets = chunk.packets() as u64;
+        let (packets, table_size) = (chunk.packets() as u64, table_size(buffers));
         let bind = |index, buffer, offset, size| Binding { index, buffer, offset, size };
         let Buffers { packets: copied, descriptors, metadata, launch, verdicts, words, bindings, .. } = buffers;
         let verdicts = match &self.packer {
@@ -188,7 +185,8 @@ impl WgpuLauncher {
             });
         }
         if self.loaded.descriptors {
-            all.push(bind(DESCRIPTORS, descriptors.buffer(), 0, self.descriptors_size(chunk)));
+            // Without a table, a kernel may still read a word.
+            all.push(bind(DESCRIPTORS, descriptors.buffer(), 0, table_size.max(size_of::<Descriptor>() as u64)));
         }
         if self.loaded.effects.metadata {
             all.push(bind(METADATA, metadata.buffer(), 0, packets * size_of::<Metadata>() as u64));
@@ -249,11 +247,13 @@ impl Launcher for WgpuLauncher {
     }
 
     /// A verdict and its target share a word.
-    fn traffic(&self, chunk: &ChunkView<'_>, effects: KernelEffects, _: &Buffers) -> TransferBytes {
+    fn traffic(&self, chunk: &ChunkView<'_>, effects: KernelEffects, buffers: &Buffers) -> TransferBytes {
         let TransferBytes { to_device, to_host } =
             TransferBytes::of(chunk, KernelEffects { redirects: false, ..effects });
         let packets = chunk.packets() as u64;
-        TransferBytes { to_device, to_host: to_host + self.verdicts_size(packets) - packets }
+        let has_table = effects.accesses_packets || chunk.is_ordered();
+        let saved = if has_table { 8 * chunk.descriptor_count() as u64 - buffers.written.size as u64 } else { 0 };
+        TransferBytes { to_device: to_device - saved, to_host: to_host + self.verdicts_size(packets) - packets }
     }
 
     fn chunk_limits(&self, _: PacketLayout) -> ChunkLimits {
@@ -281,6 +281,7 @@ impl Launcher for WgpuLauncher {
             descriptors_back: Download::for_copies("ends"),
             packets_back: Download::for_copies("changed packets"),
             launched: None,
+            written: WrittenDescriptors::default(),
             bindings: CachedBindGroup::default(),
             packer_bindings: CachedBindGroup::default(),
             timer: self.times_stages.then(|| StageTimer::new(gpu)),
@@ -314,11 +315,20 @@ impl Launcher for WgpuLauncher {
         if let Some(timer) = &mut buffers.timer {
             timer.reset();
         }
-        let size = self.descriptors_size(chunk);
-        let descriptors = chunk.descriptor_bytes().take(size as usize / size_of::<Descriptor>());
-        let launch = self.grid(chunk, 0, chunk.invocations()).0.bytes();
-        buffers.descriptors.write(gpu, size + Launch::SIZE, limit, |to| {
-            write_each(descriptors.chain(launch.as_chunks().0.iter().copied()), to);
+        let capacity = match self.loaded.takes_descriptor_rule {
+            true => chunk.descriptor_capacity(effects).next_multiple_of(4),
+            false => chunk.descriptor_count() * size_of::<Descriptor>(),
+        };
+        let written = &mut buffers.written;
+        buffers.descriptors.write(gpu, capacity as u64 + Launch::SIZE, limit, |mut to| {
+            // SAFETY: as for packets, below.
+            let to = unsafe { to.as_raw_ptr().as_mut() };
+            *written = match self.loaded.takes_descriptor_rule {
+                true => chunk.write_rebased_descriptors(effects, to),
+                false => chunk.write_descriptor_table(to),
+            };
+            let launch = self.grid(chunk, written.rule, 0, chunk.invocations()).0.bytes();
+            to[written.size.next_multiple_of(4)..][..launch.len()].copy_from_slice(&launch);
         })?;
         if effects.metadata {
             let size = packets * size_of::<Metadata>() as u64;
@@ -368,12 +378,12 @@ impl Launcher for WgpuLauncher {
             }
         }
         let bindings = self.bind_group(chunk, buffers);
-        let (launch, grid) = self.grid(chunk, first, count);
+        let (launch, grid) = self.grid(chunk, buffers.written.rule, first, count);
         if buffers.launched != Some(launch) {
             let is_uploaded = first == 0 && is_last && buffers.retained != Some(UploadState::Uploaded);
             match is_uploaded {
                 true => {
-                    let at = self.descriptors_size(chunk);
+                    let at = table_size(buffers);
                     buffers.descriptors.encode_copy_to(&mut encoder, at, &buffers.launch, Launch::SIZE);
                 }
                 false => self.gpu.write_buffer(&buffers.launch, 0, &launch.bytes()),
@@ -524,7 +534,7 @@ pub(crate) fn time_kernel(
         for (chunk, buffers) in &mut *chunks {
             device.encode_uploads(chunk, buffers, &mut uploads);
             buffers.launched = None;
-            let (launch, grid) = device.grid(chunk, 0, chunk.invocations());
+            let (launch, grid) = device.grid(chunk, buffers.written.rule, 0, chunk.invocations());
             device.gpu.write_buffer(&buffers.launch, 0, &launch.bytes());
             launches.push((device.bind_group(chunk, buffers), grid));
         }
@@ -546,6 +556,11 @@ pub(crate) fn time_kernel(
         device.gpu.wait(None, &cancel)?;
         Ok(time)
     })
+}
+
+/// Size in bytes of the descriptors' table, in whole words.
+fn table_size(buffers: &Buffers) -> u64 {
+    buffers.written.size.next_multiple_of(4) as u64
 }
 
 /// Writes items one after the other.

@@ -2,9 +2,9 @@
 
 use std::sync::mpsc::{RecvTimeoutError, channel};
 
-use portcullis_core::device::{CancelToken, Device, DeviceKind, Instrumented, Session};
+use portcullis_core::device::{CancelToken, Device, DeviceKind, Instrumented, Session, Transfer};
 use portcullis_core::diagnostics::Source;
-use portcullis_core::packet::{Arena, BatchCutter, ResizeRoom};
+use portcullis_core::packet::{Arena, BatchCutter, ResizeRoom, Verdict};
 use portcullis_core::program::ProgramOptions;
 use portcullis_wgsl as wgsl;
 
@@ -144,6 +144,50 @@ fn batches_in_steady_state_take_few_calls() {
             assert_eq!(counts.remove("create_bind_group"), is_in_place.then_some(10), "{}", device.info().id);
             let mappings = if is_in_place { 20 } else { 30 };
             assert_eq!(counts, [("map_async", mappings), ("poll", 10), ("submit", 10)].into());
+        }
+    }
+}
+
+/// Every format of descriptors, and packets in frames, of which some are empty.
+#[test]
+fn kernels_find_descriptors_in_every_format() {
+    let text = "fn xdp_filter(pkt: u32) -> u32 { return redirect(pkt_len(pkt) << 8u | load_u8(pkt, 0u)); }";
+    let program = wgsl::compile(&Source::new("lengths.wgsl", text), &ProgramOptions::default());
+    let program = Arc::new(program.unwrap_or_else(|e| panic!("{}", e.render())));
+    let devices = probe().unwrap_or_else(|error| {
+        println!("skipped: {error}");
+        Vec::new()
+    });
+    const PACKETS: u32 = 1000;
+    let layouts: [fn(u32) -> (u32, u32); 5] = [
+        |i| (301 * i + i % 2, 60 + i % 90),
+        |i| (200 * i + 4 * (i % 3), 60 + i % 90),
+        |i| (200 * i + 400, 60 + i % 90),
+        |i| (64 * i + 128, 60),
+        |i| (2048 * i, if i % 7 == 6 || i < 3 { 0 } else { 60 }),
+    ];
+    for device in devices.into_iter().flat_map(|device| [device.clone(), device.as_discrete()]) {
+        for (transfer, (number, layout)) in
+            Transfer::ALL.into_iter().flat_map(|transfer| layouts.iter().enumerate().map(move |it| (transfer, it)))
+        {
+            let options = LoadOptions::default().with_transfer(transfer);
+            let Ok(mut session) = open(device.properties(), &program, &options) else { continue };
+            let descriptors: Vec<_> = (0..PACKETS).map(layout).collect();
+            let mut arena = Arena::new(4 << 20).unwrap();
+            for (i, &(offset, _)) in descriptors.iter().enumerate().filter(|(_, (_, length))| *length > 0) {
+                arena[offset as usize] = i as u8;
+            }
+            let want = descriptors.iter().enumerate().map(|(i, (_, length))| match length {
+                0 => Verdict::Redirect(0),
+                _ => Verdict::Redirect(length << 8 | i as u32 & 0xff),
+            });
+            let table = descriptors.iter().map(|&(offset, length)| Descriptor { offset, length }).collect();
+            let batch = BatchCutter::new(arena, None).cut_batch(table, vec![], ResizeRoom::None).unwrap();
+            let done = match session.run(batch) {
+                Err(DeviceError::Refused(_)) if transfer == Transfer::Imported => continue,
+                done => done.unwrap(),
+            };
+            assert!(done.verdicts.iter().eq(want), "{}, {transfer}, {number}", device.info().id);
         }
     }
 }

@@ -588,18 +588,22 @@ fn rebased_descriptors_count_from_the_chunk() {
         batch(|i| (400 + 200 * i, 60 + i)),
         batch(|i| (400 + 64 * i, 60)),
     ];
+    // At equal distances, but empty ones may lie outside the chunk.
+    let empty = batch(|i| (400 + 64 * i, if (3..97).contains(&i) { 60 } else { 0 }));
     let needs = AccessNeeds { window: u32::MAX, room: false };
     let threads = HostThreads::new(None);
-    for (format, batch) in (0..).zip(&batches) {
+    let cases = (0..).zip(&batches).chain([(1, &empty)]);
+    for ((format, batch), layout) in cases.flat_map(|it| [PacketLayout::Copied, PacketLayout::InPlace].map(|l| (it, l)))
+    {
         let limits = ChunkLimits { binding: 1 << 30, alignment: 4, packets: 64 };
         let mut chunks = Vec::new();
-        chunk::split_batch(batch, PacketLayout::Copied, needs, limits, &mut chunks).unwrap();
+        chunk::split_batch(batch, layout, needs, limits, &mut chunks).unwrap();
         assert_eq!(chunks.len(), 2);
         for chunk in &chunks {
             let view = ChunkView::<(), NoVerdictMemory> {
                 batch,
                 chunk,
-                layout: PacketLayout::Copied,
+                layout,
                 needs,
                 import: None,
                 verdict_memory: None,
@@ -608,10 +612,8 @@ fn rebased_descriptors_count_from_the_chunk() {
                 gather_time: Default::default(),
             };
             let mut table = vec![0; view.descriptor_capacity(WRITES)];
-            let mut written = view.write_descriptors(WRITES, &mut table);
-            assert_eq!((written.rule.format, written.origin), (format, chunk.bytes.start));
-            written.rebase(&mut table);
-            assert_eq!(written.origin, 0);
+            let written = view.write_rebased_descriptors(WRITES, &mut table);
+            assert_eq!((written.rule.format, written.origin), (format, 0));
             let size = chunk.bytes.end - chunk.bytes.start;
             for (packet, expected) in view.kernel_descriptors().enumerate() {
                 let found = find_descriptor(written.rule, &table[..written.size], packet);
