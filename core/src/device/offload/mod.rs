@@ -27,6 +27,7 @@ mod flight;
 mod flow_order;
 mod launcher;
 mod map_access;
+pub mod poll;
 mod prepare;
 mod resident;
 mod session;
