@@ -107,8 +107,8 @@ pub(super) fn write_lengths(descriptors: &[Descriptor], to: &mut [u8]) {
     }
 }
 
-/// Writes offsets, which count from `origin` on, and lengths. Empty packets, which may lie anywhere,
-/// get the offset `empty`.
+/// Writes offsets, which count from `origin` on, and lengths. Empty packets, which may lie
+/// anywhere, get the offset `empty`.
 pub(super) fn write_table(descriptors: &[Descriptor], empty: u32, origin: u32, to: &mut [u8]) {
     for (to, d) in to.as_chunks_mut::<8>().0.iter_mut().zip(descriptors) {
         let offset = (if d.length > 0 { d.offset } else { empty }).wrapping_sub(origin);

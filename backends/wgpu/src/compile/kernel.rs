@@ -3,7 +3,10 @@
 //!
 //! ```wgsl
 //! @group(0) @binding(3) var<storage, read_write> pc_verdicts: array<u32>;
-//! struct pc_launch { base: u32, count: u32, row: u32, pad: u32, format: u32, first: u32, stride: u32, length: u32 }
+//! struct pc_launch {
+//!     base: u32, count: u32, row: u32, pad: u32,
+//!     format: u32, first: u32, stride: u32, length: u32,    // `DescriptorRule`
+//! }
 //! @group(0) @binding(4) var<uniform> pc_launched: pc_launch;
 //!
 //! @compute @workgroup_size(WORKGROUP_SIZE)

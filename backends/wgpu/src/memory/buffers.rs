@@ -71,7 +71,8 @@ impl Upload {
         }
     }
 
-    /// Encodes a copy of `bytes` bytes from byte `at` on, as the host wrote them, to another buffer.
+    /// Encodes a copy of `bytes` bytes from byte `at` on, as the host wrote them, to the start of
+    /// another buffer.
     pub fn encode_copy_to(&self, encoder: &mut CommandEncoder, at: u64, to: &wgpu::Buffer, bytes: u64) {
         let (host, _) = self.buffers.as_ref().expect("written before it is used");
         encoder.copy_buffer_to_buffer(host, at, to, 0, bytes);
