@@ -6,9 +6,9 @@ use portcullis_cuda_emulator::{BEHAVIOUR, Unavailable};
 
 use crate::support::{Place, RunOutput, packets, sample, stock};
 
-/// Runs `http_only` over the sample in batches of 500 packets, and writes the packets that pass to
-/// `passed.pcap`, on an emulated CUDA device that behaves as asked, by a dispatch method. `None` if the driver cannot be
-/// built on this machine.
+/// Runs `http_only` over the sample in batches of 500 packets by a dispatch method, and writes the
+/// packets that pass to `passed.pcap`, on an emulated CUDA device that behaves as asked. `None` if
+/// the driver cannot be built on this machine.
 fn run_on_cuda(place: &Place, dispatch: &str, behaviour: &str) -> Option<RunOutput> {
     let folder = match portcullis_cuda_emulator::build(Path::new(env!("CARGO_TARGET_TMPDIR")), &[]) {
         Ok(folder) => folder,
@@ -57,8 +57,8 @@ fn refused_pinned_memory_is_a_warning() {
 #[test]
 fn a_device_lost_in_mid_run_ends_it_with_the_packets_before() {
     let place = Place::new();
-    // The launch at load time, and those of two batches, succeed. With `inline` each batch completes
-    // before the next is submitted.
+    // The launch at load time, and those of two batches, succeed. With `inline` each batch
+    // completes before the next is submitted.
     let Some(ran) = run_on_cuda(&place, "inline", "launch-fails=4") else { return };
     ran.assert_failure(
         1,

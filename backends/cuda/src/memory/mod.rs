@@ -3,7 +3,7 @@
 //! There are three kinds: device memory (`cuMemAlloc`); pinned host memory, which the device copies
 //! by DMA and kernels access over the bus (`cuMemHostAlloc`); and memory of a packet source, pinned
 //! where it lies (`cuMemHostRegister`). There is no managed memory: every transfer is explicit. If
-//! no memory can be pinned, copies go through pageable memory ([`HostMemory::for_copies`]).
+//! no memory can be pinned, copies go through pageable memory (`HostMemory::for_copies`).
 //!
 //! The public part is for sources whose packets are in a GPU's memory, or in host memory that a GPU
 //! is to access: see [`Gpu`]. Its allocations belong to the device's primary context, in which all
