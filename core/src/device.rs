@@ -583,8 +583,8 @@ pub trait Session: Instrumented + Send {
     }
 }
 
-/// Measurement interface of a session. Filtering does not need it, so each method does nothing by
-/// default.
+/// Measurements and warnings of a session. Filtering does not need them, so each method does
+/// nothing by default.
 pub trait Instrumented {
     /// Runs pending background optimisation, such as compiling more code, to its end. What depends
     /// on the traffic is still learnt from later batches.
@@ -600,6 +600,12 @@ pub trait Instrumented {
     /// nothing to decide.
     fn transfer_plan(&self) -> Option<TransferPlan> {
         None
+    }
+
+    /// Takes what the user should know about the session and what does not end it, such as a
+    /// fallback to a slower transfer: each once, as a sentence with the next step.
+    fn take_warnings(&mut self) -> Vec<String> {
+        Vec::new()
     }
 }
 

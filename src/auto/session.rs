@@ -449,4 +449,8 @@ impl Instrumented for AutoSession {
     fn transfer_plan(&self) -> Option<device::TransferPlan> {
         self.devices.iter().flatten().find_map(|ready| ready.session.transfer_plan())
     }
+
+    fn take_warnings(&mut self) -> Vec<String> {
+        self.devices.iter_mut().flatten().flat_map(|ready| ready.session.take_warnings()).collect()
+    }
 }

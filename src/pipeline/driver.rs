@@ -79,6 +79,9 @@ pub(super) trait Endpoints<S> {
         Ok(())
     }
 
+    /// Takes a warning of the session.
+    fn on_session_warning(&mut self, warning: String);
+
     /// Takes a completed batch. With `by_fallback` the session's fallback filtered it, possibly
     /// ahead of batches submitted before.
     fn deliver(&mut self, done: Completion, tag: Self::Tag, by_fallback: bool) -> Result<(), Self::Error>;
@@ -186,6 +189,7 @@ impl<S: SessionSlot, E: Endpoints<S>> Driver<S, E> {
     /// Waits for the oldest batch in flight and delivers it. Returns false if none is in flight.
     fn complete(&mut self) -> Result<bool, E::Error> {
         let Some(done) = self.slot.session().complete()? else { return Ok(false) };
+        self.take_warnings();
         self.endpoints.inspect_completed(self.slot.session(), &done)?;
         // Sessions complete batches in the order of submission.
         if let Some((submitted, tag)) = self.in_flight.pop_front() {
@@ -195,6 +199,12 @@ impl<S: SessionSlot, E: Endpoints<S>> Driver<S, E> {
             self.endpoints.deliver(done, tag, false)?;
         }
         Ok(true)
+    }
+
+    fn take_warnings(&mut self) {
+        for warning in self.slot.session().take_warnings() {
+            self.endpoints.on_session_warning(warning);
+        }
     }
 
     /// Whether the session has a fallback that can filter a batch before the oldest batch in flight
@@ -217,6 +227,7 @@ impl<S: SessionSlot, E: Endpoints<S>> Driver<S, E> {
             Some(fallback) => fallback.run(batch)?,
             None => return self.submit(batch, tag),
         };
+        self.take_warnings();
         self.endpoints.deliver(done, tag, true)
     }
 }
@@ -279,6 +290,8 @@ mod tests {
         fn on_batch_boundary(&mut self, _: &mut dyn Session, _: usize) -> Result<(), DeviceError> {
             Ok(())
         }
+
+        fn on_session_warning(&mut self, _: String) {}
 
         fn deliver(&mut self, _: Completion, tag: u32, by_fallback: bool) -> Result<(), DeviceError> {
             self.0.push((tag, by_fallback));

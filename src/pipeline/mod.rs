@@ -47,6 +47,9 @@ const STOP_POLL_INTERVAL: Duration = Duration::from_millis(50);
 pub enum Event<'a> {
     /// A problem in the source that does not end the run.
     Warning(Warning),
+    /// A warning of the session; see
+    /// [`Instrumented::take_warnings`](portcullis_core::device::Instrumented::take_warnings).
+    SessionWarning(String),
     /// A batch has been completed.
     Batch {
         /// Totals of the run up to and including this batch.
@@ -282,6 +285,10 @@ impl<S> Endpoints<S> for CaptureEndpoints<'_> {
             self.redirect_groups = broadcasts.resolve(session, done)?;
         }
         Ok(())
+    }
+
+    fn on_session_warning(&mut self, warning: String) {
+        self.observer.on_event(Event::SessionWarning(warning));
     }
 
     fn deliver(&mut self, done: Completion, progress: Progress, _: bool) -> Result<(), PipelineError> {

@@ -45,8 +45,8 @@ impl Maps {
     /// Reads words of a map. The range is in bounds, and no batch is in flight.
     pub fn read(&self, gpu: &Arc<Gpu>, map: usize, at: usize, words: usize) -> Result<Vec<u32>, DeviceError> {
         let bytes = words * 4;
-        let copy =
-            HostMemory::new(&gpu.context, bytes).map_err(|code| gpu.allocation_error("a copy of a map", code))?;
+        let copy = HostMemory::for_copies(&gpu.context, bytes)
+            .map_err(|code| gpu.allocation_error("a copy of a map", code))?;
         let failed = |code| gpu.error("reading a map failed", code);
         // Not the stream of kernels, where a persistent kernel may block the copy.
         let stream = &gpu.downloads;
@@ -60,8 +60,8 @@ impl Maps {
     /// Writes words of a map. The range is in bounds, and no batch is in flight.
     pub fn write(&self, gpu: &Arc<Gpu>, map: usize, at: usize, words: &[u32]) -> Result<(), DeviceError> {
         let bytes = words.len() * 4;
-        let copy =
-            HostMemory::new(&gpu.context, bytes).map_err(|code| gpu.allocation_error("a copy of a map", code))?;
+        let copy = HostMemory::for_copies(&gpu.context, bytes)
+            .map_err(|code| gpu.allocation_error("a copy of a map", code))?;
         let failed = |code| gpu.error("writing a map failed", code);
         // SAFETY: the buffer is new, and nobody else uses it.
         let to = unsafe { copy.slice_mut(0, bytes) };

@@ -18,8 +18,8 @@ use portcullis_cuda::measure::CudaRecords;
 
 mod child;
 use child::{
-    CHILD, child_passes, child_passes_with, child_passes_with_cache, child_succeeds, device, is_child, program,
-    reference, report, reported, run_child, run_child_without,
+    CHILD, child_passes, child_passes_with, child_passes_with_cache, child_succeeds, compiled, device, is_child,
+    program, reference, report, reported, run_child, run_child_without,
 };
 
 /// Far longer than any test takes; a test that exceeds it hangs.
@@ -551,11 +551,74 @@ fn memory_that_cannot_be_pinned_is_copied() {
     if !is_child() {
         return child_passes("memory_that_cannot_be_pinned_is_copied", "no-registering");
     }
-    let (program, packets) = (program(FILTERS[3]), batch(500, 128, 1));
+    let (program, [mut packets, mut want]) = (program(FILTERS[3]), [1, 1].map(|seed| batch(500, 128, seed)));
     let mut session = device().load(&program, &LoadOptions::default()).unwrap();
-    let done = session.run(packets).unwrap();
-    let want = reference(&program).run(batch(500, 128, 1)).unwrap();
-    assert_eq!(bytes(&done.batch), bytes(&want.batch));
+    assert_eq!(session.import(packets.span()).unwrap(), Imported::Copied);
+    let mut warnings = Vec::new();
+    for _ in 0..3 {
+        packets = session.run(packets).unwrap().batch;
+        want = reference(&program).run(want).unwrap().batch;
+        assert_eq!(bytes(&packets), bytes(&want));
+        warnings.extend(session.take_warnings());
+    }
+    assert_is_pinning_warning(&warnings);
+}
+
+/// Checks that the session has said once that memory cannot be pinned, and why.
+fn assert_is_pinning_warning(warnings: &[String]) {
+    let [warning] = warnings else { panic!("not one warning: {warnings:?}") };
+    for part in ["cuda:0: host memory cannot be pinned", "CUDA_ERROR_OUT_OF_MEMORY", "`ulimit -l`"] {
+        assert!(warning.contains(part), "{part}: {warning}");
+    }
+}
+
+/// Without any pinned memory `pipelined` and `inline` copy from and to pageable memory; the other
+/// methods, whose kernels access host memory, say what to do.
+#[test]
+fn without_pinned_memory_filters_run_or_say_what_to_do() {
+    if !is_child() {
+        let behaviour = "no-pinned-memory,no-registering,pageable";
+        return child_passes("without_pinned_memory_filters_run_or_say_what_to_do", behaviour);
+    }
+    let device = device();
+    for (dispatch, body) in device.info().dispatch.iter().flat_map(|dispatch| FILTERS.map(|body| (*dispatch, body))) {
+        let program = program(body);
+        let mut warnings = Vec::new();
+        let mut run = || -> Result<(), DeviceError> {
+            let mut session = device.load(&program, &options(dispatch))?;
+            for seed in 0..4 {
+                let done = session.run(batch(3000, 0, seed))?;
+                let want = reference(&program).run(batch(3000, 0, seed))?;
+                assert_eq!(done.verdicts, want.verdicts, "{dispatch}: {body}");
+                assert_eq!(bytes(&done.batch), bytes(&want.batch), "{dispatch}: {body}");
+                warnings.extend(session.take_warnings());
+            }
+            Ok(())
+        };
+        match (dispatch, run()) {
+            (Dispatch::Pipelined | Dispatch::Inline, ended) => {
+                ended.unwrap();
+                assert_is_pinning_warning(&warnings);
+            }
+            (_, ended) => {
+                let text = ended.unwrap_err().to_string();
+                for part in ["cuda:0: ", "cannot be pinned", "`ulimit -l`", "--dispatch pipelined"] {
+                    assert!(text.contains(part), "{dispatch}, {part}: {text}");
+                }
+            }
+        }
+    }
+    let counts = compiled(
+        "//! map seen: array value=1 entries=4
+        fn xdp_filter(pkt: u32) -> u32 { seen_add(load_u8(pkt, 0u) & 3u, 0u, 1u); return XDP_PASS; }",
+    );
+    let mut session = device.load(&counts, &LoadOptions::default()).unwrap();
+    session.run(batch(500, 0, 1)).unwrap();
+    let mut want = reference(&counts);
+    want.run(batch(500, 0, 1)).unwrap();
+    assert_eq!(session.map_words(0).unwrap(), want.map_words(0).unwrap());
+    session.set_map_words(0, 0, &[7, 8]).unwrap();
+    assert_eq!(session.map_words_at(0, 0, 2).unwrap(), [7, 8]);
 }
 
 /// A caller that keeps all verdicts uses up the pinned memory for them, also of packets that stay
@@ -607,6 +670,55 @@ fn a_failed_launch_ends_only_its_session() {
     assert!(text.starts_with("cuda:0: ") && text.contains("CUDA_ERROR_LAUNCH_FAILED"), "{text}");
     assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
     assert_eq!(run(), Ok(300));
+}
+
+/// A device that is lost in mid-batch returns no verdicts. Batches in flight give their memory back
+/// as it was, and so does a batch that is submitted afterwards.
+#[test]
+fn batches_of_a_lost_device_come_back_unfiltered() {
+    const TEST: &str = "batches_of_a_lost_device_come_back_unfiltered";
+    let Some(dispatch) = std::env::var(CHILD).ok() else {
+        for dispatch in Dispatch::ALL {
+            // After the launch at load time, that of the first batch, which `persistent` kernels
+            // wait for.
+            child_passes_with(TEST, "launch-fails=2", &[(CHILD, dispatch.name())]);
+        }
+        return;
+    };
+    let program = program(FILTERS[3]);
+    let mut session = device().load(&program, &options(dispatch.parse().unwrap())).unwrap();
+    let mut in_flight = Vec::new();
+    let mut refused = None;
+    for seed in 1..=session.depth() as u32 {
+        let next = batch(300, 0, seed);
+        let span = next.span().clone();
+        match session.submit(next) {
+            Ok(()) => in_flight.push(span),
+            Err(error) => refused = Some((seed, error)),
+        }
+    }
+    let lost = |error: &DeviceError| {
+        let text = error.to_string();
+        assert!(text.starts_with("cuda:0: ") && text.contains("CUDA_ERROR_LAUNCH_FAILED"), "{text}");
+    };
+    let before = |seed: u32| bytes(&batch(300, 0, seed));
+    if let Some((seed, error)) = refused {
+        lost(&error.error);
+        assert_eq!(bytes(&error.batch), before(seed));
+    }
+    lost(&session.complete().unwrap_err());
+    assert_eq!(session.in_flight(), 0);
+    assert_eq!(session.complete().unwrap().map(|done| done.verdicts), None, "nothing is in flight");
+    let error = session.submit(batch(300, 0, 9)).unwrap_err();
+    lost(&error.error);
+    assert_eq!(bytes(&error.batch), before(9));
+    drop(session);
+    // A thread may be waiting for the device first.
+    let began = Instant::now();
+    while in_flight.iter().any(|span| Arc::strong_count(span) > 1) {
+        assert!(began.elapsed() < TEST_TIMEOUT, "the memory is not its owner's again");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// Runs a test's body in a thread, and panics if it does not end in time.

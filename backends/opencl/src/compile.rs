@@ -37,6 +37,8 @@ pub(crate) struct LoadedProgram {
     pub arguments: Vec<Argument>,
     /// Effects of the kernel, which determine what the session transfers.
     pub effects: KernelEffects,
+    /// Whether the kernel finds descriptors by a rule; else they are a table.
+    pub takes_descriptor_rule: bool,
     /// Work items in a group.
     pub group_size: usize,
 }
@@ -59,7 +61,9 @@ pub(crate) fn load_source(
     text: &str,
     entry: &str,
 ) -> Result<(Arc<Gpu>, LoadedProgram), DeviceError> {
-    let source = Source { source: text.into(), entry: entry.into(), ..source(program, device)? };
+    let mut source = Source { source: text.into(), entry: entry.into(), ..source(program, device)? };
+    // Hand-written kernels read a table of descriptors.
+    source.arguments.retain(|argument| *argument != Argument::DescriptorRule);
     let gpu = Gpu::open(device, false)?;
     let loaded = LoadedProgram::new(&gpu, source, &device.fingerprint(), None)?;
     Ok((Arc::new(gpu), loaded))
@@ -88,6 +92,7 @@ impl LoadedProgram {
         Ok(LoadedProgram {
             kernel,
             effects: source.effects(),
+            takes_descriptor_rule: source.arguments.contains(&Argument::DescriptorRule),
             arguments: source.arguments,
             group_size: if gpu.kind == DeviceKind::Cpu { CPU_GROUP_SIZE } else { GPU_GROUP_SIZE },
         })
@@ -104,15 +109,16 @@ fn source(program: &Program, device: &GpuProperties) -> Result<Source, DeviceErr
         true => PacketAccess::Bytes,
         false => PacketAccess::Words,
     };
-    portcullis_c_writer::write(program, &Options::new(Language::OpenCl).with_packet_access(packet_access)).map_err(
-        |error| {
-            let (device, reason) = (device.id.clone(), error.to_string());
-            match error {
-                WriteError::Unsupported(_) => DeviceError::Unsupported { device, reason },
-                WriteError::Failed(_) => DeviceError::Failed { device, reason },
-            }
-        },
-    )
+    let options = Options::new(Language::OpenCl).with_packet_access(packet_access);
+    // A device that shares memory reads the batch's own descriptors.
+    let options = if device.shares_memory { options } else { options.with_descriptor_rules() };
+    portcullis_c_writer::write(program, &options).map_err(|error| {
+        let (device, reason) = (device.id.clone(), error.to_string());
+        match error {
+            WriteError::Unsupported(_) => DeviceError::Unsupported { device, reason },
+            WriteError::Failed(_) => DeviceError::Failed { device, reason },
+        }
+    })
 }
 
 /// Whether the CPU's gather instructions are faster than scalar loads. Intel's are, unless

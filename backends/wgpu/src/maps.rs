@@ -29,7 +29,7 @@ impl Maps {
         copy.ensure_capacity(gpu, bytes, gpu.binding_limit())?;
         let mut encoder = gpu.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
         encoder.copy_buffer_to_buffer(&self.0[map], at as u64 * 4, copy.buffer(), 0, bytes);
-        let submission = gpu.queue.submit([encoder.finish()]);
+        let submission = gpu.submit(encoder);
         copy.request_read(bytes);
         gpu.wait(Some(&submission), &CancelToken::new())?;
         copy.read(gpu, bytes, |bytes| offload::le_words(bytes).collect())
@@ -38,7 +38,7 @@ impl Maps {
     /// Writes words of a map from word `at` on, before the next submission. The range is in bounds.
     pub fn write(&self, gpu: &Gpu, map: usize, at: usize, words: &[u32]) -> Result<(), DeviceError> {
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        gpu.queue.write_buffer(&self.0[map], at as u64 * 4, &bytes);
+        gpu.write_buffer(&self.0[map], at as u64 * 4, &bytes);
         gpu.check()
     }
 }

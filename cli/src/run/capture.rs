@@ -226,6 +226,7 @@ impl Observer for RunObserver<'_> {
     fn on_event(&mut self, event: Event<'_>) {
         match event {
             Event::Warning(warning) => self.progress.above(|| out::warn(&warning.to_string())),
+            Event::SessionWarning(warning) => self.progress.above(|| out::warn(&warning)),
             Event::Batch { totals, progress } => self.progress.show(totals, progress),
         }
     }

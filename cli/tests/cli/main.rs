@@ -10,6 +10,8 @@ mod check;
 #[allow(dead_code, reason = "shared by several test programs, none of which uses all of it")]
 #[path = "../../../compat-tests/src/clang.rs"]
 mod clang;
+#[cfg(feature = "cuda")]
+mod device_faults;
 mod events;
 mod expressions;
 #[cfg(unix)]

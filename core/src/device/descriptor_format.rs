@@ -85,8 +85,12 @@ impl DescriptorRule {
             (PacketLayout::Rows, ..) => strided(0, gather::stride(needs.window) as u32),
             (PacketLayout::Packed, Some(length), _) => strided(room, (needs.copied_len(length) + 2 * room + 3) & !3),
             (PacketLayout::Packed, None, _) => DescriptorRule::TABLE,
-            // An empty packet may lie outside the copy, and its offset has to be replaced.
-            (_, _, Some(stride)) if layout == PacketLayout::InPlace || summary.min_length > 0 => {
+            // An empty packet may lie outside the chunk, and its offset has to be replaced, unless
+            // the kernel accesses all of the batch's memory.
+            (PacketLayout::InPlace | PacketLayout::Copied, _, Some(stride))
+                if summary.min_length > 0
+                    || layout == PacketLayout::InPlace && chunk.bytes == (0..batch.span().len() as u64) =>
+            {
                 let first = batch.descriptors()[chunk.packets.clone()].first().map_or(0, |first| first.offset);
                 strided(first, stride)
             }
@@ -103,10 +107,11 @@ pub(super) fn write_lengths(descriptors: &[Descriptor], to: &mut [u8]) {
     }
 }
 
-/// Writes offsets and lengths. Empty packets, which may lie anywhere, get the offset `empty`.
-pub(super) fn write_table(descriptors: &[Descriptor], empty: u32, to: &mut [u8]) {
+/// Writes offsets, which count from `origin` on, and lengths. Empty packets, which may lie
+/// anywhere, get the offset `empty`.
+pub(super) fn write_table(descriptors: &[Descriptor], empty: u32, origin: u32, to: &mut [u8]) {
     for (to, d) in to.as_chunks_mut::<8>().0.iter_mut().zip(descriptors) {
-        let offset = if d.length > 0 { d.offset } else { empty };
+        let offset = (if d.length > 0 { d.offset } else { empty }).wrapping_sub(origin);
         *to = (u64::from(offset) | u64::from(d.length) << 32).to_le_bytes();
     }
 }
@@ -134,12 +139,13 @@ impl PacketOrder {
     }
 }
 
-/// Writes the base offsets and the words of whole groups, the last of which may be shorter. Returns
-/// whether all packets of each group are close enough together. Offsets are multiples of 4, except
-/// those of empty packets.
+/// Writes the base offsets, which count from `origin` on, and the words of whole groups, the last
+/// of which may be shorter. Returns whether all packets of each group are close enough together.
+/// Offsets are multiples of 4, except those of empty packets.
 pub(super) fn write_grouped(
     descriptors: &[Descriptor],
     order: PacketOrder,
+    origin: u32,
     bases: &mut [u8],
     words: &mut [u8],
 ) -> bool {
@@ -147,9 +153,9 @@ pub(super) fn write_grouped(
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx2") {
         // SAFETY: the processor has the feature.
-        return unsafe { write_groups_avx2(descriptors, order, bases, words) };
+        return unsafe { write_groups_avx2(descriptors, order, origin, bases, words) };
     }
-    write_groups(descriptors, order, bases, words)
+    write_groups(descriptors, order, origin, bases, words)
 }
 
 /// [`write_groups`] compiled for AVX2.
@@ -158,14 +164,21 @@ pub(super) fn write_grouped(
 fn write_groups_avx2(
     descriptors: &[Descriptor],
     order: PacketOrder,
+    origin: u32,
     bases: &mut [[u8; 4]],
     words: &mut [[u8; 4]],
 ) -> bool {
-    write_groups(descriptors, order, bases, words)
+    write_groups(descriptors, order, origin, bases, words)
 }
 
 #[inline(always)]
-fn write_groups(descriptors: &[Descriptor], order: PacketOrder, bases: &mut [[u8; 4]], words: &mut [[u8; 4]]) -> bool {
+fn write_groups(
+    descriptors: &[Descriptor],
+    order: PacketOrder,
+    origin: u32,
+    bases: &mut [[u8; 4]],
+    words: &mut [[u8; 4]],
+) -> bool {
     let mut excess = 0;
     let mut write_words = |group: &[Descriptor], base: u32, words: &mut [[u8; 4]], has_empty: bool| {
         for (word, d) in words.iter_mut().zip(group) {
@@ -179,7 +192,7 @@ fn write_groups(descriptors: &[Descriptor], order: PacketOrder, bases: &mut [[u8
     match order {
         PacketOrder::Ascending => {
             for ((group, base), words) in groups {
-                *base = (group[0].offset / 4).to_le_bytes();
+                *base = (group[0].offset.wrapping_sub(origin) / 4).to_le_bytes();
                 write_words(group, group[0].offset, words, false);
             }
         }
@@ -191,7 +204,7 @@ fn write_groups(descriptors: &[Descriptor], order: PacketOrder, bases: &mut [[u8
                     has_empty |= d.length == 0;
                 }
                 lowest = if lowest == u32::MAX { empty } else { lowest };
-                *base = (lowest / 4).to_le_bytes();
+                *base = (lowest.wrapping_sub(origin) / 4).to_le_bytes();
                 write_words(group, lowest, words, has_empty);
             }
         }
@@ -266,11 +279,11 @@ mod tests {
             for reversed in [false, true] {
                 let all: Vec<_> = if reversed { all.iter().rev().copied().collect() } else { all.clone() };
                 let (mut bases, mut words) = (vec![0; packets.div_ceil(32) * 4], vec![0; packets * 4]);
-                assert!(write_grouped(&all, PacketOrder::Any { empty: 0 }, &mut bases, &mut words));
+                assert!(write_grouped(&all, PacketOrder::Any { empty: 0 }, 0, &mut bases, &mut words));
                 let ascends = !reversed && all.iter().all(|d| d.length > 0);
                 if ascends {
                     let (mut same_bases, mut same_words) = (bases.clone(), vec![0; words.len()]);
-                    assert!(write_grouped(&all, PacketOrder::Ascending, &mut same_bases, &mut same_words));
+                    assert!(write_grouped(&all, PacketOrder::Ascending, 0, &mut same_bases, &mut same_words));
                     assert_eq!((&same_bases, &same_words), (&bases, &words));
                     ascending += 1;
                 }
@@ -282,10 +295,10 @@ mod tests {
         assert!(ascending > 0);
         let empty = [(77, 0), (1, 0)].map(|(offset, length)| Descriptor { offset, length });
         let (mut bases, mut words) = ([0xff; 4], [0xff; 8]);
-        assert!(write_grouped(&empty, PacketOrder::Any { empty: 4096 }, &mut bases, &mut words));
+        assert!(write_grouped(&empty, PacketOrder::Any { empty: 4096 }, 0, &mut bases, &mut words));
         assert_eq!([0, 1].map(|packet| read_grouped(&bases, &words, packet)), [(4096, 0); 2]);
         let far = [(0, 60), (4 * 0xffff, 60), (4 * 0x1_0000, 60)].map(|(offset, length)| Descriptor { offset, length });
-        assert!(write_grouped(&far[..2], PacketOrder::Ascending, &mut [0; 4], &mut [0; 8]));
-        assert!(!write_grouped(&far, PacketOrder::Ascending, &mut [0; 4], &mut [0; 12]));
+        assert!(write_grouped(&far[..2], PacketOrder::Ascending, 0, &mut [0; 4], &mut [0; 8]));
+        assert!(!write_grouped(&far, PacketOrder::Ascending, 0, &mut [0; 4], &mut [0; 12]));
     }
 }

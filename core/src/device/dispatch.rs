@@ -211,6 +211,10 @@ impl<S: Session> Instrumented for InlineSession<S> {
     fn transfer_plan(&self) -> Option<TransferPlan> {
         self.session.transfer_plan()
     }
+
+    fn take_warnings(&mut self) -> Vec<String> {
+        self.session.take_warnings()
+    }
 }
 
 #[cfg(test)]

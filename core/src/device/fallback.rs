@@ -153,6 +153,12 @@ impl Instrumented for FallbackSession {
     fn transfer_plan(&self) -> Option<TransferPlan> {
         self.session.transfer_plan()
     }
+
+    fn take_warnings(&mut self) -> Vec<String> {
+        let mut warnings = self.session.take_warnings();
+        warnings.extend(self.fallback.iter_mut().flat_map(|fallback| fallback.take_warnings()));
+        warnings
+    }
 }
 
 #[cfg(test)]

@@ -249,6 +249,10 @@ impl<S: OrderedSession> Instrumented for FlowSession<S> {
     fn transfer_plan(&self) -> Option<TransferPlan> {
         self.session.transfer_plan()
     }
+
+    fn take_warnings(&mut self) -> Vec<String> {
+        self.session.take_warnings()
+    }
 }
 
 #[cfg(test)]

@@ -378,6 +378,10 @@ impl Endpoints<&mut FallbackSession> for LaneEndpoints<'_> {
     }
 
     /// Executes the verdicts of a batch.
+    fn on_session_warning(&mut self, warning: String) {
+        tracing::warn!("{warning}");
+    }
+
     fn deliver(&mut self, done: Completion, timing: BatchTiming, by_fallback: bool) -> Result<(), LaneError> {
         let is_warm_up = timing.first_packet.is_warm_up;
         if self.window.is_some() && !is_warm_up && !self.is_measured {

@@ -181,8 +181,10 @@ impl ErrorCode {
     pub const INVALID_PTX: ErrorCode = ErrorCode(218);
     pub const JIT_COMPILER_NOT_FOUND: ErrorCode = ErrorCode(221);
     pub const UNSUPPORTED_PTX_VERSION: ErrorCode = ErrorCode(222);
+    pub const OPERATING_SYSTEM: ErrorCode = ErrorCode(304);
     pub const NOT_READY: ErrorCode = ErrorCode(600);
     pub const ALREADY_REGISTERED: ErrorCode = ErrorCode(712);
+    pub const NOT_PERMITTED: ErrorCode = ErrorCode(800);
     pub const NOT_SUPPORTED: ErrorCode = ErrorCode(801);
     pub const SYSTEM_NOT_READY: ErrorCode = ErrorCode(802);
     pub const SYSTEM_DRIVER_MISMATCH: ErrorCode = ErrorCode(803);
@@ -197,6 +199,25 @@ impl ErrorCode {
     /// Work of an abandoned session did not end in time for work that needs the device to be
     /// quiescent.
     pub const ABANDONED_WORK: ErrorCode = ErrorCode(-3);
+
+    /// What codes of refused pinned memory are counted down from.
+    const UNPINNABLE: c_int = -1000;
+
+    /// The error of host memory that could not be pinned if its cause, `self`, is a limit of the
+    /// system's or of the user's; else `self`.
+    pub fn of_pinning(self) -> ErrorCode {
+        match self {
+            ErrorCode::OUT_OF_MEMORY | ErrorCode::OPERATING_SYSTEM | ErrorCode::NOT_PERMITTED => {
+                ErrorCode(Self::UNPINNABLE - self.0)
+            }
+            _ => self,
+        }
+    }
+
+    /// Whether host memory could not be pinned ([`ErrorCode::of_pinning`]). Displayed as the cause.
+    pub fn is_unpinnable(self) -> bool {
+        self.0 < Self::UNPINNABLE
+    }
 
     /// Whether the error is sticky: a kernel has failed, and every later call in the context fails
     /// as well (`cuda.h`, `CUresult`: "this leaves the process in an inconsistent state").
@@ -215,10 +236,11 @@ impl fmt::Display for ErrorCode {
             ErrorCode::ABANDONED_WORK => return f.write_str("the device is still busy with a batch that was given up"),
             _ => {}
         }
-        let known = Driver::get().ok().and_then(|driver| Some((driver.error_name(*self)?, driver.error_text(*self)?)));
+        let code = if self.is_unpinnable() { ErrorCode(Self::UNPINNABLE - self.0) } else { *self };
+        let known = Driver::get().ok().and_then(|driver| Some((driver.error_name(code)?, driver.error_text(code)?)));
         match known {
             Some((name, text)) => write!(f, "{name}: {text}"),
-            None => write!(f, "error {}, for which the driver has no name", self.0),
+            None => write!(f, "error {}, for which the driver has no name", code.0),
         }
     }
 }

@@ -22,6 +22,9 @@ const CONTEXT_RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Clock rate assumed if the driver does not report one, in kHz: no GPU runs faster than 4 GHz.
 const FASTEST_CLOCK_KHZ: u32 = 4_000_000;
 
+/// What a user can do if host memory cannot be pinned.
+pub(crate) const PINNING_ADVICE: &str = "raise what this user may lock (`ulimit -l`; for a container, `--ulimit memlock=-1`), or close programs that pin memory";
+
 /// The properties of a device that opening it and compiling for it depend on.
 #[derive(Debug, Clone)]
 pub(crate) struct GpuProperties {
@@ -155,6 +158,10 @@ impl Gpu {
     pub fn allocation_error(&self, what: impl Display, code: ErrorCode) -> DeviceError {
         match code {
             ErrorCode::OUT_OF_MEMORY => self.failure(format!("has no memory for {what}: {code}")),
+            _ if code.is_unpinnable() => self.failure(format!(
+                "host memory for {what} cannot be pinned ({code}): {PINNING_ADVICE}, or take --dispatch pipelined, \
+                 which can do without"
+            )),
             _ => self.error("cannot be used", code),
         }
     }

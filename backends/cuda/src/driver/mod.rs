@@ -5,7 +5,7 @@
 mod api;
 pub(crate) mod context;
 pub(crate) mod gpu;
-pub(crate) mod poll;
 pub(crate) mod stream;
 
 pub(crate) use api::{Driver, ErrorCode, check};
+pub(crate) use portcullis_core::device::offload::poll;

@@ -1,5 +1,6 @@
 //! Buffers of sessions: device memory and pinned host memory.
 
+use std::alloc::{self, Layout};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
@@ -34,10 +35,19 @@ pub(crate) fn ensure_capacity<T: Buffer>(
     bytes: usize,
     context: &Arc<Context>,
 ) -> Result<(), ErrorCode> {
+    ensure_capacity_by(buffer, bytes, |size| T::new(context, size))
+}
+
+/// Replaces the buffer if it has room for fewer than `bytes` bytes; `allocate` makes one of a size.
+pub(crate) fn ensure_capacity_by<T: Buffer>(
+    buffer: &mut Option<T>,
+    bytes: usize,
+    allocate: impl FnOnce(usize) -> Result<T, ErrorCode>,
+) -> Result<(), ErrorCode> {
     if bytes > 0 && buffer.as_ref().is_none_or(|buffer| buffer.size() < bytes) {
         // Free the old buffer first: there may not be memory for both.
         *buffer = None;
-        *buffer = Some(T::new(context, capacity_for(bytes))?);
+        *buffer = Some(allocate(capacity_for(bytes))?);
     }
     Ok(())
 }
@@ -95,7 +105,7 @@ impl DeviceMemory {
     /// Queues a copy of `bytes` bytes from host memory to byte `at` of this.
     ///
     /// # Safety
-    /// `from` is the start of `bytes` bytes of pinned memory. Both memories exist until the copy
+    /// `from` is the start of `bytes` bytes of host memory. Both memories exist until the copy
     /// has completed, and nobody writes to the host's meanwhile.
     pub unsafe fn upload(&self, at: usize, from: *const u8, bytes: usize, stream: &Stream) -> Result<(), ErrorCode> {
         assert!(at <= self.size && bytes <= self.size - at, "within the memory");
@@ -104,10 +114,10 @@ impl DeviceMemory {
         check(unsafe { (self.context.driver.cuMemcpyHtoDAsync_v2)(to, from.cast(), bytes, stream.handle()) })
     }
 
-    /// Queues a copy of `bytes` bytes from byte `at` of this to byte `to_at` of pinned memory.
+    /// Queues a copy of `bytes` bytes from byte `at` of this to byte `to_at` of host memory.
     ///
     /// # Safety
-    /// Both memories exist until the copy has completed, and nobody accesses the pinned bytes
+    /// Both memories exist until the copy has completed, and nobody accesses the host's bytes
     /// before.
     pub unsafe fn download(
         &self,
@@ -139,14 +149,21 @@ impl Drop for DeviceMemory {
     }
 }
 
-/// Pinned host memory, which kernels can access over the bus.
+/// Pinned host memory, which kernels can access over the bus; or pageable memory, which the driver
+/// copies through pinned memory of its own, and blocks the caller meanwhile.
 #[derive(Debug)]
 pub(crate) struct HostMemory {
     host: NonNull<u8>,
+    /// 0 for pageable memory.
     address: CUdeviceptr,
     size: usize,
+    /// Why the memory is pageable, if it is.
+    pinning_refusal: Option<ErrorCode>,
     context: Arc<Context>,
 }
+
+/// Alignment of pageable memory: a page.
+const PAGE: usize = 4096;
 
 // SAFETY: plain memory, which only this value owns on the host.
 unsafe impl Send for HostMemory {}
@@ -160,11 +177,12 @@ impl Buffer for HostMemory {
         let driver = context.driver;
         let mut host = ptr::null_mut();
         // SAFETY: the pointer outlives the call; a context is current.
-        check(unsafe { (driver.cuMemHostAlloc)(&mut host, size, PINNED) })?;
+        check(unsafe { (driver.cuMemHostAlloc)(&mut host, size, PINNED) }).map_err(ErrorCode::of_pinning)?;
         let mut memory = HostMemory {
             host: NonNull::new(host.cast()).ok_or(ErrorCode::OUT_OF_MEMORY)?,
             address: 0,
             size,
+            pinning_refusal: None,
             context: context.clone(),
         };
         // SAFETY: the pointer outlives the call; the memory was allocated as mapped above.
@@ -180,6 +198,24 @@ impl Buffer for HostMemory {
 }
 
 impl HostMemory {
+    /// Allocates `size` bytes of zeros, at least one, for copies: pageable ones if no memory can be
+    /// pinned.
+    pub fn for_copies(context: &Arc<Context>, size: usize) -> Result<HostMemory, ErrorCode> {
+        let refusal = match HostMemory::new(context, size) {
+            Err(code) if code.is_unpinnable() => code,
+            allocated => return allocated,
+        };
+        let layout = Layout::from_size_align(size, PAGE).map_err(|_| ErrorCode::OUT_OF_MEMORY)?;
+        // SAFETY: the size is not 0.
+        let host = NonNull::new(unsafe { alloc::alloc_zeroed(layout) }).ok_or(ErrorCode::OUT_OF_MEMORY)?;
+        Ok(HostMemory { host, address: 0, size, pinning_refusal: Some(refusal), context: context.clone() })
+    }
+
+    /// Why the memory is not pinned; `None` if it is.
+    pub fn pinning_refusal(&self) -> Option<ErrorCode> {
+        self.pinning_refusal
+    }
+
     /// The address for the host.
     pub fn start(&self) -> NonNull<u8> {
         self.host
@@ -220,6 +256,12 @@ impl HostMemory {
 
 impl Drop for HostMemory {
     fn drop(&mut self) {
+        if self.pinning_refusal.is_some() {
+            let layout = Layout::from_size_align(self.size, PAGE).expect("it was allocated so");
+            // SAFETY: it was allocated so in `for_copies`, and sessions release it only when no
+            // queued command uses it.
+            return unsafe { alloc::dealloc(self.host.as_ptr(), layout) };
+        }
         let host = Handle(self.host.as_ptr());
         self.context.release_when_quiescent(move |driver| {
             // SAFETY: it was allocated here, and sessions release it only when no queued command

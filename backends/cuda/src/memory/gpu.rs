@@ -356,9 +356,8 @@ impl DeviceBuffer {
             let count = STAGING_SIZE.min(bytes - done);
             let staging = match slot.take() {
                 Some(staging) => staging,
-                None => {
-                    HostMemory::new(&gpu.context, STAGING_SIZE).map_err(|code| gpu.allocation_error("a copy", code))?
-                }
+                None => HostMemory::for_copies(&gpu.context, STAGING_SIZE)
+                    .map_err(|code| gpu.allocation_error("a copy", code))?,
             };
             queue(gpu, &staging, done, first + done, count).map_err(failed)?;
             let staging = gpu.wait_for_stream(&gpu.kernels, staging, failed)?;

@@ -115,6 +115,8 @@ static UNPIN_COUNT: AtomicU64 = AtomicU64::new(0);
 #[derive(Debug, Default)]
 pub(crate) struct PinnedSpanCache {
     known: VecDeque<CacheEntry>,
+    /// The error of the first span that a limit keeps from being pinned.
+    refusal: Option<ErrorCode>,
 }
 
 /// The outcome of pinning a span.
@@ -163,7 +165,17 @@ impl PinnedSpanCache {
             let known = registration.as_ref().map(Arc::clone).map_err(|_| now);
             self.known.push_back(CacheEntry { id: span.id(), registration: known });
         }
+        if let Err(code) = registration.as_ref().map_err(|code| code.of_pinning())
+            && code.is_unpinnable()
+        {
+            self.refusal.get_or_insert(code);
+        }
         registration.ok()
+    }
+
+    /// Why spans are not pinned, if a limit of the system's or of the user's is the cause.
+    pub fn refusal(&self) -> Option<ErrorCode> {
+        self.refusal
     }
 }
 

@@ -22,12 +22,12 @@ use waitvalue::QueuedKernels;
 mod graph;
 mod mailbox;
 mod persistent;
+mod pinned_verdicts;
 mod pipelined;
 mod queued;
 mod request;
 mod slots;
 mod timing;
-mod verdict_pool;
 mod waitvalue;
 
 pub(crate) use pipelined::PipelinedLauncher;

@@ -15,15 +15,18 @@ use std::time::Duration;
 use portcullis_c_writer::Argument;
 use portcullis_cache::costs;
 use portcullis_core::device::chunk::{ChunkLimits, PacketLayout};
-use portcullis_core::device::offload::{self, DRAIN_TIMEOUT, KernelEffects, Launcher, TransferBytes, VerdictColumns};
+use portcullis_core::device::offload::{
+    self, DRAIN_TIMEOUT, KernelEffects, Launcher, TransferBytes, VerdictColumns, VerdictPool,
+};
 use portcullis_core::device::transfer_planner::{BatchMemory, MemoryReach, TransferCosts};
 use portcullis_core::device::{CancelToken, DeviceError, Imported, StageTimes};
 use portcullis_core::packet::{Batch, Span};
 
+use super::pinned_verdicts::PinnedVerdicts;
 use super::timing::{Stage, StageTimer};
-use super::verdict_pool::{PinnedVerdicts, VerdictPool};
 use crate::compile::{LoadedProgram, MAX_ARGUMENTS};
-use crate::driver::gpu::Gpu;
+use crate::driver::ErrorCode;
+use crate::driver::gpu::{Gpu, PINNING_ADVICE};
 use crate::driver::poll;
 use crate::driver::stream::Event;
 use crate::memory::{Buffer, DeviceMemory, HostMemory, PinnedSpan, PinnedSpanCache, SpanAddress};
@@ -43,12 +46,37 @@ const BYTES_PER_CHUNK: u64 = 256 << 20;
 pub(crate) struct PipelinedLauncher {
     pub loaded: LoadedProgram,
     pinned_spans: PinnedSpanCache,
-    verdict_pool: VerdictPool,
+    verdict_pool: VerdictPool<PinnedVerdicts>,
     bounds: ChunkLimits,
     /// Whether to time the stages with the device's clock.
     times_stages: bool,
+    unpinned: UnpinnedMemory,
     // Last: whatever was made on it is dropped first.
     pub gpu: Arc<Gpu>,
+}
+
+/// Whether the session does without pinned memory, and whether the user was told.
+#[derive(Debug, Default)]
+enum UnpinnedMemory {
+    #[default]
+    None,
+    Refused(ErrorCode),
+    Reported,
+}
+
+impl UnpinnedMemory {
+    fn record(&mut self, refusal: Option<ErrorCode>) {
+        if let (UnpinnedMemory::None, Some(code)) = (&self, refusal) {
+            *self = UnpinnedMemory::Refused(code);
+        }
+    }
+
+    /// Takes the cause, once.
+    fn take(&mut self) -> Option<ErrorCode> {
+        let UnpinnedMemory::Refused(code) = *self else { return None };
+        *self = UnpinnedMemory::Reported;
+        Some(code)
+    }
 }
 
 /// Memory of a batch that the device can access where it lies.
@@ -65,8 +93,8 @@ type ChunkView<'a> = offload::ChunkView<'a, InPlaceArena, PinnedVerdicts>;
 impl PipelinedLauncher {
     pub fn new(gpu: Arc<Gpu>, loaded: LoadedProgram) -> PipelinedLauncher {
         let bounds = ChunkLimits { binding: BYTES_PER_CHUNK, alignment: 4, packets: PACKETS_PER_CHUNK };
-        let (pinned_spans, verdict_pool) = Default::default();
-        PipelinedLauncher { loaded, pinned_spans, verdict_pool, bounds, times_stages: false, gpu }
+        let (pinned_spans, verdict_pool, unpinned) = Default::default();
+        PipelinedLauncher { loaded, pinned_spans, verdict_pool, bounds, times_stages: false, unpinned, gpu }
     }
 
     /// Splits batches only where offsets would overflow: for measuring kernels, where the cost of a
@@ -227,7 +255,16 @@ impl Launcher for PipelinedLauncher {
         packets: usize,
         effects: KernelEffects,
     ) -> Result<Option<Arc<PinnedVerdicts>>, DeviceError> {
-        let lent = self.verdict_pool.lend(&self.gpu.context, packets, effects);
+        let (context, unpinned) = (&self.gpu.context, &mut self.unpinned);
+        let allocate = |packets| match PinnedVerdicts::new(context, packets, effects.redirects) {
+            Err(code) if code.is_unpinnable() => {
+                unpinned.record(Some(code));
+                Ok(None)
+            }
+            Err(ErrorCode::DEVICE_BUSY | ErrorCode::ABANDONED_WORK) => Ok(None),
+            allocated => allocated.map(Some),
+        };
+        let lent = self.verdict_pool.lend(packets, PinnedVerdicts::packets, allocate);
         lent.map_err(|code| self.gpu.allocation_error("verdicts", code))
     }
 
@@ -269,6 +306,7 @@ impl Launcher for PipelinedLauncher {
         buffers
             .reserve(&gpu.context, chunk, effects, from.is_some())
             .map_err(|code| gpu.allocation_error("a batch", code))?;
+        self.unpinned.record(buffers.pinning_refusal().or_else(|| self.pinned_spans.refusal()));
         // SAFETY: the launch that used the buffers last was waited for (`Launcher`).
         let written = unsafe { buffers.write(chunk, effects) };
         let mut timer = buffers.timer.take();
@@ -353,6 +391,15 @@ impl Launcher for PipelinedLauncher {
         let gpu = &*self.gpu;
         let _current = gpu.enter()?;
         poll::until(&gpu.id, cancel, || ticket.is_complete().map_err(|code| gpu.error("the filter failed", code)))
+    }
+
+    fn take_warning(&mut self) -> Option<String> {
+        let code = self.unpinned.take()?;
+        Some(format!(
+            "{}: host memory cannot be pinned ({code}), so packets or verdicts are copied once more, which is slower: \
+             {PINNING_ADVICE}",
+            self.gpu.id
+        ))
     }
 
     fn enable_device_clock(&mut self) -> bool {

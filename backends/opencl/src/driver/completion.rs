@@ -1,16 +1,18 @@
 //! Waiting for a command, with a timeout and cancellation.
 //!
 //! `clWaitForEvents` cannot be interrupted, and a driver that hangs would take its callers with it.
-//! The driver instead calls back when the command has completed (`clSetEventCallback`), and whoever
-//! waits checks the clock and the cancel token meanwhile.
+//! Instead, GPUs are polled ([`poll`]), as NVIDIA's driver delivers callbacks up to 20 ms late. A
+//! CPU's driver calls back when the command has completed (`clSetEventCallback`), as polling would
+//! take time from its kernels, and whoever waits checks the clock and the cancel token meanwhile.
 
 use std::ffi::c_void;
+use std::ptr;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use ocl_core::ffi::{cl_event, cl_int};
+use ocl_core::ffi::{self, cl_event, cl_int};
 use ocl_core::{CommandExecutionStatus, Event};
-use portcullis_core::device::offload::{CANCEL_POLL_INTERVAL, LAUNCH_TIMEOUT};
+use portcullis_core::device::offload::{CANCEL_POLL_INTERVAL, LAUNCH_TIMEOUT, find_unused, poll};
 use portcullis_core::device::{CancelToken, DeviceError};
 
 use super::gpu::{Gpu, status_name};
@@ -18,8 +20,9 @@ use super::gpu::{Gpu, status_name};
 /// A queued command whose completion can be waited for.
 pub(crate) struct PendingCommand {
     /// Kept until then: some drivers drop the callbacks of an event that was released.
-    _event: Event,
-    completion: Arc<Completion>,
+    event: Event,
+    /// `None` if the event is polled.
+    completion: Option<Arc<Completion>>,
 }
 
 /// The status with which a command has completed: 0, or an error; `None` while it has not.
@@ -29,10 +32,40 @@ struct Completion {
     changed: Condvar,
 }
 
+impl Completion {
+    fn status_within(&self, timeout: Duration) -> Option<cl_int> {
+        let status = self.status.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.changed.wait_timeout_while(status, timeout, |status| status.is_none());
+        *waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+}
+
+/// Completions of a session's commands, reused so that nothing is allocated for a command.
+#[derive(Default)]
+pub(crate) struct CompletionPool(Vec<Arc<Completion>>);
+
+impl CompletionPool {
+    fn take(&mut self) -> Arc<Completion> {
+        match find_unused(&mut self.0, |_| true) {
+            Some(unused) => {
+                *unused.status.lock().unwrap_or_else(PoisonError::into_inner) = None;
+                unused
+            }
+            None => {
+                self.0.push(Arc::default());
+                self.0[self.0.len() - 1].clone()
+            }
+        }
+    }
+}
+
 impl PendingCommand {
-    /// Registers a callback for the command of this event.
-    pub fn new(gpu: &Gpu, event: Event) -> Result<PendingCommand, DeviceError> {
-        let completion = Arc::new(Completion::default());
+    /// Makes the command of this event one that can be waited for. Its queue must be flushed.
+    pub fn new(gpu: &Gpu, event: Event, pool: &mut CompletionPool) -> Result<PendingCommand, DeviceError> {
+        if gpu.polls_completion {
+            return Ok(PendingCommand { event, completion: None });
+        }
+        let completion = pool.take();
         let shared = Arc::into_raw(completion.clone());
         let at = CommandExecutionStatus::Complete;
         // SAFETY: the callback takes back the reference that it is passed here, once.
@@ -42,18 +75,33 @@ impl PendingCommand {
             drop(unsafe { Arc::from_raw(shared) });
             gpu.error("setting an event callback failed", &error)
         })?;
-        Ok(PendingCommand { _event: event, completion })
+        Ok(PendingCommand { event, completion: Some(completion) })
     }
 
     /// Waits for at most `timeout`, and returns whether the command has completed.
     pub fn completes_within(&self, timeout: Duration) -> bool {
-        self.status_within(timeout).is_some()
+        match &self.completion {
+            Some(completion) => completion.status_within(timeout).is_some(),
+            None => poll::within(timeout, None, || self.poll_status().is_some()),
+        }
     }
 
-    fn status_within(&self, timeout: Duration) -> Option<cl_int> {
-        let status = self.completion.status.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self.completion.changed.wait_timeout_while(status, timeout, |status| status.is_none());
-        *waited.unwrap_or_else(PoisonError::into_inner).0
+    /// The status with which the command has completed; `None` if it has not.
+    fn poll_status(&self) -> Option<cl_int> {
+        let mut status: cl_int = 0;
+        // SAFETY: the value is an integer, which outlives the call.
+        let asked = unsafe {
+            let (event, value) = (*self.event.as_ptr_ref(), (&raw mut status).cast());
+            ffi::clGetEventInfo(
+                event,
+                ffi::CL_EVENT_COMMAND_EXECUTION_STATUS,
+                size_of::<cl_int>(),
+                value,
+                ptr::null_mut(),
+            )
+        };
+        // Other positive values are those of commands that are queued, submitted or running.
+        if asked == 0 { Some(status).filter(|status| *status <= 0) } else { Some(asked) }
     }
 
     /// Waits until the command has completed.
@@ -62,11 +110,19 @@ impl PendingCommand {
     /// [`DeviceError::Cancelled`] if the token is used while waiting, in which case the device may
     /// still be busy; [`DeviceError::Failed`] if the command failed, or after [`LAUNCH_TIMEOUT`].
     pub fn wait(&self, gpu: &Gpu, cancel: &CancelToken) -> Result<(), DeviceError> {
+        let result = |status| match status {
+            0 => Ok(()),
+            code => Err(gpu.failure(format!("a command failed: {}", status_name(code)))),
+        };
+        let Some(completion) = &self.completion else {
+            return poll::until(&gpu.id, cancel, || {
+                self.poll_status().map_or(Ok(false), |status| result(status).map(|()| true))
+            });
+        };
         let start = Instant::now();
         loop {
-            match self.status_within(CANCEL_POLL_INTERVAL) {
-                Some(0) => return Ok(()),
-                Some(code) => return Err(gpu.failure(format!("a command failed: {}", status_name(code)))),
+            match completion.status_within(CANCEL_POLL_INTERVAL) {
+                Some(status) => return result(status),
                 None if cancel.is_cancelled() => return Err(DeviceError::Cancelled),
                 None if start.elapsed() >= LAUNCH_TIMEOUT => {
                     return Err(gpu.failure(format!(

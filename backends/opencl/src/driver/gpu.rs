@@ -56,6 +56,8 @@ pub(crate) struct Gpu {
     pub shares_memory: bool,
     /// See [`GpuProperties::group_size`].
     pub group_size: Option<usize>,
+    /// Whether completion is polled; else the driver calls back (`completion`).
+    pub polls_completion: bool,
     /// Whether events record when their commands began and ended.
     pub profiles: bool,
     // Three in-order queues, so that uploads, kernels and downloads of different batches overlap;
@@ -91,6 +93,7 @@ impl Gpu {
             max_buffer_size: properties.max_buffer_size,
             shares_memory: properties.shares_memory,
             group_size: properties.group_size,
+            polls_completion: !properties.shares_memory || properties.kind != DeviceKind::Cpu,
             profiles,
             uploads: queue()?,
             downloads: queue()?,

@@ -98,6 +98,41 @@ pub(crate) fn replace_unknown_status(code: cl_int) -> cl_int {
 /// The status that a missing function returns.
 const FUNCTION_MISSING: cl_int = Status::CL_PLATFORM_NOT_FOUND_KHR as cl_int;
 
+/// Counts of this thread's calls of OpenCL, and faults in them, for tests.
+#[cfg(test)]
+pub(crate) mod calls {
+    use std::cell::{Cell, RefCell};
+    use std::collections::BTreeMap;
+
+    use super::cl_int;
+
+    pub(crate) type Counts = BTreeMap<&'static str, usize>;
+
+    thread_local! {
+        static COUNTS: RefCell<Counts> = const { RefCell::new(Counts::new()) };
+        static FAULT: Cell<Option<(&'static str, cl_int)>> = const { Cell::new(None) };
+    }
+
+    /// Has every call of a function fail with a status, or none.
+    pub(crate) fn set_fault(fault: Option<(&'static str, cl_int)>) {
+        FAULT.set(fault);
+    }
+
+    /// The status with which a function is to fail.
+    pub(super) fn fault(function: &str) -> Option<cl_int> {
+        FAULT.get().filter(|(name, _)| *name == function).map(|(_, status)| status)
+    }
+
+    pub(super) fn record(function: &'static str) {
+        COUNTS.with_borrow_mut(|counts| *counts.entry(function).or_default() += 1);
+    }
+
+    /// Takes the counts since the last call of this function, by the function's name.
+    pub(crate) fn take() -> Counts {
+        COUNTS.take()
+    }
+}
+
 type Notify<T> = Option<extern "C" fn(T, *mut c_void)>;
 type ContextNotify = Option<extern "C" fn(*const c_char, *const c_void, usize, *mut c_void)>;
 type EventNotify = Option<extern "C" fn(cl_event, cl_int, *mut c_void)>;
@@ -110,6 +145,10 @@ macro_rules! forward {
     // Functions that return a status.
     (@define status $name:ident($($argument:ident: $type:ty),*)) => {
         forward!(@extern $name($($argument: $type),*) -> cl_int, |function| {
+            #[cfg(test)]
+            if let Some(status) = calls::fault(stringify!($name)) {
+                return replace_unknown_status(status);
+            }
             // SAFETY: the caller answers for the arguments.
             function.map_or(FUNCTION_MISSING, |function| replace_unknown_status(unsafe { function($($argument),*) }))
         });
@@ -147,6 +186,8 @@ macro_rules! forward {
         /// As the OpenCL specification says.
         #[unsafe(no_mangle)]
         pub unsafe extern "system" fn $name($($argument: $type),*) -> $result {
+            #[cfg(test)]
+            calls::record(stringify!($name));
             type Function = unsafe extern "system" fn($($type),*) -> $result;
             static FOUND: OnceLock<Option<Function>> = OnceLock::new();
             let name = const { match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {

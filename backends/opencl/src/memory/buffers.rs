@@ -1,6 +1,8 @@
 //! Buffers of sessions: uploads, device-only outputs and downloads.
 
-use ocl_core::{CommandQueue, Event, MapFlags, Mem, MemFlags, MemMap};
+use std::ptr::NonNull;
+
+use ocl_core::{ArgVal, CommandQueue, Event, MapFlags, Mem, MemFlags, MemMap};
 use portcullis_core::device::DeviceError;
 
 use crate::driver::gpu::Gpu;
@@ -29,20 +31,28 @@ impl PersistentBuffer {
 }
 
 /// Pinned host memory, which the device copies by DMA; mapped as long as it exists.
-struct PinnedBuffer {
+pub(super) struct PinnedBuffer {
     map: MemMap<u8>,
     memory: Mem,
     queue: CommandQueue,
     size: u64,
 }
 
+// SAFETY: shared references give the address only.
+unsafe impl Sync for PinnedBuffer {}
+
 impl PinnedBuffer {
-    fn new(gpu: &Gpu, bytes: u64) -> Result<PinnedBuffer, DeviceError> {
+    pub fn new(gpu: &Gpu, bytes: u64) -> Result<PinnedBuffer, DeviceError> {
         let size = capacity_for(bytes, gpu.max_buffer_size);
         let memory = gpu.device_buffer(MemFlags::READ_WRITE | MemFlags::ALLOC_HOST_PTR, size)?;
         // SAFETY: only this struct uses the map, within its size, and unmaps it when dropped.
         let map = unsafe { gpu.map_blocking(&memory, MapFlags::READ | MapFlags::WRITE, size)? };
         Ok(PinnedBuffer { map, memory, queue: gpu.uploads.clone(), size })
+    }
+
+    /// The address of the first byte.
+    pub fn start(&self) -> NonNull<u8> {
+        NonNull::new(self.map.as_ptr().cast_mut()).expect("a map is not null")
     }
 }
 
@@ -100,12 +110,23 @@ impl Upload {
             // SAFETY: plain data without padding (descriptors and metadata are words), read as
             // bytes.
             to.copy_from_slice(unsafe { std::slice::from_raw_parts(start, to.len()) });
+            to.len()
         })
     }
 
-    /// Fills the first `bytes` bytes, of which there is at least one, through `fill`; the returned
-    /// event is as for [`Upload::share`].
-    pub fn write(&mut self, gpu: &Gpu, bytes: u64, fill: impl FnOnce(&mut [u8])) -> Result<Option<Event>, DeviceError> {
+    /// Ensures a capacity of `capacity` bytes and fills the first of them through `fill`, which
+    /// returns their number; the returned event is as for [`Upload::share`].
+    pub fn write(
+        &mut self,
+        gpu: &Gpu,
+        capacity: u64,
+        fill: impl FnOnce(&mut [u8]) -> usize,
+    ) -> Result<Option<Event>, DeviceError> {
+        if capacity == 0 {
+            fill(&mut []);
+            return Ok(None);
+        }
+        let bytes = capacity;
         let device =
             ensure_capacity(&mut self.device, bytes, |buffer| buffer.size, |bytes| PersistentBuffer::new(gpu, bytes))?;
         let mut event = Event::null();
@@ -124,7 +145,10 @@ impl Upload {
         // SAFETY: within the map's bounds, and nobody else uses it: the copy that an earlier batch
         // queued has completed with that batch.
         let from = unsafe { pinned.map.as_slice_mut(bytes as usize) };
-        fill(from);
+        let written = fill(from);
+        if written == 0 {
+            return Ok(None);
+        }
         // SAFETY: the pinned memory does not change until the batch has completed.
         let queued = unsafe {
             ocl_core::enqueue_write_buffer::<u8, _, _, ()>(
@@ -132,7 +156,7 @@ impl Upload {
                 &device.memory,
                 false,
                 0,
-                from,
+                &from[..written],
                 None,
                 Some(&mut event),
             )
@@ -141,10 +165,18 @@ impl Upload {
         Ok(Some(event))
     }
 
+    fn buffer(&self) -> Option<&Mem> {
+        self.shared.as_ref().or(self.device.as_ref().map(|buffer| &buffer.memory))
+    }
+
     /// The buffer that kernels read.
     pub fn memory(&self) -> &Mem {
-        let device = || &self.device.as_ref().expect("written before it is used").memory;
-        self.shared.as_ref().unwrap_or_else(device)
+        self.buffer().expect("written before it is used")
+    }
+
+    /// The buffer as a kernel's argument; null if nothing was ever written.
+    pub fn argument(&self) -> ArgVal<'_> {
+        self.buffer().map_or_else(ArgVal::mem_null, ArgVal::mem)
     }
 
     /// Drops the buffer over the batch's memory.

@@ -2,7 +2,7 @@
 //!
 //! A CPU's kernels write the batch's column directly: for each chunk a buffer is created over its
 //! part of the column, and nothing is copied. Other devices write to a buffer of their own, which
-//! is downloaded and copied.
+//! is downloaded to the column; without one, to pinned memory, and copied by the host.
 
 use std::ptr::{self, NonNull};
 
@@ -12,17 +12,24 @@ use portcullis_core::device::DeviceError;
 use super::buffers::{DeviceOutput, Download};
 use crate::driver::gpu::{Gpu, status_name};
 
-/// A chunk's part of a column of verdicts, or the buffer that it is copied from.
+/// A chunk's part of a column of verdicts, and the buffer that kernels write.
 pub(crate) struct VerdictColumn<T> {
-    /// A buffer over the column's part, which starts there.
-    over_column: Option<(Mem, NonNull<T>)>,
+    /// Start of the column's part, if there is a column.
+    column: Option<NonNull<T>>,
+    /// A buffer over the column's part.
+    over_column: Option<Mem>,
     output: DeviceOutput,
     download: Download,
 }
 
 impl<T> Default for VerdictColumn<T> {
     fn default() -> Self {
-        VerdictColumn { over_column: None, output: DeviceOutput::default(), download: Download::default() }
+        VerdictColumn {
+            column: None,
+            over_column: None,
+            output: DeviceOutput::default(),
+            download: Download::default(),
+        }
     }
 }
 
@@ -42,24 +49,26 @@ impl<T: Copy> VerdictColumn<T> {
         column: Option<NonNull<T>>,
     ) -> Result<(), DeviceError> {
         let bytes = (items * size_of::<T>()) as u64;
-        self.over_column = None;
-        let Some(column) = column else { return self.output.ensure_capacity(gpu, bytes) };
+        (self.column, self.over_column) = (column, None);
+        let Some(column) = column.filter(|_| gpu.shares_memory) else {
+            return self.output.ensure_capacity(gpu, bytes);
+        };
         let flags = MemFlags::WRITE_ONLY | MemFlags::USE_HOST_PTR;
         // SAFETY: by the caller's promise.
-        self.over_column = Some((unsafe { gpu.buffer(flags, bytes, column.as_ptr().cast())? }, column));
+        self.over_column = Some(unsafe { gpu.buffer(flags, bytes, column.as_ptr().cast())? });
         Ok(())
     }
 
     /// The buffer that kernels write.
     pub fn memory(&self) -> &Mem {
-        self.over_column.as_ref().map_or_else(|| self.output.memory(), |(memory, _)| memory)
+        self.over_column.as_ref().unwrap_or_else(|| self.output.memory())
     }
 
     /// Queues downloading the items, as many as there is room for, after an event: that of the last
     /// command that writes them.
     pub fn enqueue_download(&mut self, gpu: &Gpu, items: usize, after: &Event) -> Result<Event, DeviceError> {
         let bytes = items * size_of::<T>();
-        let Some((over_column, column)) = &self.over_column else {
+        let Some(column) = self.column else {
             return self.download.enqueue(gpu, self.output.memory(), bytes as u64, after);
         };
         // Reading a buffer into the memory that it was created over makes what kernels have written
@@ -70,8 +79,8 @@ impl<T: Copy> VerdictColumn<T> {
         // SAFETY: the column has that many bytes from the buffer's start on. Nobody uses it
         // meanwhile: kernels have completed, and the host reads it once this command has.
         let status = unsafe {
-            let (queue, over_column, to) = (gpu.downloads.as_ptr(), over_column.as_ptr(), column.as_ptr().cast());
-            ffi::clEnqueueReadBuffer(queue, over_column, 0, 0, bytes, to, 1, after.as_ptr_ptr(), &mut event)
+            let (queue, from, to) = (gpu.downloads.as_ptr(), self.memory().as_ptr(), column.as_ptr().cast());
+            ffi::clEnqueueReadBuffer(queue, from, 0, 0, bytes, to, 1, after.as_ptr_ptr(), &mut event)
         };
         if status != 0 {
             return Err(gpu.failure(format!("reading verdicts failed: {}", status_name(status))));
@@ -85,8 +94,8 @@ impl<T: Copy> VerdictColumn<T> {
         self.download.read(gpu, self.output.memory(), copy)
     }
 
-    /// Drops the buffer over the column.
+    /// Gives up the column, and drops the buffer over it.
     pub fn release(&mut self) {
-        self.over_column = None;
+        (self.column, self.over_column) = (None, None);
     }
 }

@@ -8,10 +8,11 @@ use ocl_core::{ArgVal, Event};
 use portcullis_c_writer::Argument;
 use portcullis_cache::costs;
 use portcullis_core::device::chunk::{ChunkLimits, PacketLayout};
+use portcullis_core::device::descriptor_format::DescriptorRule;
 use portcullis_core::device::launch_budget::LaunchBudget;
 use portcullis_core::device::offload::{
-    self, DRAIN_TIMEOUT, HostVerdictPool, HostVerdicts, KernelEffects, Launcher, OffloadSession, TransferBytes,
-    VerdictColumns, VerdictMemory,
+    self, DRAIN_TIMEOUT, KernelEffects, Launcher, OffloadSession, TransferBytes, VerdictColumns, VerdictMemory,
+    VerdictPool, WrittenDescriptors,
 };
 use portcullis_core::device::transfer_planner::{BatchMemory, MemoryReach, TransferCosts};
 use portcullis_core::device::{CancelToken, DeviceError, DeviceKind, Imported, LoadOptions, StageTimes};
@@ -20,12 +21,12 @@ use portcullis_core::packet::{Batch, Descriptor, Metadata, Span};
 use portcullis_core::program::Program;
 
 use crate::compile::{self, LoadedProgram};
-use crate::driver::completion::PendingCommand;
+use crate::driver::completion::{CompletionPool, PendingCommand};
 use crate::driver::gpu::Gpu;
 use crate::driver::gpu::GpuProperties;
 use crate::driver::signals::SignalHandlers;
 use crate::maps::Maps;
-use crate::memory::{Download, ImportCache, ImportedSpan, Upload, VerdictColumn};
+use crate::memory::{Download, ImportCache, ImportedSpan, LentVerdicts, Upload, VerdictColumn};
 
 #[cfg(test)]
 mod tests;
@@ -69,8 +70,9 @@ fn open_loaded(
     let chosen = if is_paced { loaded.group_size.min(BUDGETED_GROUP_SIZE) } else { loaded.group_size };
     loaded.group_size = gpu.group_size.unwrap_or(chosen);
     let maps = Maps::new(&gpu, program.maps())?;
-    let (imports, verdicts) = Default::default();
-    let launcher = OpenClLauncher { loaded, imports, verdicts, maps, signals: None, launches_to_watch: 8, gpu };
+    let (imports, verdicts, completions) = Default::default();
+    let launcher =
+        OpenClLauncher { loaded, imports, verdicts, completions, maps, signals: None, launches_to_watch: 8, gpu };
     OffloadSession::new(launcher, kind, effects, program, options)
 }
 
@@ -78,7 +80,8 @@ fn open_loaded(
 pub(crate) struct OpenClLauncher {
     loaded: LoadedProgram,
     imports: ImportCache,
-    verdicts: HostVerdictPool,
+    verdicts: VerdictPool<LentVerdicts>,
+    completions: CompletionPool,
     maps: Maps,
     /// The signal handlers before the first launch, and the number of launches for which they are
     /// still restored: drivers may compile at the first launches. Later changes are the program's
@@ -94,7 +97,11 @@ pub(crate) struct OpenClLauncher {
 pub(crate) struct Buffers {
     packets: Upload,
     descriptors: Upload,
+    /// How the kernel finds descriptors, if by a rule.
+    written: WrittenDescriptors,
     metadata: Upload,
+    /// Number of bytes copied to the device.
+    uploaded_bytes: u64,
     actions: VerdictColumn<u8>,
     targets: VerdictColumn<u32>,
     /// Descriptors and packets as the filter left them.
@@ -114,7 +121,7 @@ struct StageEvents {
     downloads: Vec<Event>,
 }
 
-type ChunkView<'a> = offload::ChunkView<'a, Arc<ImportedSpan>, HostVerdicts>;
+type ChunkView<'a> = offload::ChunkView<'a, Arc<ImportedSpan>, LentVerdicts>;
 
 impl Buffers {
     /// Makes room for a chunk's verdicts.
@@ -158,15 +165,18 @@ impl OpenClLauncher {
         for (index, argument) in self.loaded.arguments.iter().enumerate() {
             let value = match argument {
                 Argument::Arena { .. } => ArgVal::mem(import.unwrap_or_else(|| buffers.packets.memory())),
-                Argument::Descriptors { .. } => ArgVal::mem(buffers.descriptors.memory()),
+                Argument::Descriptors { .. } => buffers.descriptors.argument(),
+                Argument::DescriptorRule => {
+                    let rule = (&raw const buffers.written.rule).cast();
+                    // SAFETY: plain data, as the kernel declares it, that outlives the call below.
+                    unsafe { ArgVal::from_raw(size_of::<DescriptorRule>(), rule, false) }
+                }
                 Argument::Metadata => ArgVal::mem(buffers.metadata.memory()),
                 Argument::Verdicts => ArgVal::mem(buffers.actions.memory()),
                 Argument::Targets => ArgVal::mem(buffers.targets.memory()),
                 Argument::Map(number) => ArgVal::mem(self.maps.memory(*number as usize)),
                 Argument::Base => ArgVal::scalar(&base),
                 Argument::Count => ArgVal::scalar(&count),
-                // Not requested when compiling.
-                Argument::DescriptorRule => continue,
             };
             ocl_core::set_kernel_arg(&self.loaded.kernel, index as u32, value)
                 .map_err(|error| self.gpu.error(format_args!("setting argument {index} failed"), &error))?;
@@ -245,7 +255,7 @@ impl Launcher for OpenClLauncher {
     type Buffers = Buffers;
     type Import = Arc<ImportedSpan>;
     type Ticket = PendingCommand;
-    type VerdictMemory = HostVerdicts;
+    type VerdictMemory = LentVerdicts;
 
     fn id(&self) -> &str {
         &self.gpu.id
@@ -276,17 +286,31 @@ impl Launcher for OpenClLauncher {
         let mut upload = Upload::default();
         costs::device_costs(&self.gpu.identity, threads, || {
             let began = Instant::now();
-            let copied = upload.write(&self.gpu, costs::BUS_COPY_BYTES as u64, |_| ()).ok()??;
+            let copied = upload.write(&self.gpu, costs::BUS_COPY_BYTES as u64, |all| all.len()).ok()??;
             self.gpu.flush(&self.gpu.uploads).ok()?;
-            PendingCommand::new(&self.gpu, copied).ok()?.wait(&self.gpu, &CancelToken::new()).ok()?;
+            PendingCommand::new(&self.gpu, copied, &mut CompletionPool::default())
+                .ok()?
+                .wait(&self.gpu, &CancelToken::new())
+                .ok()?;
             Some(began.elapsed())
         })
     }
 
-    fn traffic(&self, chunk: &ChunkView<'_>, effects: KernelEffects, _: &Buffers) -> TransferBytes {
+    /// With 64-byte packets on an H100, CUDA's chunks overlap best at these sizes.
+    fn overlap_packets(&self, layout: PacketLayout, _: MemoryReach) -> usize {
+        match layout {
+            _ if self.gpu.shares_memory => usize::MAX,
+            PacketLayout::Copied => 256 << 10,
+            // The host gathers a chunk while the one before is copied.
+            PacketLayout::Rows | PacketLayout::Packed => 128 << 10,
+            PacketLayout::InPlace | PacketLayout::NoAccess => usize::MAX,
+        }
+    }
+
+    fn traffic(&self, chunk: &ChunkView<'_>, effects: KernelEffects, buffers: &Buffers) -> TransferBytes {
         let all = TransferBytes::of(chunk, effects);
         if !self.gpu.shares_memory {
-            return all;
+            return TransferBytes { to_device: buffers.uploaded_bytes, ..all };
         }
         // The batch's own columns are read in place, and verdicts are written to the caller's.
         let metadata = if chunk.metadata().is_some() { chunk.packets() * size_of::<Metadata>() } else { 0 };
@@ -308,14 +332,14 @@ impl Launcher for OpenClLauncher {
         }
     }
 
-    /// A GPU's driver would copy host memory that is not aligned as the GPU requires.
     fn lend_verdict_memory(
         &mut self,
         packets: usize,
         effects: KernelEffects,
-    ) -> Result<Option<Arc<HostVerdicts>>, DeviceError> {
-        let writes_directly = self.gpu.shares_memory && self.gpu.kind == DeviceKind::Cpu;
-        Ok(writes_directly.then(|| self.verdicts.lend(packets, effects.redirects)))
+    ) -> Result<Option<Arc<LentVerdicts>>, DeviceError> {
+        // Without pinned memory verdicts are copied; a lost driver shows at the next command.
+        let allocate = |packets| Ok(LentVerdicts::new(&self.gpu, packets, effects.redirects).unwrap_or(None));
+        self.verdicts.lend(packets, LentVerdicts::packets, allocate)
     }
 
     fn new_buffers(&self) -> Buffers {
@@ -330,16 +354,34 @@ impl Launcher for OpenClLauncher {
     ) -> Result<(), DeviceError> {
         let (gpu, packets) = (&*self.gpu, chunk.packets() as u64);
         buffers.stage_events = StageEvents::default();
-        let mut uploads = Vec::new();
-        let mut ready = if self.shares_descriptors(chunk, effects) {
+        buffers.uploaded = None;
+        let Buffers { written, uploaded_bytes, uploaded, stage_events, .. } = buffers;
+        *uploaded_bytes = 0;
+        let mut record = |event: Option<Event>| {
+            if gpu.profiles {
+                stage_events.uploads.extend(event.clone());
+            }
+            // The queue is in order.
+            *uploaded = event.or(uploaded.take());
+        };
+        record(if self.loaded.takes_descriptor_rule {
+            buffers.descriptors.write(gpu, chunk.descriptor_capacity(effects) as u64, |to| {
+                *written = chunk.write_rebased_descriptors(effects, to);
+                *uploaded_bytes += written.size as u64;
+                written.size
+            })?
+        } else if self.shares_descriptors(chunk, effects) {
             // SAFETY: the batch's descriptors do not move, and the session keeps the batch until
             // its last command has completed (`Launcher`); `release` drops the buffer.
             unsafe { buffers.descriptors.share(gpu, chunk.descriptors())? }
         } else {
-            let (seen, size) = (chunk.descriptor_bytes(), chunk.descriptor_count() as u64 * 8);
-            buffers.descriptors.write(gpu, size, |to| copy_each(seen, to))?
-        };
-        uploads.extend(ready.clone());
+            let capacity = chunk.descriptor_count() * size_of::<Descriptor>();
+            buffers.descriptors.write(gpu, capacity as u64, |to| {
+                *written = chunk.write_descriptor_table(to);
+                *uploaded_bytes += written.size as u64;
+                written.size
+            })?
+        });
         if effects.metadata {
             let size = packets * size_of::<Metadata>() as u64;
             let written = match chunk.metadata() {
@@ -347,21 +389,20 @@ impl Launcher for OpenClLauncher {
                 Some(metadata) => unsafe { buffers.metadata.share(gpu, metadata)? },
                 None => buffers.metadata.write(gpu, size, |to| copy_each(chunk.metadata_bytes(), to))?,
             };
-            uploads.extend(written.clone());
-            ready = written.or(ready);
+            *uploaded_bytes += size;
+            record(written);
         }
         if chunk.is_copied() {
             // Bypass the cache where the device will copy the bytes.
             let store = if gpu.shares_memory { StorePolicy::Cached } else { StorePolicy::Streamed };
-            let written = buffers.packets.write(gpu, chunk.copy_size(), |to| chunk.copy_into(to, store))?;
-            uploads.extend(written.clone());
-            ready = written.or(ready);
+            let bytes = (chunk.bytes().end - chunk.bytes().start) as usize;
+            record(buffers.packets.write(gpu, chunk.copy_size(), |to| {
+                chunk.copy_into(to, store);
+                bytes
+            })?);
+            *uploaded_bytes += bytes as u64;
         }
         buffers.reserve_verdicts(gpu, chunk, effects)?;
-        if gpu.profiles {
-            buffers.stage_events.uploads.extend(uploads);
-        }
-        buffers.uploaded = ready;
         gpu.flush(&gpu.uploads)
     }
 
@@ -407,7 +448,7 @@ impl Launcher for OpenClLauncher {
         }
         gpu.flush(&gpu.kernels)?;
         gpu.flush(&gpu.downloads)?;
-        PendingCommand::new(gpu, event)
+        PendingCommand::new(gpu, event, &mut self.completions)
     }
 
     fn wait(&mut self, ticket: &PendingCommand, cancel: &CancelToken) -> Result<(), DeviceError> {
@@ -504,7 +545,7 @@ pub(crate) fn time_kernel(
 ) -> Result<(Duration, Batch), DeviceError> {
     session.with_uploaded(batch, |device, chunks| {
         let cancel = CancelToken::new();
-        let launch = |rounds| -> Result<(), DeviceError> {
+        let mut launch = |rounds| -> Result<(), DeviceError> {
             let mut last = None;
             for _ in 0..rounds {
                 for (chunk, buffers) in &*chunks {
@@ -513,7 +554,9 @@ pub(crate) fn time_kernel(
                 }
             }
             device.gpu.flush(&device.gpu.kernels)?;
-            last.map_or(Ok(()), |event| PendingCommand::new(&device.gpu, event)?.wait(&device.gpu, &cancel))
+            last.map_or(Ok(()), |event| {
+                PendingCommand::new(&device.gpu, event, &mut device.completions)?.wait(&device.gpu, &cancel)
+            })
         };
         launch(1)?;
         let started = Instant::now();
@@ -522,9 +565,10 @@ pub(crate) fn time_kernel(
     })
 }
 
-/// Writes items one after the other.
-fn copy_each<const N: usize>(items: impl Iterator<Item = [u8; N]>, to: &mut [u8]) {
-    for (to, item) in to.chunks_exact_mut(N).zip(items) {
-        to.copy_from_slice(&item);
+/// Writes items one after the other, as many as there is room for, and returns the size in bytes.
+fn copy_each<const N: usize>(items: impl Iterator<Item = [u8; N]>, to: &mut [u8]) -> usize {
+    for (to, item) in to.as_chunks_mut().0.iter_mut().zip(items) {
+        *to = item;
     }
+    to.len()
 }

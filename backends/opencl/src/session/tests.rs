@@ -3,13 +3,14 @@
 use std::sync::mpsc::{RecvTimeoutError, channel};
 
 use portcullis_core::device::Session;
-use portcullis_core::device::{CancelToken, Device};
+use portcullis_core::device::{CancelToken, Device, Transfer};
 use portcullis_core::diagnostics::Source;
 use portcullis_core::packet::{Arena, BatchCutter, Descriptor, ResizeRoom, Verdict};
 use portcullis_core::program::ProgramOptions;
 use portcullis_wgsl as wgsl;
 
 use super::*;
+use crate::driver::loader::calls;
 use crate::{OpenClDevice, probe};
 
 /// Far longer than abandoning a device takes, far shorter than the device below is busy.
@@ -27,8 +28,20 @@ fn devices() -> Vec<OpenClDevice> {
     devices
 }
 
+/// Environment variable that is set in the process of the test below.
+const CHILD: &str = "PORTCULLIS_TEST_BUSY_DEVICE";
+
 #[test]
 fn a_busy_device_is_abandoned() {
+    // In a process of its own: the other tests would wait for the device, which stays busy.
+    if std::env::var_os(CHILD).is_none() {
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        child.args(["--exact", "session::tests::a_busy_device_is_abandoned", "--nocapture"]).env(CHILD, "1");
+        let child = child.output().unwrap();
+        let [out, err] = [child.stdout, child.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+        assert!(child.status.success() && out.contains("1 passed"), "{out}{err}");
+        return;
+    }
     let text = "
         fn xdp_filter(pkt: u32) -> u32 {
             var x = load_le32(pkt, 0u);
@@ -139,5 +152,138 @@ fn packets_in_frames_are_filtered_in_place() {
             (PacketLayout::Packed, false)
         };
         assert_eq!(chunks, [wanted], "{}", device.info().id);
+    }
+}
+
+/// Compiles a filter in WGSL.
+fn compile(text: &str) -> Arc<Program> {
+    let program = wgsl::compile(&Source::new("test.wgsl", text), &ProgramOptions::default());
+    Arc::new(program.unwrap_or_else(|e| panic!("{}", e.render())))
+}
+
+/// In steady state nothing is allocated, created or mapped on a discrete device, and only tables of
+/// descriptors that no rule replaces are copied.
+#[test]
+fn batches_on_discrete_devices_take_few_calls() {
+    let program = compile("fn xdp_filter(pkt: u32) -> u32 { return redirect(load_le32(pkt, 0u)); }");
+    for device in devices().into_iter().map(OpenClDevice::as_discrete) {
+        let mut session = open(device.properties(), &program, &LoadOptions::default()).unwrap();
+        // Packets, and lengths if they differ.
+        for (lengths, writes) in [([60, 60], 1), ([60, 90], 2)] {
+            let packets: Vec<Vec<u8>> = (0..5000).map(|i| vec![i as u8; lengths[i % 7 / 6]]).collect();
+            let mut batch = Batch::from_packets(&packets).unwrap();
+            for _ in 0..8 {
+                batch = session.run(batch).unwrap().batch;
+            }
+            calls::take();
+            for _ in 0..10 {
+                batch = session.run(batch).unwrap().batch;
+            }
+            let mut counts = calls::take();
+            // Until the events have completed.
+            assert!(counts.remove("clGetEventInfo") >= Some(10));
+            // An event each for uploads, the kernel, actions and targets.
+            assert_eq!(counts.remove("clReleaseEvent"), Some(10 * (writes + 3)));
+            let expected = [
+                ("clEnqueueNDRangeKernel", 1),
+                ("clEnqueueReadBuffer", 2),
+                ("clEnqueueWriteBuffer", writes),
+                ("clFlush", 3),
+                ("clSetKernelArg", 7),
+            ];
+            assert_eq!(counts, expected.map(|(call, count)| (call, 10 * count)).into(), "{lengths:?}");
+        }
+    }
+}
+
+/// A large batch is cut into chunks whose verdicts all arrive in the memory that is handed out.
+#[test]
+fn chunks_of_a_large_batch_fill_one_column() {
+    let program = compile(
+        "fn xdp_filter(pkt: u32) -> u32 { return select(XDP_DROP, redirect(load_le32(pkt, 0u)), pkt_len(pkt) > 8u); }",
+    );
+    const PACKETS: usize = 300_000;
+    let length = |i: usize| 8 + i * i % 5;
+    let packets: Vec<Vec<u8>> =
+        (0..PACKETS).map(|i| [(i as u32).to_le_bytes().as_slice(), &vec![0; length(i) - 4]].concat()).collect();
+    for device in devices().into_iter().map(OpenClDevice::as_discrete) {
+        for (transfer, chunks) in [(Transfer::Window, 3), (Transfer::Whole, 2)] {
+            let options = LoadOptions::default().with_transfer(transfer);
+            let mut session = open(device.properties(), &program, &options).unwrap();
+            let count = |_: &mut OpenClLauncher, chunks: &mut [(ChunkView<'_>, &mut Buffers)]| Ok(chunks.len());
+            let (counted, mut batch) = session.with_uploaded(Batch::from_packets(&packets).unwrap(), count).unwrap();
+            assert_eq!(counted, chunks, "{transfer}");
+            let mut column = None;
+            for _ in 0..3 {
+                let done = session.run(batch).unwrap();
+                let verdict = |i: usize| match length(i) {
+                    8 => Verdict::Drop,
+                    _ => Verdict::Redirect(i as u32 & 0xff_ffff),
+                };
+                assert!(done.verdicts.iter().eq((0..PACKETS).map(verdict)), "{transfer}");
+                // The memory is reused once the verdicts are dropped.
+                let at = done.verdicts.actions().as_ptr();
+                assert_eq!(*column.get_or_insert(at), at);
+                batch = done.batch;
+            }
+            // Verdicts may outlive the session.
+            let done = session.run(batch).unwrap();
+            drop(session);
+            assert_eq!(done.verdicts.counts().drop, (0..PACKETS).filter(|i| length(*i) == 8).count() as u64);
+        }
+    }
+}
+
+/// A device that is lost in mid-batch returns no verdicts: the error names it, and a batch that it
+/// does not take comes back as it was.
+#[test]
+fn batches_of_a_lost_device_come_back_unfiltered() {
+    let program =
+        compile("fn xdp_filter(pkt: u32) -> u32 { store_u8(pkt, 0u, load_u8(pkt, 0u) + 1u); return XDP_TX; }");
+    const OUT_OF_RESOURCES: i32 = -5;
+    for device in devices().into_iter().flat_map(|device| [device.clone(), device.as_discrete()]) {
+        let mut session = open(device.properties(), &program, &LoadOptions::default()).unwrap();
+        let lost = |error: &DeviceError, what: &str| {
+            let text = error.to_string();
+            assert_eq!(text, format!("{}: {what}: CL_OUT_OF_RESOURCES", device.info().id));
+        };
+        let batch = || Batch::from_packets(&vec![[7; 60]; 1000]).unwrap();
+        assert!(session.run(batch()).is_ok());
+        let spans: Vec<_> = (0..2)
+            .map(|number| {
+                let batch = batch();
+                let span = batch.span().clone();
+                calls::set_fault((number == 1).then_some(("clEnqueueNDRangeKernel", OUT_OF_RESOURCES)));
+                session.submit(batch).unwrap_or_else(|refused| panic!("{}", refused.error));
+                span
+            })
+            .collect();
+        // The first batch was launched before the device was lost.
+        let done = session.complete().unwrap().unwrap();
+        assert!(done.verdicts.iter().all(|verdict| verdict == Verdict::Tx));
+        drop(done);
+        lost(&session.complete().unwrap_err(), "launching the filter failed");
+        assert_eq!(session.in_flight(), 0);
+        calls::set_fault(Some(("clFlush", OUT_OF_RESOURCES)));
+        let refused = session.submit(batch()).unwrap_err();
+        lost(&refused.error, "queuing commands failed");
+        assert!(refused.batch.packets().all(|packet| packet == [7; 60]));
+        calls::set_fault(None);
+        drop(session);
+        if !device.properties().shares_memory {
+            // A command that fails once it runs, of which polling learns.
+            let mut session = open(device.properties(), &program, &LoadOptions::default()).unwrap();
+            session.submit(batch()).unwrap_or_else(|refused| panic!("{}", refused.error));
+            calls::set_fault(Some(("clGetEventInfo", OUT_OF_RESOURCES)));
+            lost(&session.complete().unwrap_err(), "a command failed");
+            assert_eq!(session.in_flight(), 0);
+            calls::set_fault(None);
+        }
+        // A thread may be waiting for the device first.
+        let began = Instant::now();
+        while spans.iter().any(|span| Arc::strong_count(span) > 1) {
+            assert!(began.elapsed() < TEST_TIMEOUT, "the memory is not its owner's again");
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 }

@@ -3,7 +3,10 @@
 //!
 //! ```wgsl
 //! @group(0) @binding(3) var<storage, read_write> pc_verdicts: array<u32>;
-//! struct pc_launch { base: u32, count: u32, row: u32, pad: u32 }
+//! struct pc_launch {
+//!     base: u32, count: u32, row: u32, pad: u32,
+//!     format: u32, first: u32, stride: u32, length: u32,    // `DescriptorRule`
+//! }
 //! @group(0) @binding(4) var<uniform> pc_launched: pc_launch;
 //!
 //! @compute @workgroup_size(WORKGROUP_SIZE)
@@ -29,6 +32,14 @@
 //!     }
 //! ```
 //!
+//! Otherwise, and unless the kernel writes them back, descriptors are found by the rule in the last
+//! four words of `pc_launched` (`docs/reference/abi.md`, "Descriptor formats"), in `pc_enter`:
+//!
+//! ```wgsl
+//! @group(0) @binding(1) var<storage> pc_descriptors: array<u32>;
+//!
+//! ```
+//!
 //! Bindings 0 to 2 are the prelude's (`docs/reference/abi.md`); a kernel has those that its filter
 //! uses. The grid has two dimensions because one is limited to 65,535 groups.
 
@@ -41,7 +52,9 @@ use naga::{
     ShaderStage, Span, Statement, StorageAccess, StructMember, Type, TypeInner, VectorSize,
 };
 use portcullis_core::device::DeviceError;
+use portcullis_core::device::descriptor_format::{DescriptorFormat, DescriptorRule, GROUP_PACKETS};
 use portcullis_core::map::BIND_GROUP;
+use portcullis_core::packet::RESIZE_ROOM;
 use portcullis_core::program::Program;
 use portcullis_core::program::passes::{Lowered, Lowering, inlined_nesting, inlined_size, lower};
 
@@ -68,16 +81,20 @@ pub(crate) struct Launch {
     pub count: u32,
     /// Invocations in a row of the grid.
     pub row: u32,
+    /// How the kernel finds descriptors, if it takes a rule.
+    pub rule: DescriptorRule,
 }
 
 impl Launch {
     /// Size in a buffer, in bytes.
-    pub const SIZE: u64 = 16;
+    pub const SIZE: u64 = 32;
 
-    pub fn bytes(self) -> [u8; 16] {
-        let mut bytes = [0; 16];
-        for (at, word) in [self.base, self.count, self.row, 0].into_iter().enumerate() {
-            bytes[at * 4..][..4].copy_from_slice(&word.to_le_bytes());
+    pub fn bytes(self) -> [u8; Launch::SIZE as usize] {
+        let DescriptorRule { format, first, stride, length } = self.rule;
+        let words = [self.base, self.count, self.row, 0, format, first, stride, length];
+        let mut bytes = [0; Launch::SIZE as usize];
+        for (to, word) in bytes.as_chunks_mut().0.iter_mut().zip(words) {
+            *to = word.to_le_bytes();
         }
         bytes
     }
@@ -97,6 +114,8 @@ pub(crate) struct Kernel {
     pub maps: Vec<u32>,
     /// Whether the kernel filters packets in the order of their flows.
     pub flows: bool,
+    /// Whether the kernel finds descriptors by a rule; else they are a table.
+    pub takes_descriptor_rule: bool,
 }
 
 impl Kernel {
@@ -129,7 +148,8 @@ impl Kernel {
     }
 }
 
-/// Lowers a program for any device, with `group_size` invocations in a work group.
+/// Lowers a program for any device, with `group_size` invocations in a work group. With
+/// `accepts_rule` it finds descriptors by a rule if it can.
 ///
 /// 64-bit integers always become pairs of words, even if the device supports them: naga's SPIR-V
 /// writer sign-extends `i64(u32)` and zero-extends `u64(i32)`, unlike our semantics, and has no
@@ -137,10 +157,15 @@ impl Kernel {
 ///
 /// # Errors
 /// The reason if a pass fails, which is a bug in Portcullis.
-pub(crate) fn lower_kernel(program: &Program, group_size: u32) -> Result<Kernel, String> {
+pub(crate) fn lower_kernel(program: &Program, group_size: u32, accepts_rule: bool) -> Result<Kernel, String> {
     let lowered = lower(program, Lowering::SPIRV).map_err(|error| error.to_string())?;
     let mut module = lowered.module.clone();
-    let entry = build_entry(&mut module, &lowered, group_size, program.has_flows())?;
+    let launched = add_launch(&mut module);
+    let takes_descriptor_rule = accepts_rule && !program.has_flows() && !program.facts().changes_length;
+    if takes_descriptor_rule {
+        find_by_rule(&mut module, &lowered, launched);
+    }
+    let entry = build_entry(&mut module, &lowered, launched, group_size, program.has_flows())?;
     module.entry_points.push(entry);
     compact(&mut module, KeepUnused::No);
 
@@ -164,7 +189,16 @@ pub(crate) fn lower_kernel(program: &Program, group_size: u32) -> Result<Kernel,
     let [arena, descriptors, metadata] = used.map(|used| used.map(|(_, access)| access));
     let bindings = module.global_variables.iter().filter_map(|(_, global)| global.binding);
     let maps = bindings.filter(|binding| binding.group == BIND_GROUP).map(|binding| binding.binding).collect();
-    Ok(Kernel { module, info, arena, descriptors, metadata: metadata.is_some(), maps, flows: program.has_flows() })
+    Ok(Kernel {
+        module,
+        info,
+        arena,
+        descriptors,
+        metadata: metadata.is_some(),
+        maps,
+        flows: program.has_flows(),
+        takes_descriptor_rule,
+    })
 }
 
 /// Compiles the program to SPIR-V 1.3, as a Vulkan device gets it.
@@ -174,7 +208,7 @@ pub(crate) fn lower_kernel(program: &Program, group_size: u32) -> Result<Kernel,
 pub fn spirv(program: &Program) -> Result<Vec<u32>, DeviceError> {
     use naga::back::spv;
     let failed = |reason: String| DeviceError::Failed { device: "wgpu".into(), reason };
-    let kernel = lower_kernel(program, WORKGROUP_SIZE).map_err(failed)?;
+    let kernel = lower_kernel(program, WORKGROUP_SIZE, true).map_err(failed)?;
     let options = spv::Options {
         lang_version: (1, 3),
         flags: spv::WriterFlags::DEBUG,
@@ -195,31 +229,139 @@ fn validate(module: &Module) -> Result<ModuleInfo, String> {
         .map_err(|error| format!("the kernel is not valid, which is a bug in Portcullis: {}", error.emit_to_string("")))
 }
 
-/// Builds the entry point. With `flows` it filters packets in the order of their flows.
-fn build_entry(module: &mut Module, lowered: &Lowered, group_size: u32, flows: bool) -> Result<EntryPoint, String> {
-    let mut ty =
-        |name: Option<&str>, inner| module.types.insert(Type { name: name.map(String::from), inner }, Span::UNDEFINED);
-    let word = ty(None, TypeInner::Scalar(Scalar::U32));
-    let id = ty(None, TypeInner::Vector { size: VectorSize::Tri, scalar: Scalar::U32 });
-    let words = ty(None, TypeInner::Array { base: word, size: ArraySize::Dynamic, stride: 4 });
-    let members = ["base", "count", "row", "pad"].into_iter().zip((0..).step_by(4));
-    let members =
-        members.map(|(name, offset)| StructMember { name: Some(name.into()), ty: word, binding: None, offset });
-    let launch = ty(Some("pc_launch"), TypeInner::Struct { members: members.collect(), span: Launch::SIZE as u32 });
-    let mut global = |name: &str, space, binding, ty| {
-        let variable = GlobalVariable {
-            name: Some(name.into()),
-            space,
-            binding: Some(ResourceBinding { group: 0, binding }),
-            ty,
-            init: None,
-            memory_decorations: Default::default(),
-        };
-        module.global_variables.append(variable, Span::UNDEFINED)
+/// Inserts a type.
+fn add_type(module: &mut Module, name: Option<&str>, inner: TypeInner) -> Handle<Type> {
+    module.types.insert(Type { name: name.map(String::from), inner }, Span::UNDEFINED)
+}
+
+/// Inserts the type of a buffer of words.
+fn add_words_type(module: &mut Module) -> Handle<Type> {
+    let base = add_type(module, None, TypeInner::Scalar(Scalar::U32));
+    add_type(module, None, TypeInner::Array { base, size: ArraySize::Dynamic, stride: 4 })
+}
+
+/// Appends a variable of bind group 0.
+fn add_global(
+    module: &mut Module,
+    name: &str,
+    space: AddressSpace,
+    binding: u32,
+    ty: Handle<Type>,
+) -> Handle<GlobalVariable> {
+    let variable = GlobalVariable {
+        name: Some(name.into()),
+        space,
+        binding: Some(ResourceBinding { group: 0, binding }),
+        ty,
+        init: None,
+        memory_decorations: Default::default(),
     };
+    module.global_variables.append(variable, Span::UNDEFINED)
+}
+
+/// Appends the parameters of a launch.
+fn add_launch(module: &mut Module) -> Handle<GlobalVariable> {
+    let word = add_type(module, None, TypeInner::Scalar(Scalar::U32));
+    let names = ["base", "count", "row", "pad", "format", "first", "stride", "length"];
+    let member =
+        |(name, offset): (&str, u32)| StructMember { name: Some(name.into()), ty: word, binding: None, offset };
+    let members = names.into_iter().zip((0..).step_by(4)).map(member).collect();
+    let launch = add_type(module, Some("pc_launch"), TypeInner::Struct { members, span: Launch::SIZE as u32 });
+    add_global(module, "pc_launched", AddressSpace::Uniform, LAUNCH, launch)
+}
+
+/// Replaces the body of `pc_enter` by one that finds the descriptor by the launch's rule. It has no
+/// branches: a format without a table reads word 0.
+fn find_by_rule(module: &mut Module, lowered: &Lowered, launched: Handle<GlobalVariable>) {
+    use BinaryOperator as Op;
+    let internals = &lowered.internals;
+    module.global_variables.get_mut(internals.descriptors).ty = add_words_type(module);
+    // Descriptors are not written back, and the function that would no longer fits their type.
+    let leave = module.functions.get_mut(internals.leave);
+    (leave.body, leave.expressions) = (Block::new(), naga::Arena::new());
+
+    let mut expressions = naga::Arena::new();
+    let mut add = |e| expressions.append(e, Span::UNDEFINED);
+    let packet = add(Expression::FunctionArgument(0));
+    let launch = add(Expression::GlobalVariable(launched));
+    let table = add(Expression::GlobalVariable(internals.descriptors));
+    let variables = [internals.offset, internals.length, internals.first, internals.last]
+        .map(|variable| add(Expression::GlobalVariable(variable)));
+    let [zero, one, four, sixteen, mask, group_bits, room] =
+        [0, 1, 4, 16, 0xffff, GROUP_PACKETS.ilog2(), RESIZE_ROOM].map(|n| add(Expression::Literal(Literal::U32(n))));
+    let formats = [DescriptorFormat::Table, DescriptorFormat::Grouped, DescriptorFormat::Lengths]
+        .map(|format| add(Expression::Literal(Literal::U32(format as u32))));
+
+    // From here on, expressions that have to be emitted.
+    let start = expressions.len();
+    let mut add = |e| expressions.append(e, Span::UNDEFINED);
+    let [format, first, stride, common_length] = [4, 5, 6, 7].map(|index| {
+        let pointer = add(Expression::AccessIndex { base: launch, index });
+        add(Expression::Load { pointer })
+    });
+    let mut binary = |op, left, right| add(Expression::Binary { op, left, right });
+    let is_format = formats.map(|number| binary(Op::Equal, format, number));
+    let twice = binary(Op::ShiftLeft, packet, one);
+    let grouped_word = binary(Op::Add, stride, packet);
+    let lengths_word = binary(Op::ShiftRight, packet, one);
+    let table_length_word = binary(Op::Add, twice, one);
+    let group = binary(Op::ShiftRight, packet, group_bits);
+    // The first of the values whose format it is, or else the last.
+    let mut choose = |values: [Handle<Expression>; 4]| {
+        let choices = is_format.into_iter().zip(values).rev();
+        choices.fold(values[3], |reject, (condition, accept)| add(Expression::Select { condition, accept, reject }))
+    };
+    let indices = [choose([twice, grouped_word, lengths_word, zero]), choose([table_length_word, group, zero, zero])];
+    let [word, other_word] = indices.map(|index| {
+        let pointer = add(Expression::Access { base: table, index });
+        add(Expression::Load { pointer })
+    });
+    let mut binary = |op, left, right| add(Expression::Binary { op, left, right });
+    let distance = binary(Op::And, word, mask);
+    let grouped_length = binary(Op::ShiftRight, word, sixteen);
+    let distance = binary(Op::Add, other_word, distance);
+    let grouped_offset = binary(Op::Multiply, distance, four);
+    let distance = binary(Op::Multiply, packet, stride);
+    let strided_offset = binary(Op::Add, first, distance);
+    let is_odd = binary(Op::And, packet, one);
+    let shift = binary(Op::Multiply, is_odd, sixteen);
+    let shifted = binary(Op::ShiftRight, word, shift);
+    let short_length = binary(Op::And, shifted, mask);
+    let mut choose = |values: [Handle<Expression>; 4]| {
+        let choices = is_format.into_iter().zip(values).rev();
+        choices.fold(values[3], |reject, (condition, accept)| add(Expression::Select { condition, accept, reject }))
+    };
+    let offset = choose([word, grouped_offset, strided_offset, strided_offset]);
+    let length = choose([other_word, grouped_length, short_length, common_length]);
+    let mut binary = |op, left, right| add(Expression::Binary { op, left, right });
+    let lowest = binary(Op::Subtract, offset, room);
+    let end = binary(Op::Add, offset, length);
+    let highest = binary(Op::Add, end, room);
+
+    let mut body = Block::new();
+    body.push(Statement::Emit(expressions.range_from(start)), Span::UNDEFINED);
+    for (pointer, value) in variables.into_iter().zip([offset, length, lowest, highest]) {
+        body.push(Statement::Store { pointer, value }, Span::UNDEFINED);
+    }
+    body.push(Statement::Return { value: None }, Span::UNDEFINED);
+    let enter = module.functions.get_mut(internals.enter);
+    (enter.body, enter.expressions) = (body, expressions);
+    enter.local_variables.clear();
+    enter.named_expressions.clear();
+}
+
+/// Builds the entry point. With `flows` it filters packets in the order of their flows.
+fn build_entry(
+    module: &mut Module,
+    lowered: &Lowered,
+    launched: Handle<GlobalVariable>,
+    group_size: u32,
+    flows: bool,
+) -> Result<EntryPoint, String> {
+    let id = add_type(module, None, TypeInner::Vector { size: VectorSize::Tri, scalar: Scalar::U32 });
+    let words = add_words_type(module);
     let write = AddressSpace::Storage { access: StorageAccess::LOAD | StorageAccess::STORE };
-    let verdicts = global("pc_verdicts", write, VERDICTS, words);
-    let launched = global("pc_launched", AddressSpace::Uniform, LAUNCH, launch);
+    let verdicts = add_global(module, "pc_verdicts", write, VERDICTS, words);
 
     let mut function = Function {
         name: Some(ENTRY.into()),
@@ -377,7 +519,7 @@ mod tests {
     fn kernel_of(body: &str) -> Kernel {
         let text = format!("fn xdp_filter(pkt: u32) -> u32 {{ {body} return XDP_PASS; }}");
         let program = wgsl::compile(&Source::new("f.wgsl", text), &ProgramOptions::default());
-        lower_kernel(&program.unwrap_or_else(|e| panic!("{}", e.render())), WORKGROUP_SIZE).unwrap()
+        lower_kernel(&program.unwrap_or_else(|e| panic!("{}", e.render())), WORKGROUP_SIZE, true).unwrap()
     }
 
     #[test]

@@ -128,6 +128,12 @@ impl Gpu {
         }
     }
 
+    /// Lets wgpu complete mappings of buffers that no queued command uses.
+    pub fn complete_mappings(&self) -> Result<(), DeviceError> {
+        count_call("poll");
+        self.device.poll(wgpu::PollType::Poll).map(drop).map_err(|error| self.failure(error.to_string()))
+    }
+
     /// Waits until the device is done with a submission, or with all of them, and lets wgpu
     /// complete the mappings of buffers that were requested.
     ///
@@ -177,12 +183,38 @@ impl Gpu {
 
     /// Creates a buffer; errors show at the next [`Gpu::check`].
     pub fn buffer(&self, label: &str, size: u64, usage: wgpu::BufferUsages, mapped: bool) -> wgpu::Buffer {
+        count_call("create_buffer");
         self.device.create_buffer(&wgpu::BufferDescriptor {
             label: Some(label),
             size,
             usage,
             mapped_at_creation: mapped,
         })
+    }
+
+    /// Creates a bind group; errors show at the next [`Gpu::check`].
+    pub fn bind_group(&self, layout: &wgpu::BindGroupLayout, entries: &[wgpu::BindGroupEntry<'_>]) -> wgpu::BindGroup {
+        count_call("create_bind_group");
+        self.device.create_bind_group(&wgpu::BindGroupDescriptor { label: None, layout, entries })
+    }
+
+    /// Writes to a buffer before the next submission, through a buffer that wgpu creates for that.
+    pub fn write_buffer(&self, buffer: &wgpu::Buffer, at: u64, bytes: &[u8]) {
+        count_call("write_buffer");
+        self.queue.write_buffer(buffer, at, bytes);
+    }
+
+    /// Submits commands; errors show at the next [`Gpu::check`].
+    pub fn submit(&self, encoder: wgpu::CommandEncoder) -> wgpu::SubmissionIndex {
+        count_call("submit");
+        self.queue.submit([encoder.finish()])
+    }
+
+    /// Requests a mapping of the first `bytes` bytes of a buffer. A failure shows when they are
+    /// accessed.
+    pub fn request_mapping(buffer: &wgpu::Buffer, mode: wgpu::MapMode, bytes: u64) {
+        count_call("map_async");
+        buffer.map_async(mode, ..bytes, |_| ());
     }
 
     /// Times a copy of `bytes` bytes from host to device memory; `None` if it fails.
@@ -195,7 +227,7 @@ impl Gpu {
             let mut encoder = self.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
             encoder.copy_buffer_to_buffer(&from, 0, &to, 0, bytes);
             let start = Instant::now();
-            let submission = self.queue.submit([encoder.finish()]);
+            let submission = self.submit(encoder);
             self.wait(Some(&submission), &CancelToken::new()).ok().map(|()| start.elapsed())
         };
         // The first copy touches the pages of both.
@@ -215,8 +247,17 @@ enum PollResult {
     Failed(String),
 }
 
+/// Counts a call for tests.
+fn count_call(call: &'static str) {
+    #[cfg(test)]
+    super::calls::record(call);
+    #[cfg(not(test))]
+    let _ = call;
+}
+
 /// Waits for a submission, or for all of them, for at most `timeout`.
 fn poll(device: &wgpu::Device, submission: Option<&wgpu::SubmissionIndex>, timeout: Duration) -> PollResult {
+    count_call("poll");
     let wait = wgpu::PollType::Wait { submission_index: submission.cloned(), timeout: Some(timeout) };
     // wgpu panics if the device is lost while it waits.
     match catch_unwind(AssertUnwindSafe(|| device.poll(wait))) {

@@ -2,5 +2,7 @@
 //!
 //! Everything else in this crate is built on this module, which imports none of it.
 
+#[cfg(test)]
+pub(crate) mod calls;
 pub(crate) mod gpu;
 pub(crate) mod host_import;

@@ -66,9 +66,16 @@ impl Upload {
 
     /// Encodes the copy of the first `bytes` bytes to the device, if one is needed.
     pub fn encode_copy(&self, encoder: &mut CommandEncoder, bytes: u64) {
-        if let Some((host, Some(device))) = &self.buffers {
+        if let Some((host, Some(device))) = self.buffers.as_ref().filter(|_| bytes > 0) {
             encoder.copy_buffer_to_buffer(host, 0, device, 0, bytes);
         }
+    }
+
+    /// Encodes a copy of `bytes` bytes from byte `at` on, as the host wrote them, to the start of
+    /// another buffer.
+    pub fn encode_copy_to(&self, encoder: &mut CommandEncoder, at: u64, to: &wgpu::Buffer, bytes: u64) {
+        let (host, _) = self.buffers.as_ref().expect("written before it is used");
+        encoder.copy_buffer_to_buffer(host, at, to, 0, bytes);
     }
 
     /// The buffer that kernels read.
@@ -81,8 +88,7 @@ impl Upload {
     /// buffer.
     pub fn request_read(&self, bytes: u64) {
         if let Some((host, _)) = &self.buffers {
-            // A failure shows when the bytes are read.
-            host.map_async(MapMode::Read, ..bytes, |_| ());
+            Gpu::request_mapping(host, MapMode::Read, bytes);
         }
     }
 
@@ -96,15 +102,14 @@ impl Upload {
         host.unmap();
         self.request_write();
         // No queued command uses the buffer, so polling once completes the mapping.
-        gpu.device.poll(wgpu::PollType::Poll).map_err(|error| gpu.failure(error.to_string()))?;
+        gpu.complete_mappings()?;
         Ok(result)
     }
 
     /// Requests a write mapping for the next batch, after the last submission that uses the buffer.
     pub fn request_write(&self) {
         if let Some((host, _)) = &self.buffers {
-            // A failure shows when the next batch is written.
-            host.map_async(MapMode::Write, .., |_| ());
+            Gpu::request_mapping(host, MapMode::Write, host.size());
         }
     }
 }
@@ -160,8 +165,7 @@ impl Download {
     /// Requests a mapping of the first `bytes` bytes, after the last submission that writes them.
     pub fn request_read(&self, bytes: u64) {
         if let Some((host, _)) = &self.buffers {
-            // A failure shows when the bytes are read.
-            host.map_async(MapMode::Read, ..bytes, |_| ());
+            Gpu::request_mapping(host, MapMode::Read, bytes);
         }
     }
 

@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 
 use portcullis_cache::costs;
 use portcullis_core::device::chunk::{ChunkLimits, PacketLayout};
+use portcullis_core::device::descriptor_format::DescriptorRule;
 use portcullis_core::device::offload::{
-    self, KernelEffects, Launcher, NoVerdictMemory, OffloadSession, TransferBytes, VerdictColumns,
+    self, KernelEffects, Launcher, NoVerdictMemory, OffloadSession, TransferBytes, VerdictColumns, WrittenDescriptors,
 };
 use portcullis_core::device::transfer_planner::{BatchMemory, MemoryReach, TransferCosts};
 use portcullis_core::device::{CancelToken, DeviceError, Imported, LoadOptions, StageTimes};
@@ -22,7 +23,7 @@ use crate::compile::{self, ARENA, DESCRIPTORS, LAUNCH, Launch, LoadedProgram, ME
 use crate::driver::gpu::Gpu;
 use crate::driver::gpu::{GpuProperties, TIMESTAMP_FEATURES};
 use crate::maps::Maps;
-use crate::memory::{Download, ImportCache, Upload};
+use crate::memory::{Binding, CachedBindGroup, Download, ImportCache, Upload};
 use timestamps::StageTimer;
 use verdict_packer::{VerdictPacker, VerdictWords, packed_size, words_size};
 
@@ -82,17 +83,23 @@ pub(crate) struct WgpuLauncher {
 /// Device buffers of one chunk.
 pub(crate) struct Buffers {
     packets: Upload,
+    /// Descriptors, and behind them the parameters of a launch of the whole chunk: writing those by
+    /// the queue would create a buffer for each launch.
     descriptors: Upload,
     metadata: Upload,
     launch: wgpu::Buffer,
+    /// The parameters that the device finds there, after the commands submitted so far.
+    launched: Option<Launch>,
+    written: WrittenDescriptors,
     verdicts: Download,
     /// The kernel's verdicts, if they are packed.
     words: VerdictWords,
     /// Descriptors and packets as the filter left them.
     descriptors_back: Download,
     packets_back: Download,
-    /// Bind group from the chunk's first launch to its last.
-    bindings: Option<wgpu::BindGroup>,
+    /// The kernel's bind group, and the packer's.
+    bindings: CachedBindGroup,
+    packer_bindings: CachedBindGroup,
     /// Present if stages are timed.
     timer: Option<StageTimer>,
     /// State of the upload, if it is retained for further launches.
@@ -120,10 +127,10 @@ impl WgpuLauncher {
     }
 
     /// Parameters of a launch over some packets of a chunk, and its grid of work groups.
-    fn grid(&self, chunk: &ChunkView<'_>, first: usize, count: usize) -> (Launch, (u32, u32)) {
+    fn grid(&self, chunk: &ChunkView<'_>, rule: DescriptorRule, first: usize, count: usize) -> (Launch, (u32, u32)) {
         let groups = (count as u32).div_ceil(self.group_size);
         let width = groups.min(self.gpu.limits.max_compute_workgroups_per_dimension);
-        let launch = Launch { base: chunk.base(first) as u32, count: count as u32, row: width * self.group_size };
+        let launch = Launch { base: chunk.base(first) as u32, count: count as u32, row: width * self.group_size, rule };
         (launch, (width, groups.div_ceil(width)))
     }
 
@@ -139,7 +146,7 @@ impl WgpuLauncher {
 
     fn encode_uploads(&self, chunk: &ChunkView<'_>, buffers: &Buffers, encoder: &mut CommandEncoder) {
         let packets = chunk.packets() as u64;
-        buffers.descriptors.encode_copy(encoder, chunk.descriptor_count() as u64 * 8);
+        buffers.descriptors.encode_copy(encoder, table_size(buffers));
         if self.loaded.effects.metadata {
             buffers.metadata.encode_copy(encoder, packets * size_of::<Metadata>() as u64);
         }
@@ -159,37 +166,32 @@ impl WgpuLauncher {
         }
     }
 
-    fn bind_group(&self, chunk: &ChunkView<'_>, buffers: &Buffers) -> wgpu::BindGroup {
-        let packets = chunk.packets() as u64;
-        let entry = |binding, buffer, offset, size| wgpu::BindGroupEntry {
-            binding,
-            resource: wgpu::BindingResource::Buffer(wgpu::BufferBinding {
-                buffer,
-                offset,
-                size: wgpu::BufferSize::new(size),
-            }),
+    /// The bind group of a chunk's launches.
+    fn bind_group(&self, chunk: &ChunkView<'_>, buffers: &mut Buffers) -> wgpu::BindGroup {
+        let (packets, table_size) = (chunk.packets() as u64, table_size(buffers));
+        let bind = |index, buffer, offset, size| Binding { index, buffer, offset, size };
+        let Buffers { packets: copied, descriptors, metadata, launch, verdicts, words, bindings, .. } = buffers;
+        let verdicts = match &self.packer {
+            Some(_) => bind(VERDICTS, words.buffer(), 0, words_size(packets)),
+            None => bind(VERDICTS, verdicts.buffer(), 0, packets * 4),
         };
-        let (verdicts, size) = match &self.packer {
-            Some(_) => (buffers.words.buffer(), words_size(packets)),
-            None => (buffers.verdicts.buffer(), packets * 4),
-        };
-        let mut entries = vec![entry(VERDICTS, verdicts, 0, size), entry(LAUNCH, &buffers.launch, 0, Launch::SIZE)];
+        let mut all = vec![verdicts, bind(LAUNCH, launch, 0, Launch::SIZE)];
         if self.loaded.effects.accesses_packets {
             let (start, size) = (chunk.bytes().start, chunk.copy_size());
-            entries.push(match chunk.import() {
+            all.push(match chunk.import() {
                 // A span is readable past its last byte, and its size is a multiple of a page.
-                Some(span) => entry(ARENA, span, start, size.min(span.size() - start)),
-                None => entry(ARENA, buffers.packets.buffer(), 0, size),
+                Some(span) => bind(ARENA, span, start, size.min(span.size() - start)),
+                None => bind(ARENA, copied.buffer(), 0, size),
             });
         }
         if self.loaded.descriptors {
-            entries.push(entry(DESCRIPTORS, buffers.descriptors.buffer(), 0, chunk.descriptor_count() as u64 * 8));
+            // Without a table, a kernel may still read a word.
+            all.push(bind(DESCRIPTORS, descriptors.buffer(), 0, table_size.max(size_of::<Descriptor>() as u64)));
         }
         if self.loaded.effects.metadata {
-            let size = packets * size_of::<Metadata>() as u64;
-            entries.push(entry(METADATA, buffers.metadata.buffer(), 0, size));
+            all.push(bind(METADATA, metadata.buffer(), 0, packets * size_of::<Metadata>() as u64));
         }
-        self.loaded.bind_group(&self.gpu, &entries)
+        bindings.get_or_create(&self.gpu, self.loaded.layout(), &all).clone()
     }
 }
 
@@ -245,18 +247,20 @@ impl Launcher for WgpuLauncher {
     }
 
     /// A verdict and its target share a word.
-    fn traffic(&self, chunk: &ChunkView<'_>, effects: KernelEffects, _: &Buffers) -> TransferBytes {
+    fn traffic(&self, chunk: &ChunkView<'_>, effects: KernelEffects, buffers: &Buffers) -> TransferBytes {
         let TransferBytes { to_device, to_host } =
             TransferBytes::of(chunk, KernelEffects { redirects: false, ..effects });
         let packets = chunk.packets() as u64;
-        TransferBytes { to_device, to_host: to_host + self.verdicts_size(packets) - packets }
+        let has_table = effects.accesses_packets || chunk.is_ordered();
+        let saved = if has_table { 8 * chunk.descriptor_count() as u64 - buffers.written.size as u64 } else { 0 };
+        TransferBytes { to_device: to_device - saved, to_host: to_host + self.verdicts_size(packets) - packets }
     }
 
     fn chunk_limits(&self, _: PacketLayout) -> ChunkLimits {
         // A packet's own descriptor, and with flows that of its run.
         let descriptors = size_of::<Descriptor>() * if self.loaded.flows { 2 } else { 1 };
         let a_packet = if self.loaded.effects.metadata { size_of::<Metadata>() } else { descriptors };
-        let packets = self.gpu.binding_limit() / a_packet as u64;
+        let packets = (self.gpu.binding_limit() - Launch::SIZE) / a_packet as u64;
         ChunkLimits {
             binding: self.gpu.binding_limit(),
             alignment: self.gpu.limits.min_storage_buffer_offset_alignment.into(),
@@ -276,7 +280,10 @@ impl Launcher for WgpuLauncher {
             words: VerdictWords::default(),
             descriptors_back: Download::for_copies("ends"),
             packets_back: Download::for_copies("changed packets"),
-            bindings: None,
+            launched: None,
+            written: WrittenDescriptors::default(),
+            bindings: CachedBindGroup::default(),
+            packer_bindings: CachedBindGroup::default(),
             timer: self.times_stages.then(|| StageTimer::new(gpu)),
             retained: None,
         }
@@ -308,8 +315,21 @@ impl Launcher for WgpuLauncher {
         if let Some(timer) = &mut buffers.timer {
             timer.reset();
         }
-        let descriptors = chunk.descriptor_count() as u64 * 8;
-        buffers.descriptors.write(gpu, descriptors, limit, |to| write_each(chunk.descriptor_bytes(), to))?;
+        let capacity = match self.loaded.takes_descriptor_rule {
+            true => chunk.descriptor_capacity(effects).next_multiple_of(4),
+            false => chunk.descriptor_count() * size_of::<Descriptor>(),
+        };
+        let written = &mut buffers.written;
+        buffers.descriptors.write(gpu, capacity as u64 + Launch::SIZE, limit, |mut to| {
+            // SAFETY: as for packets, below.
+            let to = unsafe { to.as_raw_ptr().as_mut() };
+            *written = match self.loaded.takes_descriptor_rule {
+                true => chunk.write_rebased_descriptors(effects, to),
+                false => chunk.write_descriptor_table(to),
+            };
+            let launch = self.grid(chunk, written.rule, 0, chunk.invocations()).0.bytes();
+            to[written.size.next_multiple_of(4)..][..launch.len()].copy_from_slice(&launch);
+        })?;
         if effects.metadata {
             let size = packets * size_of::<Metadata>() as u64;
             buffers.metadata.write(gpu, size, limit, |to| write_each(chunk.metadata_bytes(), to))?;
@@ -356,16 +376,28 @@ impl Launcher for WgpuLauncher {
             if buffers.retained != Some(UploadState::Uploaded) {
                 self.encode_uploads(chunk, buffers, &mut encoder);
             }
-            buffers.bindings = Some(self.bind_group(chunk, buffers));
         }
-        let (launch, grid) = self.grid(chunk, first, count);
-        self.gpu.queue.write_buffer(&buffers.launch, 0, &launch.bytes());
+        let bindings = self.bind_group(chunk, buffers);
+        let (launch, grid) = self.grid(chunk, buffers.written.rule, first, count);
+        if buffers.launched != Some(launch) {
+            let is_uploaded = first == 0 && is_last && buffers.retained != Some(UploadState::Uploaded);
+            match is_uploaded {
+                true => {
+                    let at = table_size(buffers);
+                    buffers.descriptors.encode_copy_to(&mut encoder, at, &buffers.launch, Launch::SIZE);
+                }
+                false => self.gpu.write_buffer(&buffers.launch, 0, &launch.bytes()),
+            }
+            buffers.launched = Some(launch);
+        }
         timestamp(&mut encoder);
-        self.encode_launch(&mut encoder, buffers.bindings.as_ref().expect("made for the first launch"), grid);
+        self.encode_launch(&mut encoder, &bindings, grid);
         timestamp(&mut encoder);
         if is_last {
             if let Some(packer) = &self.packer {
-                packer.encode(&self.gpu, &mut encoder, &buffers.words, buffers.verdicts.buffer(), packets);
+                let Buffers { words, verdicts, packer_bindings, .. } = buffers;
+                let bindings = packer.bind_group(&self.gpu, packer_bindings, words, verdicts.buffer(), packets);
+                packer.encode(&self.gpu, &mut encoder, bindings, packets);
             }
             buffers.verdicts.encode_copy(&mut encoder, self.verdicts_size(packets));
             if changed > 0 && !self.gpu.shares_memory {
@@ -384,7 +416,7 @@ impl Launcher for WgpuLauncher {
             timer.iter().for_each(|timer| timer.resolve(&mut encoder));
         }
         buffers.timer = timer;
-        let submission = self.gpu.queue.submit([encoder.finish()]);
+        let submission = self.gpu.submit(encoder);
         self.gpu.check()?;
         if is_last {
             buffers.verdicts.request_read(self.verdicts_size(packets));
@@ -404,7 +436,10 @@ impl Launcher for WgpuLauncher {
                 Some(state) => *state = UploadState::Uploaded,
                 None => self.request_uploads(chunk.is_copied() && !(self.gpu.shares_memory && changed > 0), buffers),
             }
-            buffers.bindings = None;
+            if chunk.import().is_some() {
+                // It would keep the batch's memory imported.
+                buffers.bindings.clear();
+            }
         }
         Ok(submission)
     }
@@ -496,13 +531,14 @@ pub(crate) fn time_kernel(
         let cancel = CancelToken::new();
         let mut uploads = encoder(&device.gpu);
         let mut launches = Vec::new();
-        for (chunk, buffers) in &*chunks {
+        for (chunk, buffers) in &mut *chunks {
             device.encode_uploads(chunk, buffers, &mut uploads);
-            let (launch, grid) = device.grid(chunk, 0, chunk.invocations());
-            device.gpu.queue.write_buffer(&buffers.launch, 0, &launch.bytes());
+            buffers.launched = None;
+            let (launch, grid) = device.grid(chunk, buffers.written.rule, 0, chunk.invocations());
+            device.gpu.write_buffer(&buffers.launch, 0, &launch.bytes());
             launches.push((device.bind_group(chunk, buffers), grid));
         }
-        device.gpu.queue.submit([uploads.finish()]);
+        device.gpu.submit(uploads);
         device.gpu.wait(None, &cancel)?;
         let started = Instant::now();
         let mut runs = encoder(&device.gpu);
@@ -511,7 +547,7 @@ pub(crate) fn time_kernel(
                 device.encode_launch(&mut runs, bindings, *grid);
             }
         }
-        device.gpu.queue.submit([runs.finish()]);
+        device.gpu.submit(runs);
         device.gpu.wait(None, &cancel)?;
         let time = started.elapsed() / rounds.max(1);
         for (chunk, buffers) in &*chunks {
@@ -520,6 +556,11 @@ pub(crate) fn time_kernel(
         device.gpu.wait(None, &cancel)?;
         Ok(time)
     })
+}
+
+/// Size in bytes of the descriptors' table, in whole words.
+fn table_size(buffers: &Buffers) -> u64 {
+    buffers.written.size.next_multiple_of(4) as u64
 }
 
 /// Writes items one after the other.

@@ -72,8 +72,7 @@ impl StageTimer {
     /// Requests the timestamps, once the download is submitted.
     pub fn request(&mut self) {
         if self.count <= MAX_TIMESTAMPS {
-            // A failure shows when they are read.
-            self.read.map_async(MapMode::Read, ..u64::from(self.count) * 8, |_| ());
+            Gpu::request_mapping(&self.read, MapMode::Read, u64::from(self.count) * 8);
             self.is_requested = true;
         }
     }

@@ -7,7 +7,7 @@ use portcullis_core::device::DeviceError;
 use wgpu::{BufferUsages, CommandEncoder};
 
 use crate::driver::gpu::Gpu;
-use crate::memory::MIN_CAPACITY;
+use crate::memory::{Binding, CachedBindGroup, MIN_CAPACITY};
 
 /// Invocations in a work group, as in [`SHADER`].
 const GROUP_SIZE: u32 = 64;
@@ -98,33 +98,27 @@ impl VerdictPacker {
         Ok(VerdictPacker { pipeline, layout })
     }
 
-    /// Encodes the pass over the verdicts of a chunk, after its kernel.
-    pub fn encode(
+    /// The bind group for the verdicts of a chunk.
+    pub fn bind_group<'a>(
         &self,
         gpu: &Gpu,
-        encoder: &mut CommandEncoder,
+        cached: &'a mut CachedBindGroup,
         words: &VerdictWords,
         bytes: &wgpu::Buffer,
         packets: u64,
-    ) {
-        let entry = |binding, buffer, size| wgpu::BindGroupEntry {
-            binding,
-            resource: wgpu::BindingResource::Buffer(wgpu::BufferBinding {
-                buffer,
-                offset: 0,
-                size: wgpu::BufferSize::new(size),
-            }),
-        };
-        let bindings = gpu.device.create_bind_group(&wgpu::BindGroupDescriptor {
-            label: None,
-            layout: &self.layout,
-            entries: &[entry(0, words.buffer(), words_size(packets)), entry(1, bytes, packed_size(packets))],
-        });
+    ) -> &'a wgpu::BindGroup {
+        let words = Binding { index: 0, buffer: words.buffer(), offset: 0, size: words_size(packets) };
+        let bytes = Binding { index: 1, buffer: bytes, offset: 0, size: packed_size(packets) };
+        cached.get_or_create(gpu, &self.layout, &[words, bytes])
+    }
+
+    /// Encodes the pass over the verdicts of a chunk, after its kernel.
+    pub fn encode(&self, gpu: &Gpu, encoder: &mut CommandEncoder, bindings: &wgpu::BindGroup, packets: u64) {
         let groups = (packets.div_ceil(4) as u32).div_ceil(GROUP_SIZE);
         let width = groups.min(gpu.limits.max_compute_workgroups_per_dimension);
         let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
         pass.set_pipeline(&self.pipeline);
-        pass.set_bind_group(0, &bindings, &[]);
+        pass.set_bind_group(0, bindings, &[]);
         pass.dispatch_workgroups(width, groups.div_ceil(width), 1);
     }
 }

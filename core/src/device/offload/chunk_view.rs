@@ -225,11 +225,31 @@ impl<'a, I, M> ChunkView<'a, I, M> {
     /// # Panics
     /// If `to` is too short.
     pub fn write_descriptors(&self, effects: KernelEffects, to: &mut [u8]) -> WrittenDescriptors {
-        let rule = self.descriptor_rule(effects);
+        self.write_descriptors_from(0, effects, to)
+    }
+
+    /// Variant of [`ChunkView::write_descriptors`] with offsets that count from the chunk's first
+    /// byte, for kernels whose arena starts there: the returned `origin` is 0.
+    ///
+    /// # Panics
+    /// If `to` is too short.
+    pub fn write_rebased_descriptors(&self, effects: KernelEffects, to: &mut [u8]) -> WrittenDescriptors {
+        let is_verbatim = matches!(self.layout, PacketLayout::Copied | PacketLayout::InPlace);
+        let first = if is_verbatim { self.chunk.bytes.start as u32 } else { 0 };
+        WrittenDescriptors { origin: 0, ..self.write_descriptors_from(first, effects, to) }
+    }
+
+    /// Writes the descriptors with offsets that count from byte `first` of the batch, a multiple of
+    /// 4, if the layout keeps offsets.
+    fn write_descriptors_from(&self, first: u32, effects: KernelEffects, to: &mut [u8]) -> WrittenDescriptors {
+        let mut rule = self.descriptor_rule(effects);
         let is_verbatim = matches!(self.layout, PacketLayout::Copied | PacketLayout::InPlace);
         // Offsets count from where those of the batch do, which saves a pass over them.
         let origin = if is_verbatim { self.chunk.bytes.start } else { 0 };
         let done = |rule: DescriptorRule| WrittenDescriptors { rule, origin, size: rule.table_size(self.packets()) };
+        if rule.format >= DescriptorFormat::Lengths as u32 {
+            rule.first = rule.first.wrapping_sub(first);
+        }
         let descriptors = self.descriptors();
         let parts = descriptors.len() / PART_PACKETS;
         match rule.format {
@@ -250,12 +270,12 @@ impl<'a, I, M> ChunkView<'a, I, M> {
                 let order = PacketOrder::of_batch(self.batch, self.chunk.bytes.start as u32);
                 let fits = self.threads.run(parts, |has_threads| {
                     if !has_threads {
-                        return write_grouped(descriptors, order, bases, words);
+                        return write_grouped(descriptors, order, first, bases, words);
                     }
                     let descriptors = descriptors.par_chunks(PART_PACKETS);
                     let bases = bases.par_chunks_mut(PART_PACKETS / GROUP_PACKETS * 4);
                     let parts = descriptors.zip(bases).zip(words.par_chunks_mut(PART_PACKETS * 4));
-                    parts.all(|((descriptors, bases), words)| write_grouped(descriptors, order, bases, words))
+                    parts.all(|((descriptors, bases), words)| write_grouped(descriptors, order, first, bases, words))
                 });
                 if fits {
                     return done(rule);
@@ -264,10 +284,17 @@ impl<'a, I, M> ChunkView<'a, I, M> {
             _ => {}
         }
         if is_verbatim && !self.is_ordered() && !effects.resizes_packets {
-            descriptor_format::write_table(descriptors, self.chunk.bytes.start as u32, to);
+            descriptor_format::write_table(descriptors, self.chunk.bytes.start as u32, first, to);
             return done(DescriptorRule::TABLE);
         }
-        for (to, descriptor) in to.as_chunks_mut::<8>().0.iter_mut().zip(self.descriptor_bytes()) {
+        self.write_descriptor_table(to)
+    }
+
+    /// Writes the descriptors as a table for kernels that take no other format, with offsets that
+    /// count from the chunk's first byte, to a buffer of 8 bytes for each of
+    /// [`ChunkView::descriptor_count`]: those of packets in the kernel's order, then runs.
+    pub fn write_descriptor_table(&self, to: &mut [u8]) -> WrittenDescriptors {
+        for (to, descriptor) in to.as_chunks_mut().0.iter_mut().zip(self.descriptor_bytes()) {
             *to = descriptor;
         }
         let size = self.descriptor_count() * size_of::<Descriptor>();

@@ -116,6 +116,12 @@ pub trait Launcher: Send + 'static {
         None
     }
 
+    /// Takes the next warning; see
+    /// [`Instrumented::take_warnings`](crate::device::Instrumented::take_warnings).
+    fn take_warning(&mut self) -> Option<String> {
+        None
+    }
+
     /// Limits of a chunk in this layout.
     fn chunk_limits(&self, layout: PacketLayout) -> ChunkLimits;
 

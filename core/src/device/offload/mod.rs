@@ -27,6 +27,7 @@ mod flight;
 mod flow_order;
 mod launcher;
 mod map_access;
+pub mod poll;
 mod prepare;
 mod resident;
 mod session;
@@ -43,7 +44,9 @@ pub use launcher::{KernelEffects, Launcher, TransferBytes};
 use map_access::DeviceMapMemory;
 use resident::{ResidentBatch, ResidentBuffers};
 use transfer_tuner::TransferTuner;
-pub use verdict_columns::{HostVerdictPool, HostVerdicts, NoVerdictMemory, VerdictColumns, VerdictMemory, find_unused};
+pub use verdict_columns::{
+    HostVerdictPool, HostVerdicts, NoVerdictMemory, VerdictColumns, VerdictMemory, VerdictPool, find_unused,
+};
 
 /// Maximum number of launches that a batch has queued if the launch budget limits them: the next
 /// one starts without waiting for the host, and cancelling waits for no more than these.

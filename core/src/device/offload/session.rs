@@ -86,6 +86,10 @@ impl<L: Launcher> Instrumented for OffloadSession<L> {
     fn transfer_plan(&self) -> Option<TransferPlan> {
         self.plan
     }
+
+    fn take_warnings(&mut self) -> Vec<String> {
+        self.launcher.take_warning().into_iter().collect()
+    }
 }
 
 impl<L: Launcher> OrderedSession for OffloadSession<L> {

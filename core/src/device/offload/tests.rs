@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use super::launcher::MAX_CHUNKS_IN_FLIGHT;
 use super::*;
 use crate::device::chunk::{ChunkLimits, OVERREAD_BYTES};
+use crate::device::descriptor_format::DescriptorRule;
 use crate::device::noop::NoopDevice;
 use crate::device::transfer_planner::{BatchMemory, MemoryReach};
 use crate::device::{Device, Dispatch, FlowSession, Imported, MeasureOptions, Session, WithFallback};
@@ -547,6 +548,81 @@ fn threads_gather_what_one_gathers() {
         for (packet, d) in packets.iter().zip(chunk::kernel_descriptors(&batch, &chunks[0], layout, needs)) {
             let copied = needs.copied_len(d.length) as usize;
             assert_eq!(one.0[d.offset as usize..][..copied], packet[..copied]);
+        }
+    }
+}
+
+/// The rules of `docs/reference/abi.md`: the descriptor of a packet.
+fn find_descriptor(rule: DescriptorRule, table: &[u8], packet: usize) -> Descriptor {
+    let DescriptorRule { format, first, stride, length } = rule;
+    let words: Vec<u32> = le_words(table).collect();
+    let offset = first.wrapping_add((packet as u32).wrapping_mul(stride));
+    match format {
+        0 => Descriptor { offset: words[2 * packet], length: words[2 * packet + 1] },
+        1 => {
+            let word = words[stride as usize + packet];
+            Descriptor { offset: 4 * (words[packet / 32] + (word & 0xffff)), length: word >> 16 }
+        }
+        2 => Descriptor { offset, length: u16::from_le_bytes([table[2 * packet], table[2 * packet + 1]]).into() },
+        _ => Descriptor { offset, length },
+    }
+}
+
+#[test]
+fn rebased_descriptors_count_from_the_chunk() {
+    const PACKETS: usize = 100;
+    let batch = |descriptor: fn(u32) -> (u32, u32)| {
+        let descriptors = (0..PACKETS as u32).map(|i| {
+            let (offset, length) = descriptor(i);
+            Descriptor { offset, length }
+        });
+        let arena = crate::packet::Arena::new(1 << 16).unwrap();
+        let mut cutter = crate::packet::BatchCutter::new(arena, None);
+        cutter.cut_batch(descriptors.collect(), vec![], crate::packet::ResizeRoom::None).unwrap()
+    };
+    let batches = [
+        // A table: not at words.
+        batch(|i| (400 + 301 * i + i % 2, 60 + i)),
+        // Groups, in one of which a packet is empty.
+        batch(|i| (400 + 200 * i + 4 * (i % 3), if i == 77 { 0 } else { 60 })),
+        batch(|i| (400 + 200 * i, 60 + i)),
+        batch(|i| (400 + 64 * i, 60)),
+    ];
+    // At equal distances, but empty ones may lie outside the chunk.
+    let empty = batch(|i| (400 + 64 * i, if (3..97).contains(&i) { 60 } else { 0 }));
+    let needs = AccessNeeds { window: u32::MAX, room: false };
+    let threads = HostThreads::new(None);
+    let cases = (0..).zip(&batches).chain([(1, &empty)]);
+    for ((format, batch), layout) in cases.flat_map(|it| [PacketLayout::Copied, PacketLayout::InPlace].map(|l| (it, l)))
+    {
+        let limits = ChunkLimits { binding: 1 << 30, alignment: 4, packets: 64 };
+        let mut chunks = Vec::new();
+        chunk::split_batch(batch, layout, needs, limits, &mut chunks).unwrap();
+        assert_eq!(chunks.len(), 2);
+        for chunk in &chunks {
+            let view = ChunkView::<(), NoVerdictMemory> {
+                batch,
+                chunk,
+                layout,
+                needs,
+                import: None,
+                verdict_memory: None,
+                flow_order: None,
+                threads: &threads,
+                gather_time: Default::default(),
+            };
+            let mut table = vec![0; view.descriptor_capacity(WRITES)];
+            let written = view.write_rebased_descriptors(WRITES, &mut table);
+            assert_eq!((written.rule.format, written.origin), (format, 0));
+            let size = chunk.bytes.end - chunk.bytes.start;
+            for (packet, expected) in view.kernel_descriptors().enumerate() {
+                let found = find_descriptor(written.rule, &table[..written.size], packet);
+                if expected.length > 0 {
+                    assert_eq!(found, expected, "format {format}");
+                }
+                assert_eq!(found.length, expected.length);
+                assert!(u64::from(found.offset) <= size, "an empty packet's offset may be read at");
+            }
         }
     }
 }

@@ -46,6 +46,65 @@ pub fn find_unused<T>(pool: &mut [Arc<T>], fits: impl Fn(&T) -> bool) -> Option<
     pool.iter_mut().find_map(|item| (fits(item) && Arc::get_mut(item).is_some()).then(|| item.clone()))
 }
 
+/// Verdict memory of a launcher, in use by callers or free.
+#[derive(Debug)]
+pub struct VerdictPool<M> {
+    all: Vec<Arc<M>>,
+    /// Number of batches that still go without because memory was refused: asking may wait for the
+    /// device.
+    refused: u32,
+}
+
+impl<M> Default for VerdictPool<M> {
+    fn default() -> VerdictPool<M> {
+        VerdictPool { all: Vec::new(), refused: 0 }
+    }
+}
+
+impl<M> VerdictPool<M> {
+    /// Maximum number of batches whose verdicts callers hold at a time. With more, verdicts are
+    /// copied to ordinary memory: pinned memory is scarce.
+    const CAPACITY: usize = 32;
+
+    /// Least capacity of new memory, in packets.
+    const MIN_PACKETS: usize = 4096;
+
+    /// Batches after which memory is requested again if it was refused.
+    const RETRY_BATCHES: u32 = 256;
+
+    /// Returns memory for `packets` packets that nobody uses; `None` if there is none.
+    /// `capacity_of` returns the capacity in packets, and `allocate` makes memory of a capacity, or
+    /// returns `None` if it is refused.
+    ///
+    /// # Errors
+    /// Those of `allocate`.
+    pub fn lend<E>(
+        &mut self,
+        packets: usize,
+        capacity_of: impl Fn(&M) -> usize,
+        allocate: impl FnOnce(usize) -> Result<Option<M>, E>,
+    ) -> Result<Option<Arc<M>>, E> {
+        if let Some(memory) = find_unused(&mut self.all, |memory| capacity_of(memory) >= packets) {
+            return Ok(Some(memory));
+        }
+        self.refused = self.refused.saturating_sub(1);
+        if self.refused > 0 {
+            return Ok(None);
+        }
+        // The unused ones are too small.
+        self.all.retain(|memory| Arc::strong_count(memory) > 1);
+        if self.all.len() >= Self::CAPACITY {
+            return Ok(None);
+        }
+        let Some(memory) = allocate(packets.next_power_of_two().max(Self::MIN_PACKETS))? else {
+            self.refused = Self::RETRY_BATCHES;
+            return Ok(None);
+        };
+        self.all.push(Arc::new(memory));
+        Ok(self.all.last().cloned())
+    }
+}
+
 /// Columns in the host's memory.
 #[derive(Debug)]
 pub struct HostVerdicts {
@@ -56,6 +115,22 @@ pub struct HostVerdicts {
 
 // SAFETY: the items are accessed through pointers only, under the rules of `VerdictMemory`.
 unsafe impl Sync for HostVerdicts {}
+
+impl HostVerdicts {
+    /// Columns for `packets` packets, at least one, with targets if the kernel returns them.
+    pub fn new(packets: usize, redirects: bool) -> HostVerdicts {
+        let targets = if redirects { packets } else { 0 };
+        HostVerdicts {
+            actions: std::iter::repeat_with(UnsafeCell::default).take(packets).collect(),
+            targets: std::iter::repeat_with(UnsafeCell::default).take(targets).collect(),
+        }
+    }
+
+    /// Capacity in packets.
+    pub fn packets(&self) -> usize {
+        self.actions.len()
+    }
+}
 
 impl VerdictMemory for HostVerdicts {
     fn actions(&self) -> NonNull<u8> {
@@ -89,12 +164,7 @@ impl HostVerdictPool {
             // Its holder frees it.
             self.0.remove(0);
         }
-        let capacity = packets.max(Self::MIN_PACKETS);
-        let targets = if redirects { capacity } else { 0 };
-        let columns = Arc::new(HostVerdicts {
-            actions: std::iter::repeat_with(UnsafeCell::default).take(capacity).collect(),
-            targets: std::iter::repeat_with(UnsafeCell::default).take(targets).collect(),
-        });
+        let columns = Arc::new(HostVerdicts::new(packets.max(Self::MIN_PACKETS), redirects));
         self.0.push(columns.clone());
         columns
     }

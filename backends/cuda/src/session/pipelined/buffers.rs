@@ -16,7 +16,7 @@ use portcullis_core::packet::gather::StorePolicy;
 use crate::driver::ErrorCode;
 use crate::driver::context::Context;
 use crate::driver::stream::{Event, EventPool, Stream};
-use crate::memory::{Buffer, DeviceMemory, HostMemory, ensure_capacity};
+use crate::memory::{Buffer, DeviceMemory, HostMemory, ensure_capacity, ensure_capacity_by};
 use crate::session::slots::{ResponseLayout, aligned};
 use crate::session::timing::StageTimer;
 
@@ -110,7 +110,7 @@ impl Buffers {
         if !fits(&self.staging, layout.copied) || !fits(&self.device, layout.end) {
             let _quiescent = context.quiesce()?;
             ensure_capacity(&mut self.device, layout.end, context)?;
-            ensure_capacity(&mut self.staging, layout.copied, context)?;
+            ensure_capacity_by(&mut self.staging, layout.copied, |size| HostMemory::for_copies(context, size))?;
         }
         (self.layout, self.device_copies, self.packets) = (layout, device_copies, chunk.packets());
         self.reserve_results(context, chunk, effects)
@@ -130,10 +130,15 @@ impl Buffers {
         if !fits(&self.verdicts, verdicts) || !fits(&self.response, response.end) {
             let _quiescent = context.quiesce()?;
             ensure_capacity(&mut self.verdicts, verdicts, context)?;
-            ensure_capacity(&mut self.response, response.end, context)?;
+            ensure_capacity_by(&mut self.response, response.end, |size| HostMemory::for_copies(context, size))?;
         }
         self.response_layout = response;
         Ok(())
+    }
+
+    /// Why the host's memory is not pinned; `None` if it is.
+    pub fn pinning_refusal(&self) -> Option<ErrorCode> {
+        [&self.staging, &self.response].into_iter().flatten().find_map(HostMemory::pinning_refusal)
     }
 
     /// Writes what the host contributes to a chunk, and returns its size in bytes.

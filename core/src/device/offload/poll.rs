@@ -1,13 +1,13 @@
 //! Polling for completion, with a timeout and cancellation.
 //!
-//! The driver's blocking waits cannot be interrupted, so completion is polled instead: busily at
+//! A driver's blocking waits cannot be interrupted, so completion is polled instead: busily at
 //! first, since small batches complete within that time, then with pauses that grow with the time
 //! waited. The cancel token and the clock are checked in between.
 
 use std::time::{Duration, Instant};
 
-use portcullis_core::device::offload::LAUNCH_TIMEOUT;
-use portcullis_core::device::{CancelToken, DeviceError};
+use super::LAUNCH_TIMEOUT;
+use crate::device::{CancelToken, DeviceError};
 
 /// How long [`until`] polls without pauses.
 const SPIN_TIME: Duration = Duration::from_micros(200);
@@ -25,7 +25,7 @@ fn pause(waited: Duration) {
 /// # Errors
 /// Errors of `is_complete`; [`DeviceError::Cancelled`] if the token is used while waiting, in which
 /// case the device may still be busy; [`DeviceError::Failed`] after [`LAUNCH_TIMEOUT`].
-pub(crate) fn until(
+pub fn until(
     device: &str,
     cancel: &CancelToken,
     mut is_complete: impl FnMut() -> Result<bool, DeviceError>,
@@ -55,7 +55,7 @@ pub(crate) fn until(
 
 /// Polls until `is_complete` returns true, the time is over or the token is used; returns whether
 /// it was true.
-pub(crate) fn within(time: Duration, cancel: Option<&CancelToken>, mut is_complete: impl FnMut() -> bool) -> bool {
+pub fn within(time: Duration, cancel: Option<&CancelToken>, mut is_complete: impl FnMut() -> bool) -> bool {
     let start = Instant::now();
     loop {
         if is_complete() {
