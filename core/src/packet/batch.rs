@@ -7,6 +7,7 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, OnceLock};
 
 use super::arena::{Arena, Span, bytes, bytes_mut};
+use super::metadata_summary::MetadataSummary;
 use super::summary::{DescriptorSummary, SummaryAccumulator};
 
 mod split;
@@ -247,6 +248,8 @@ pub struct Batch {
     /// The descriptors as the source made them; empty if lengths cannot change.
     original: Vec<Descriptor>,
     metadata: Vec<Metadata>,
+    /// The summary of the metadata, once it is known.
+    metadata_summary: OnceLock<MetadataSummary>,
     room: ResizeRoom,
     /// Whether packets lie in separate frames in any order, with foreign memory between them.
     is_scattered: bool,
@@ -285,6 +288,7 @@ impl Batch {
             summary: OnceLock::new(),
             original,
             metadata,
+            metadata_summary: OnceLock::new(),
             room,
             is_scattered: false,
             source_data,
@@ -460,6 +464,31 @@ impl Batch {
         &self.metadata
     }
 
+    /// Properties of the metadata as a whole.
+    pub fn metadata_summary(&self) -> MetadataSummary {
+        *self.metadata_summary.get_or_init(|| self.summarize_metadata())
+    }
+
+    fn summarize_metadata(&self) -> MetadataSummary {
+        if self.metadata.is_empty() && self.original.is_empty() {
+            // Wire lengths are the captured lengths, and all else is zero.
+            let DescriptorSummary { min_length, max_length, .. } = self.summary();
+            let packet = |length| (Metadata { wire_length: length, ..Metadata::default() }, length);
+            return MetadataSummary::of([min_length, max_length].map(packet));
+        }
+        let lengths = self.descriptors.iter().map(|descriptor| descriptor.length);
+        MetadataSummary::of(lengths.enumerate().map(|(index, length)| (self.metadata_of(index), length)))
+    }
+
+    /// Sets the summary of the metadata, which the source accumulated while it made the batch; a
+    /// session would make a pass over the metadata to find it.
+    #[must_use]
+    pub fn with_metadata_summary(self, summary: MetadataSummary) -> Batch {
+        debug_assert_eq!(summary.varying_fields(), self.summarize_metadata().varying_fields());
+        debug_assert_eq!(summary.has_captured_wire_lengths(), self.summarize_metadata().has_captured_wire_lengths());
+        Batch { metadata_summary: OnceLock::from(summary), ..self }
+    }
+
     /// The metadata of packet `index`; derived from the descriptor, as [`BatchCutter::cut_batch`]
     /// describes, if the batch has none.
     ///
@@ -565,7 +594,7 @@ impl Batch {
             return Err(BatchError::MetadataCount { packets: self.descriptors.len(), metadata: descriptors.len() });
         }
         self.check_room(0, &descriptors)?;
-        self.summary = OnceLock::new();
+        self.forget_summaries();
         self.descriptors = descriptors;
         Ok(())
     }
@@ -580,9 +609,15 @@ impl Batch {
             return Err(BatchError::MetadataCount { packets, metadata: descriptors.len() });
         }
         self.check_room(first, descriptors)?;
-        self.summary = OnceLock::new();
+        self.forget_summaries();
         self.descriptors[first..first + descriptors.len()].copy_from_slice(descriptors);
         Ok(())
+    }
+
+    /// Clears what depended on the descriptors. Wire lengths that were captured lengths may not be
+    /// any more.
+    fn forget_summaries(&mut self) {
+        (self.summary, self.metadata_summary) = Default::default();
     }
 
     /// The summary of `packets` consecutive packets, if it follows from that of the batch.

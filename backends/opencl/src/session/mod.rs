@@ -166,7 +166,7 @@ impl OpenClLauncher {
                 Argument::Base => ArgVal::scalar(&base),
                 Argument::Count => ArgVal::scalar(&count),
                 // Not requested when compiling.
-                Argument::DescriptorRule => continue,
+                Argument::DescriptorRule | Argument::MetadataRule(_) => continue,
             };
             ocl_core::set_kernel_arg(&self.loaded.kernel, index as u32, value)
                 .map_err(|error| self.gpu.error(format_args!("setting argument {index} failed"), &error))?;

@@ -13,8 +13,9 @@ use crate::device::descriptor_format::{
     self, DescriptorFormat, DescriptorRule, GROUP_PACKETS, PacketOrder, write_grouped, write_lengths,
 };
 use crate::device::host_threads::{HostThreads, PART_BYTES, PART_PACKETS};
+use crate::device::metadata_format::{self, WrittenMetadata};
 use crate::packet::gather::{StorePolicy, WindowRows};
-use crate::packet::{Batch, Descriptor, Metadata};
+use crate::packet::{Batch, Descriptor, Metadata, MetadataFields};
 
 /// Size in bytes from which a copy is written with non-temporal stores: it would evict too much of
 /// the caches.
@@ -285,5 +286,39 @@ impl<'a, I, M> ChunkView<'a, I, M> {
             let index = flow_order.map_or(index, |order| first + order.positions()[index - first] as usize);
             batch.metadata_of(index).to_bytes()
         })
+    }
+
+    /// Size in bytes of the buffer for [`ChunkView::write_metadata`].
+    pub fn metadata_capacity(&self, fields: MetadataFields) -> usize {
+        if fields.is_empty() {
+            return 0;
+        }
+        metadata_format::capacity(fields, self.batch.metadata_summary(), self.packets())
+    }
+
+    /// Writes these fields of the packets' metadata, in the kernel's order and in the most compact
+    /// format, with all threads of the session if there are many, to a buffer of
+    /// [`ChunkView::metadata_capacity`] bytes.
+    ///
+    /// # Panics
+    /// If `to` is too short.
+    pub fn write_metadata(&self, fields: MetadataFields, to: &mut [u8]) -> WrittenMetadata {
+        if fields.is_empty() {
+            return WrittenMetadata::default();
+        }
+        let (batch, first, packets) = (self.batch, self.first_packet(), self.packets());
+        let (summary, threads) = (batch.metadata_summary(), self.threads);
+        match (self.metadata(), self.flow_order) {
+            (Some(all), _) => metadata_format::write(fields, summary, packets, |packet| all[packet], threads, to),
+            (None, Some(order)) => {
+                let positions = order.positions();
+                let metadata = |packet: usize| batch.metadata_of(first + positions[packet] as usize);
+                metadata_format::write(fields, summary, packets, metadata, threads, to)
+            }
+            (None, None) => {
+                let metadata = |packet| batch.metadata_of(first + packet);
+                metadata_format::write(fields, summary, packets, metadata, threads, to)
+            }
+        }
     }
 }
