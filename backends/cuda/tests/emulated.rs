@@ -462,9 +462,9 @@ fn out_of_memory_is_an_error_and_returns_the_batch() {
     let program = program(FILTERS[3]);
     for dispatch in device().info().dispatch {
         let mut session = device().load(&program, &options(*dispatch)).unwrap();
-        let text = match session.submit(batch(9000, 0, 1)) {
+        let text = match session.submit(batch(30_000, 0, 1)) {
             Err(refused) => {
-                assert_eq!(refused.batch.len(), 9000);
+                assert_eq!(refused.batch.len(), 30_000);
                 refused.to_string()
             }
             // If the first parts fit, completing the batch reports the error and ends the session.

@@ -480,10 +480,14 @@ impl Batch {
         MetadataSummary::of(lengths.enumerate().map(|(index, length)| (self.metadata_of(index), length)))
     }
 
-    /// Sets the summary of the metadata, which the source accumulated while it made the batch; a
-    /// session would make a pass over the metadata to find it.
+    /// Sets the summary of the metadata, which the source accumulated while it made the batch; else
+    /// a session that needs it makes a pass over the metadata. Has no effect on a batch without
+    /// metadata.
     #[must_use]
     pub fn with_metadata_summary(self, summary: MetadataSummary) -> Batch {
+        if self.metadata.is_empty() {
+            return self;
+        }
         debug_assert_eq!(summary.varying_fields(), self.summarize_metadata().varying_fields());
         debug_assert_eq!(summary.has_captured_wire_lengths(), self.summarize_metadata().has_captured_wire_lengths());
         Batch { metadata_summary: OnceLock::from(summary), ..self }
@@ -682,6 +686,39 @@ mod tests {
         uniform.resize_from(0, &[d(at + 60, 0)]).unwrap();
         check(&uniform);
         check(&Batch::in_frames(&[&[1][..], &[]]).unwrap());
+    }
+
+    #[test]
+    fn the_metadata_summary_is_that_of_the_current_packets() {
+        let check = |batch: &Batch| {
+            let packets = (0..batch.len()).map(|index| (batch.metadata_of(index), batch.descriptors()[index].length));
+            let (summary, expected) = (batch.metadata_summary(), MetadataSummary::of(packets));
+            assert_eq!(summary.varying_fields(), expected.varying_fields());
+            assert_eq!(summary.has_captured_wire_lengths(), expected.has_captured_wire_lengths());
+        };
+        let cut = |metadata| {
+            let mut cutter = BatchCutter::new(Arena::new(512).unwrap(), None);
+            cutter.cut_batch(vec![d(128, 60)], metadata, ResizeRoom::Both).unwrap()
+        };
+        for metadata in [vec![], vec![Metadata::new(60, 1, 7)], vec![Metadata::new(61, 1, 7)]] {
+            let mut batch = cut(metadata);
+            check(&batch);
+            batch.resize(vec![d(128, 59)]).unwrap();
+            check(&batch);
+            batch.resize_from(0, &[d(129, 59)]).unwrap();
+            check(&batch);
+        }
+        let mut cutter = BatchCutter::new(Arena::new(64).unwrap(), None);
+        let mut first = cutter.cut_batch(vec![d(0, 5), d(8, 1)], vec![], ResizeRoom::None).unwrap();
+        check(&first);
+        // A part may count as varying if the whole does.
+        let rest = first.split_off(1);
+        assert!(
+            first.metadata_summary().varying_fields().wire_length
+                && rest.metadata_summary().has_captured_wire_lengths()
+        );
+        first.join(rest);
+        check(&first);
     }
 
     #[test]

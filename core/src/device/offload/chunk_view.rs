@@ -102,12 +102,7 @@ impl<'a, I, M> ChunkView<'a, I, M> {
         match self.layout {
             PacketLayout::Rows => self.gather_rows(to, store),
             PacketLayout::Copied => self.copy_range(to),
-            PacketLayout::Packed => {
-                for (index, d) in self.chunk.packets.clone().zip(self.kernel_descriptors()) {
-                    let bytes = &self.batch.packet(index)[..self.needs.copied_len(d.length) as usize];
-                    to[d.offset as usize..][..bytes.len()].copy_from_slice(bytes);
-                }
-            }
+            PacketLayout::Packed => self.copy_packets(to),
             PacketLayout::NoAccess | PacketLayout::InPlace => {}
         }
         self.gather_time.set(self.gather_time.get() + start.elapsed());
@@ -128,6 +123,23 @@ impl<'a, I, M> ChunkView<'a, I, M> {
                 let part = first..packets.end.min(first + PART_PACKETS);
                 WindowRows::new(batch, part, window).write(to, store);
             });
+        });
+    }
+
+    fn copy_packets(&self, to: &mut [u8]) {
+        let (batch, packets, needs) = (self.batch, self.chunk.packets.clone(), self.needs);
+        let descriptors = self.descriptors();
+        // Copies the packets from index `first` of the chunk on.
+        let copy = |first: usize, part: &[Descriptor], to: &mut [u8]| {
+            let in_part = chunk::packed_descriptors(part, needs, 0);
+            for (index, d) in (packets.start + first..).zip(in_part) {
+                let bytes = &batch.packet(index)[..needs.copied_len(d.length) as usize];
+                to[d.offset as usize..][..bytes.len()].copy_from_slice(bytes);
+            }
+        };
+        self.threads.run(descriptors.len() / PART_PACKETS, |has_threads| match has_threads {
+            true => PackedParts::new(descriptors, needs).for_each(descriptors, to, &copy),
+            false => copy(0, descriptors, to),
         });
     }
 
@@ -255,11 +267,36 @@ impl<'a, I, M> ChunkView<'a, I, M> {
             descriptor_format::write_table(descriptors, self.chunk.bytes.start as u32, to);
             return done(DescriptorRule::TABLE);
         }
+        if self.layout == PacketLayout::Packed && !self.is_ordered() {
+            self.write_packed_table(to);
+            return done(DescriptorRule::TABLE);
+        }
         for (to, descriptor) in to.as_chunks_mut::<8>().0.iter_mut().zip(self.descriptor_bytes()) {
             *to = descriptor;
         }
         let size = self.descriptor_count() * size_of::<Descriptor>();
         WrittenDescriptors { rule: DescriptorRule::TABLE, origin: 0, size }
+    }
+
+    fn write_packed_table(&self, to: &mut [u8]) {
+        let (descriptors, needs) = (self.descriptors(), self.needs);
+        let to = &mut to[..size_of_val(descriptors)];
+        let write = |start: u32, part: &[Descriptor], to: &mut [u8]| {
+            let in_kernel = chunk::packed_descriptors(part, needs, start);
+            for (to, d) in to.as_chunks_mut::<8>().0.iter_mut().zip(in_kernel) {
+                *to = (u64::from(d.offset) | u64::from(d.length) << 32).to_le_bytes();
+            }
+        };
+        self.threads.run(descriptors.len() / PART_PACKETS, |has_threads| {
+            if !has_threads {
+                return write(0, descriptors, to);
+            }
+            let parts = PackedParts::new(descriptors, needs);
+            let tables = to.par_chunks_mut(parts.packets * size_of::<Descriptor>());
+            let descriptors = descriptors.par_chunks(parts.packets);
+            let all = tables.zip(descriptors).zip(&parts.starts[..parts.count]);
+            all.for_each(|((to, part), start)| write(*start, part, to));
+        });
     }
 
     /// The descriptors as the kernel reads them (`docs/reference/abi.md`): packets in the kernel's
@@ -320,5 +357,63 @@ impl<'a, I, M> ChunkView<'a, I, M> {
                 metadata_format::write(fields, summary, packets, metadata, threads, to)
             }
         }
+    }
+}
+
+/// Maximum number of parts of a packed chunk: their starts are on the stack, since no memory is
+/// allocated per batch.
+const MAX_PACKED_PARTS: usize = 256;
+
+/// Parts of a packed chunk with equally many packets, the last one maybe fewer.
+struct PackedParts {
+    /// Number of packets in a part.
+    packets: usize,
+    count: usize,
+    /// Where each part starts in the kernel's arena, in bytes.
+    starts: [u32; MAX_PACKED_PARTS],
+}
+
+impl PackedParts {
+    /// Splits at least one packet. Uses the threads of the pool that it runs in.
+    fn new(descriptors: &[Descriptor], needs: AccessNeeds) -> PackedParts {
+        let packets = descriptors.len().div_ceil(MAX_PACKED_PARTS).max(PART_PACKETS);
+        let (count, mut starts) = (descriptors.len().div_ceil(packets), [0; MAX_PACKED_PARTS]);
+        let parts = starts[..count].par_iter_mut().zip(descriptors.par_chunks(packets));
+        parts.for_each(|(size, part)| *size = part.iter().map(|d| needs.packed_size(d.length) as u32).sum());
+        let mut start = 0;
+        for size in &mut starts[..count] {
+            start += std::mem::replace(size, start);
+        }
+        PackedParts { packets, count, starts }
+    }
+
+    /// Calls `write` for each part, in parallel, with the index of its first packet, its packets,
+    /// and its bytes of the arena, `to`.
+    fn for_each(
+        &self,
+        descriptors: &[Descriptor],
+        to: &mut [u8],
+        write: &(impl Fn(usize, &[Descriptor], &mut [u8]) + Sync),
+    ) {
+        self.for_range(0..self.count, descriptors, to, write);
+    }
+
+    fn for_range(
+        &self,
+        parts: Range<usize>,
+        descriptors: &[Descriptor],
+        to: &mut [u8],
+        write: &(impl Fn(usize, &[Descriptor], &mut [u8]) + Sync),
+    ) {
+        if parts.len() == 1 {
+            return write(parts.start * self.packets, descriptors, to);
+        }
+        let middle = parts.start + parts.len() / 2;
+        let (before, after) = descriptors.split_at((middle - parts.start) * self.packets);
+        let (left, right) = to.split_at_mut((self.starts[middle] - self.starts[parts.start]) as usize);
+        rayon::join(
+            || self.for_range(parts.start..middle, before, left, write),
+            || self.for_range(middle..parts.end, after, right, write),
+        );
     }
 }
