@@ -488,8 +488,7 @@ impl Batch {
         if self.metadata.is_empty() {
             return self;
         }
-        debug_assert_eq!(summary.varying_fields(), self.summarize_metadata().varying_fields());
-        debug_assert_eq!(summary.has_captured_wire_lengths(), self.summarize_metadata().has_captured_wire_lengths());
+        debug_assert_eq!(summary, self.summarize_metadata());
         Batch { metadata_summary: OnceLock::from(summary), ..self }
     }
 
