@@ -1,9 +1,9 @@
 //! Buffers of a chunk for `pipelined` and `inline`, and their layout.
 //!
 //! What the host writes lies in one piece of pinned memory, and is copied to the device at once:
-//! metadata, then the packets that the host gathers, then the descriptors. The sizes of metadata and
-//! descriptors are known once they are written. Packets that the device copies from where they lie come behind that, in the device's
-//! memory only.
+//! metadata, then the packets that the host gathers, then the descriptors. The sizes of metadata
+//! and descriptors are known once they are written. Packets that the device copies from where they
+//! lie come behind that, in the device's memory only.
 
 use std::sync::Arc;
 
