@@ -247,13 +247,8 @@ pub fn kernel_descriptors<'a>(
             debug_assert!(within.is_some() || d.length == 0, "a chunk contains its packets");
             return Descriptor { offset: within.unwrap_or(0), length: d.length };
         }
-        if row > 0 {
-            let offset = at;
-            at += row;
-            return Descriptor { offset, length: d.length };
-        }
         let offset = at;
-        at += needs.packed_size(d.length) as u32;
+        at += if row > 0 { row } else { needs.packed_size(d.length) as u32 };
         Descriptor { offset, length: d.length }
     })
 }
