@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use portcullis::packet_io::synth::Random;
 use portcullis_core::device::{Device, Dispatch, Imported, LoadOptions, MeasureOptions, Session, Transfer};
-use portcullis_core::packet::{Arena, Batch, BatchCutter, Descriptor, ResizeRoom};
+use portcullis_core::packet::{Arena, Batch, BatchCutter, Descriptor, Metadata, ResizeRoom};
 use portcullis_core::program::Program;
 use portcullis_cuda::CudaDevice;
 use portcullis_cuda_emulator::Unavailable;
@@ -49,6 +49,9 @@ const MEDIUM: usize = 1024;
 /// The filters: one that only returns verdicts, and one that returns targets too.
 const PLAIN: &str = "simple_filter";
 const REDIRECTING: &str = "hash_lb";
+
+/// A filter that reads the time, and no packet bytes.
+const READS_TIME: &str = "fn xdp_filter(pkt: u32) -> u32 { return 1u + (pkt_time(pkt).x & 1u); }";
 
 /// Rows of bars, printed at the end.
 #[derive(Default)]
@@ -134,6 +137,7 @@ fn measure() {
             break;
         }
     }
+    metadata(&device, scale, cores, &mut bars);
     windows(&device, scale, cores, &irregular, &mut bars);
     latency(&device, scale, &mut bars);
     bars.print();
@@ -267,6 +271,37 @@ fn irregular_batch(count: usize) -> Batch {
     let mut arena = Arena::new(at as usize).expect("memory for the packets");
     arena.fill(1);
     BatchCutter::new(arena, None).cut_batch(descriptors, Vec::new(), ResizeRoom::None).expect("packets do not overlap")
+}
+
+/// Metadata of batches as captures have them, each packet with a time of its own, and as a ring
+/// delivers them, with one time.
+fn metadata(device: &CudaDevice, scale: &Scale, cores: usize, bars: &mut Bars) {
+    let program = support::compile("reads_time", READS_TIME);
+    let load = |options: &LoadOptions| device.load(&program, options).unwrap_or_else(|error| panic!("{error}"));
+    for (what, step) in [("rising times", 700), ("one time", 0)] {
+        let batch = ReusedBatch::new(timed_batch(scale.large, step));
+        let measure = MeasureOptions::default().with_record_stages(true);
+        let mut session = load(&support::threads(1).with_measure(measure));
+        drop(batch.run(&mut *session));
+        let bytes = session.stages().map_or(0, |stages| stages.bytes_to_device);
+        bars.at_most(&format!("metadata, {what}, to the device"), bytes as f64 / scale.large as f64, None, "B");
+        for threads in if cores == 1 { vec![1] } else { vec![1, cores] } {
+            let mut session = load(&support::threads(threads));
+            let times = time_alone(scale.rounds, || drop(batch.run(&mut *session)));
+            let name = format!("metadata, {what}, {threads} thread{}", if threads == 1 { "" } else { "s" });
+            bars.at_most(&name, per_packet(&times, &batch), None, "ns");
+        }
+    }
+}
+
+/// Packets of [`LENGTH`] bytes that arrive `step` nanoseconds after each other, at one port.
+fn timed_batch(count: usize, step: u64) -> Batch {
+    let descriptor = |index| Descriptor { offset: (index * LENGTH) as u32, length: LENGTH as u32 };
+    let time = |index| Metadata::new(LENGTH as u32, 0, 1_700_000_000_000_000_000 + index * step);
+    let arena = Arena::new(count * LENGTH).expect("memory for the packets");
+    let (descriptors, times) = ((0..count).map(descriptor).collect(), (0..count as u64).map(time).collect());
+    let batch = BatchCutter::new(arena, None).cut_batch(descriptors, times, ResizeRoom::None);
+    batch.expect("packets do not overlap")
 }
 
 /// Gathering windows: in a cache, out of it against a loop that does nothing else, and with two

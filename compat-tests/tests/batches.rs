@@ -411,34 +411,78 @@ fn stores_change_only_the_packets_bytes() {
     });
 }
 
+/// Writes all metadata into the packet.
+const WRITES_METADATA: &str = "
+    fn xdp_filter(pkt: u32) -> u32 {
+        store_le32(pkt, 0u, pkt_wire_len(pkt));
+        store_le32(pkt, 4u, pkt_port(pkt));
+        store_le32(pkt, 8u, pkt_time(pkt).x);
+        store_le32(pkt, 12u, pkt_time(pkt).y);
+        store_le32(pkt, 16u, pkt_time_ms(pkt));
+        store_le32(pkt, 20u, pkt_len(pkt));
+        return XDP_PASS;
+    }";
+
+fn words(packet: &[u8]) -> Vec<u32> {
+    packet.chunks(4).map(|w| u32::from_le_bytes(w.try_into().unwrap())).collect()
+}
+
 #[test]
 fn metadata_reaches_the_filter() {
-    let text = "
-        fn xdp_filter(pkt: u32) -> u32 {
-            store_le32(pkt, 0u, pkt_wire_len(pkt));
-            store_le32(pkt, 4u, pkt_port(pkt));
-            store_le32(pkt, 8u, pkt_time(pkt).x);
-            store_le32(pkt, 12u, pkt_time(pkt).y);
-            store_le32(pkt, 16u, pkt_time_ms(pkt));
-            store_le32(pkt, 20u, pkt_len(pkt));
-            return XDP_PASS;
-        }";
-    let descriptors: Vec<_> = (0..300).map(|i| Descriptor { offset: i * 24, length: 24 }).collect();
-    let metadata: Vec<_> =
-        (0..300u32).map(|i| Metadata::new(i + 1000, i % 7, 0x0123_4567_89ab_cdef + u64::from(i))).collect();
-    let words = |packet: &[u8]| packet.chunks(4).map(|w| u32::from_le_bytes(w.try_into().unwrap())).collect::<Vec<_>>();
+    const TIME: u64 = 0x0123_4567_ffff_fff0;
+    // The second half of a batch of 20,000 packets is in another chunk of work on the host.
+    let kinds: [(usize, fn(u32) -> Metadata); 9] = [
+        (300, |i| Metadata::new(i + 1000, i % 7, TIME + u64::from(i))),
+        (300, |_| Metadata::new(1500, 3, TIME)),
+        (300, |i| Metadata::new(24, 3, TIME - 100 * u64::from(i))),
+        (33, |i| Metadata::new(24, u32::MAX - i, u64::MAX - (u64::from(i) << 26))),
+        (33, |i| Metadata::new(i << 27, i << 15, u64::from(i) << 40)),
+        (2, |i| Metadata::new(24 + i, i, u64::from(i))),
+        (1, |_| Metadata::new(70_000, 70_000, u64::MAX)),
+        (20_000, |i| Metadata::new(24 + i % 1400, 0, TIME + 700 * u64::from(i))),
+        (20_000, |i| Metadata::new(if i == 19_999 { 1 << 31 } else { 24 }, i / 9000, TIME << (i / 15_000))),
+    ];
     on_each("metadata", |device| {
-        let mut cutter = BatchCutter::new(Arena::new(8000).unwrap(), None);
-        let batch = cutter.cut_batch(descriptors.clone(), metadata.clone(), ResizeRoom::None).unwrap();
-        let (_, after) = run_batch(device, &program(text), batch);
-        for (i, packet) in after.iter().enumerate() {
-            let time = 0x0123_4567_89ab_cdef_u64 + i as u64;
-            let ms = (time / 1_000_000) as u32;
-            assert_eq!(words(packet), [i as u32 + 1000, i as u32 % 7, time as u32, (time >> 32) as u32, ms, 24]);
+        for (kind, &(count, metadata_of)) in kinds.iter().enumerate() {
+            let count = many(device, count).max(count.min(300));
+            let descriptors = (0..count as u32).map(|i| Descriptor { offset: i * 24, length: 24 }).collect();
+            let metadata: Vec<Metadata> = (0..count as u32).map(metadata_of).collect();
+            let mut cutter = BatchCutter::new(Arena::new(24 * count).unwrap(), None);
+            let batch = cutter.cut_batch(descriptors, metadata.clone(), ResizeRoom::None).unwrap();
+            let (_, after) = run_batch(device, &program(WRITES_METADATA), batch);
+            for (i, (packet, metadata)) in after.iter().zip(metadata).enumerate() {
+                let Metadata { wire_length, port, time_low, time_high, time_ms } = metadata;
+                let expected = [wire_length, port, time_low, time_high, time_ms, 24];
+                assert_eq!(words(packet), expected, "{}, kind {kind}, packet {i}", device.info().id);
+            }
         }
         // Without metadata, the wire length is the captured length.
-        let (_, after) = run_batch(device, &program(text), strided(3, 24, 0, 24, |_, _| ()));
+        let (_, after) = run_batch(device, &program(WRITES_METADATA), strided(3, 24, 0, 24, |_, _| ()));
         assert_eq!(words(&after[2]), [24, 0, 0, 0, 0, 24]);
+    });
+}
+
+#[test]
+fn the_wire_length_stays_when_a_filter_cuts_packets() {
+    let cut = "
+        fn xdp_filter(pkt: u32) -> u32 {
+            adjust_tail(pkt, -i32(load_u8(pkt, 0u)));
+            return XDP_PASS;
+        }";
+    on_each("wire lengths of cut packets", |device| {
+        let packets: Vec<Vec<u8>> = (0..40).map(|i| vec![if i % 3 == 0 { 4 } else { 0 }; 28]).collect();
+        let mut batch = Batch::from_packets(&packets).unwrap();
+        // In the second round the session knows the wire lengths of the batch from the first.
+        for text in [WRITES_METADATA, cut, WRITES_METADATA] {
+            if text == cut {
+                (0..batch.len()).for_each(|index| batch.packet_mut(index).copy_from_slice(&packets[index]));
+            }
+            batch = load(device, &program(text)).run(batch).unwrap().batch;
+        }
+        for (index, packet) in batch.packets().enumerate() {
+            let length = if index % 3 == 0 { 24 } else { 28 };
+            assert_eq!(words(packet)[..6], [28, 0, 0, 0, 0, length], "{}, packet {index}", device.info().id);
+        }
     });
 }
 

@@ -22,6 +22,7 @@ pub(crate) mod host_threads;
 pub mod launch_budget;
 mod map_entry;
 mod map_handle;
+pub mod metadata_format;
 pub mod noop;
 pub mod offload;
 pub mod record_kernel;

@@ -3,7 +3,9 @@
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use portcullis_core::packet::{Arena, ArenaError, Batch, BatchCutter, Descriptor, Metadata, RESIZE_ROOM, ResizeRoom};
+use portcullis_core::packet::{
+    Arena, ArenaError, Batch, BatchCutter, Descriptor, Metadata, MetadataSummary, RESIZE_ROOM, ResizeRoom,
+};
 
 /// Pool of arenas. An arena returns when the last batch in it is dropped; a new one is allocated
 /// only if none is free.
@@ -46,7 +48,8 @@ pub(crate) struct BatchCollector {
     metadata: bool,
     descriptors: Vec<Descriptor>,
     metadata_column: Vec<Metadata>,
-    finished: VecDeque<(Vec<Descriptor>, Vec<Metadata>)>,
+    metadata_summary: MetadataSummary,
+    finished: VecDeque<FinishedBatch>,
     /// Packets expected in the next arena, from the count of the last: the capacity to reserve.
     expected: usize,
     count: usize,
@@ -59,6 +62,7 @@ impl BatchCollector {
             metadata,
             descriptors: Vec::new(),
             metadata_column: Vec::new(),
+            metadata_summary: MetadataSummary::default(),
             finished: VecDeque::new(),
             expected: 64,
             count: 0,
@@ -77,6 +81,7 @@ impl BatchCollector {
         self.descriptors.push(Descriptor { offset: offset as u32, length: length as u32 });
         if self.metadata {
             self.metadata_column.push(metadata);
+            self.metadata_summary.add(&metadata, length as u32);
         }
         self.count += 1;
         if self.descriptors.len() == self.max {
@@ -96,7 +101,11 @@ impl BatchCollector {
 
     fn close_batch(&mut self) {
         if !self.descriptors.is_empty() {
-            self.finished.push_back((std::mem::take(&mut self.descriptors), std::mem::take(&mut self.metadata_column)));
+            self.finished.push_back(FinishedBatch {
+                descriptors: std::mem::take(&mut self.descriptors),
+                metadata: std::mem::take(&mut self.metadata_column),
+                metadata_summary: std::mem::take(&mut self.metadata_summary),
+            });
         }
     }
 
@@ -109,11 +118,19 @@ impl BatchCollector {
     }
 }
 
+/// The packets of a batch.
+#[derive(Debug)]
+struct FinishedBatch {
+    descriptors: Vec<Descriptor>,
+    metadata: Vec<Metadata>,
+    metadata_summary: MetadataSummary,
+}
+
 /// Finished batches of one arena, in order.
 #[derive(Debug)]
 pub(crate) struct ReadyBatches {
     cutter: Option<BatchCutter>,
-    batches: VecDeque<(Vec<Descriptor>, Vec<Metadata>)>,
+    batches: VecDeque<FinishedBatch>,
     room: ResizeRoom,
 }
 
@@ -128,7 +145,7 @@ impl ReadyBatches {
 
     /// Returns the next batch.
     pub fn next(&mut self) -> Option<Batch> {
-        let (descriptors, metadata) = self.batches.pop_front()?;
+        let FinishedBatch { descriptors, metadata, metadata_summary } = self.batches.pop_front()?;
         let cutter = self.cutter.as_mut()?;
         let batch = cutter
             .cut_batch(descriptors, metadata, self.room)
@@ -138,7 +155,7 @@ impl ReadyBatches {
             // next block is read.
             self.cutter = None;
         }
-        Some(batch)
+        Some(batch.with_metadata_summary(metadata_summary))
     }
 }
 

@@ -6,14 +6,18 @@ use std::collections::{HashMap, HashSet};
 
 use naga::{AddressSpace, Expression, Function, Handle, Statement, TypeInner};
 use portcullis_core::device::descriptor_format::{DescriptorFormat, GROUP_PACKETS};
+use portcullis_core::device::metadata_format::ColumnFormat;
 use portcullis_core::map::BIND_GROUP;
-use portcullis_core::packet::{Action, Metadata, RESIZE_ROOM};
+use portcullis_core::packet::{Action, Metadata, MetadataFields, RESIZE_ROOM};
 use portcullis_core::program::passes::inlined_size;
 
 use crate::function::FunctionWriter;
 use crate::prelude::{FAR_SUFFIX, PACKET_TYPE, intrinsic_name};
 use crate::scope::Scope;
 use crate::{Argument, EntryKind, Kernel, PacketAccess, Result, WriteError, Writer};
+
+/// Members of the packet struct that hold metadata, in the order of [`Metadata`]'s words.
+const METADATA_MEMBERS: [&str; 5] = ["wire_length", "port", "time_low", "time_high", "time_ms"];
 
 /// How a function is called.
 #[derive(Debug, Clone)]
@@ -94,6 +98,9 @@ impl Writer<'_> {
         for own in ["bytes", "words", "metadata", "offset", "length", "first", "last"] {
             members.reserve(own);
         }
+        if self.takes_metadata_rule() {
+            METADATA_MEMBERS.iter().for_each(|member| members.reserve(member));
+        }
         let internals = &self.lowered.internals;
         for (global, member) in [
             (internals.offset, "offset"),
@@ -136,6 +143,10 @@ impl Writer<'_> {
         if self.takes_descriptor_rule() {
             source += "\n";
             source += &self.descriptor_finder();
+        }
+        if self.takes_metadata_rule() && !self.metadata_fields.is_empty() {
+            source += "\n";
+            source += &self.metadata_finder();
         }
         for part in [&self.types, &packet, &self.constants, &self.helpers, &functions, &kernel] {
             if !part.is_empty() {
@@ -183,6 +194,79 @@ impl Writer<'_> {
 }}
 "
         )
+    }
+
+    /// Whether the kernel finds metadata by a rule, if it reads any.
+    pub(crate) fn takes_metadata_rule(&self) -> bool {
+        self.options.metadata_rules && self.options.entry_kind == EntryKind::Kernel
+    }
+
+    /// The rule and the functions that apply it (`docs/reference/abi.md`, "Metadata formats").
+    fn metadata_finder(&self) -> String {
+        let (function, buffer) = (self.dialect.function(), self.dialect.buffer());
+        let [table, uniform] = [ColumnFormat::Table, ColumnFormat::Uniform].map(|format| format as u32);
+        let MetadataFields { wire_length, port, time, time_ms } = self.metadata_fields;
+        let mut text = String::from(
+            "typedef struct { uint format; uint table; uint distances; uint low; uint high; } pc_column;
+
+typedef struct { pc_column wire_length; pc_column port; pc_column time; pc_column time_ms; } pc_metadata_rule;
+",
+        );
+        if wire_length || port || time_ms {
+            text += &format!(
+                "
+{function}uint pc_find_word({buffer}const uint *tables, pc_column column, uint packet)
+{{
+    if (column.format == {uniform}u) return column.low;
+    {buffer}const uint *table = tables + column.table;
+    if (column.format == {table}u) return table[packet];
+    uint distance = tables[column.distances + packet / 2u] >> (packet % 2u * 16u) & 0xffffu;
+    return table[packet / {GROUP_PACKETS}u] + distance;
+}}
+"
+            );
+        }
+        if time {
+            text += &format!(
+                "
+{function}void pc_find_time({buffer}const uint *tables, pc_column column, uint packet, uint *low, uint *high)
+{{
+    if (column.format == {uniform}u) {{
+        *low = column.low;
+        *high = column.high;
+        return;
+    }}
+    bool grouped = column.format != {table}u;
+    {buffer}const uint *value = tables + column.table + (grouped ? packet / {GROUP_PACKETS}u : packet) * 2u;
+    uint distance = grouped ? tables[column.distances + packet] : 0u;
+    *low = value[0] + distance;
+    *high = value[1] + (*low < distance ? 1u : 0u);
+}}
+"
+            );
+        }
+        text
+    }
+
+    /// Statements that read the fields of a packet's metadata into the struct `pkt`.
+    fn metadata_statements(&self, pkt: &str, descriptor: &str, tables: &str, rule: &str, packet: &str) -> Vec<String> {
+        let MetadataFields { wire_length, port, time, time_ms } = self.metadata_fields;
+        let word = |member: &str| format!("pc_find_word({tables}, {rule}.{member}, {packet})");
+        let mut lines = Vec::new();
+        if wire_length {
+            let is_captured = format!("{rule}.wire_length.format == {}u", ColumnFormat::CapturedLength as u32);
+            let value = word("wire_length");
+            lines.push(format!("{pkt}.wire_length = {is_captured} ? {descriptor}.length : {value};"));
+        }
+        for (is_read, member) in [(port, "port"), (time_ms, "time_ms")] {
+            if is_read {
+                lines.push(format!("{pkt}.{member} = {};", word(member)));
+            }
+        }
+        if time {
+            lines.push(format!("pc_find_time({tables}, {rule}.time, {packet}, &{pkt}.time_low, &{pkt}.time_high);"));
+        }
+        lines
     }
 
     /// The first line, a comment with language, file name and parameters.
@@ -316,7 +400,14 @@ impl Writer<'_> {
         if self.uses_words {
             text += &format!("    {buffer}const uint *words;\n");
         }
-        if self.program.facts().uses_metadata {
+        if self.takes_metadata_rule() {
+            let MetadataFields { wire_length, port, time, time_ms } = self.metadata_fields;
+            for (member, is_read) in METADATA_MEMBERS.iter().zip([wire_length, port, time, time, time_ms]) {
+                if is_read {
+                    text += &format!("    uint {member};\n");
+                }
+            }
+        } else if self.program.facts().uses_metadata {
             text += &format!("    {buffer}const uint *metadata;\n");
         }
         if self.has_offset() {
@@ -347,8 +438,8 @@ impl Writer<'_> {
         let mut names_of = |name: &str| names.unique_name(name);
         let [arena, descriptors, metadata, verdicts, targets, base, count] =
             ["arena", "descriptors", "metadata", "verdicts", "targets", "base", "count"].map(&mut names_of);
-        let [packet, descriptor, rule, pkt, verdict, lane] =
-            ["packet", "descriptor", "rule", "pkt", "verdict", "lane"].map(&mut names_of);
+        let [packet, descriptor, rule, metadata_rule, pkt, verdict, lane] =
+            ["packet", "descriptor", "rule", "metadata_rule", "pkt", "verdict", "lane"].map(&mut names_of);
         let touches = self.uses_bytes || self.uses_words;
         let writes = self.writes_packets();
         let moves = facts.changes_length;
@@ -367,12 +458,17 @@ impl Writer<'_> {
             Argument::Descriptors { writes: moves },
             format!("{buffer}{}pc_descriptor *{restrict}{descriptors}", constant(!moves)),
         );
-        let takes_rule = self.takes_descriptor_rule();
+        let (takes_rule, takes_metadata_rule) = (self.takes_descriptor_rule(), self.takes_metadata_rule());
         if takes_rule {
             add(Argument::DescriptorRule, format!("pc_descriptor_rule {rule}"));
         }
-        if facts.uses_metadata {
+        let reads_metadata = if takes_metadata_rule { !self.metadata_fields.is_empty() } else { facts.uses_metadata };
+        if reads_metadata {
             add(Argument::Metadata, format!("{buffer}const uint *{restrict}{metadata}"));
+        }
+        if reads_metadata && takes_metadata_rule {
+            let fields = self.metadata_fields;
+            add(Argument::MetadataRule(fields), format!("pc_metadata_rule {metadata_rule}"));
         }
         add(Argument::Verdicts, format!("{buffer}uchar *{restrict}{verdicts}"));
         if facts.redirects {
@@ -413,7 +509,9 @@ impl Writer<'_> {
             let from = if self.is_word_aligned() { format!("({arena} + {start})") } else { arena.clone() };
             lines.push(format!("{pkt}.words = ({buffer}const uint *){from};"));
         }
-        if facts.uses_metadata {
+        if takes_metadata_rule {
+            lines.extend(self.metadata_statements(&pkt, &descriptor, &metadata, &metadata_rule, &packet));
+        } else if facts.uses_metadata {
             let words = size_of::<Metadata>() / 4;
             let wide = self.dialect.scalar(naga::Scalar::U64);
             lines.push(format!("{pkt}.metadata = {metadata} + {words} * ({wide}){packet};"));

@@ -37,6 +37,7 @@ use std::rc::Rc;
 
 use naga::{Constant, Function, GlobalVariable, Handle, Module, Type};
 use portcullis_core::device::offload::KernelEffects;
+use portcullis_core::packet::MetadataFields;
 use portcullis_core::program::{Lowered, Lowering, Program, lower};
 use portcullis_core::stack::run_on_large_stack;
 
@@ -97,6 +98,9 @@ pub struct Options {
     /// Whether a kernel finds descriptors by a rule ([`Argument::DescriptorRule`]), unless it has
     /// to write them back or takes packets in flow order; else they are a table.
     pub descriptor_rules: bool,
+    /// Whether a kernel finds metadata by a rule ([`Argument::MetadataRule`]); else it is a table
+    /// of five words per packet.
+    pub metadata_rules: bool,
     /// A statement to run after each packet's filter, for kernels that are to be slow. Must be
     /// self-contained.
     pub epilogue: Option<String>,
@@ -113,6 +117,7 @@ impl Options {
             grid_stride: false,
             packet_access: PacketAccess::default(),
             descriptor_rules: false,
+            metadata_rules: false,
             epilogue: None,
         }
     }
@@ -153,6 +158,12 @@ impl Options {
         self
     }
 
+    /// Has the kernel find metadata by a rule.
+    pub fn with_metadata_rules(mut self) -> Options {
+        self.metadata_rules = true;
+        self
+    }
+
     /// Sets the statement to run after each packet's filter.
     pub fn with_epilogue(mut self, statement: Option<String>) -> Options {
         self.epilogue = statement;
@@ -179,8 +190,15 @@ pub enum Argument {
     /// words: the format of the descriptors. Absent unless requested
     /// ([`Options::descriptor_rules`]).
     DescriptorRule,
-    /// Metadata, five words for each packet. Absent unless the filter reads it.
+    /// Metadata: five words for each packet, or the tables of a rule. Absent unless the filter
+    /// reads it.
     Metadata,
+    /// [`MetadataRule`](portcullis_core::device::metadata_format::MetadataRule) by value, 20 words:
+    /// the formats of the metadata. Absent unless requested ([`Options::metadata_rules`]) and read.
+    MetadataRule(
+        /// The fields that the kernel reads. Others need no column.
+        MetadataFields,
+    ),
     /// Verdicts, a byte for each packet; the kernel writes all of them.
     Verdicts,
     /// Redirect targets, a word for each packet, 0 for other verdicts; the kernel writes all of
@@ -307,6 +325,8 @@ struct Writer<'a> {
     /// Whether the packet is accessed by bytes, and by words.
     uses_bytes: bool,
     uses_words: bool,
+    /// Fields of metadata that functions read.
+    metadata_fields: MetadataFields,
 }
 
 impl<'a> Writer<'a> {
@@ -335,6 +355,7 @@ impl<'a> Writer<'a> {
             helpers: String::new(),
             uses_bytes: false,
             uses_words: false,
+            metadata_fields: MetadataFields::default(),
         }
     }
 }

@@ -40,16 +40,30 @@ impl Writer<'_> {
         let plain = |signature: &str, lines: &[&str]| definition(function, signature, lines);
         match intrinsic {
             Intrinsic::PktLen => plain("uint pkt_len(const pc_packet *pkt)", &["return pkt->length;"]),
-            Intrinsic::PktWireLen => plain("uint pkt_wire_len(const pc_packet *pkt)", &["return pkt->metadata[0];"]),
-            Intrinsic::PktPort => plain("uint pkt_port(const pc_packet *pkt)", &["return pkt->metadata[1];"]),
+            Intrinsic::PktWireLen => {
+                self.metadata_fields.wire_length = true;
+                let value = self.metadata_word("wire_length", 0);
+                plain("uint pkt_wire_len(const pc_packet *pkt)", &[&format!("return {value};")])
+            }
+            Intrinsic::PktPort => {
+                self.metadata_fields.port = true;
+                let value = self.metadata_word("port", 1);
+                plain("uint pkt_port(const pc_packet *pkt)", &[&format!("return {value};")])
+            }
             Intrinsic::PktTime => {
+                self.metadata_fields.time = true;
                 let ty = self.vector_name(naga::Scalar::U32, 2);
-                let value = self.dialect.vector(&ty, &["pkt->metadata[2]".into(), "pkt->metadata[3]".into()]);
+                let words = [self.metadata_word("time_low", 2), self.metadata_word("time_high", 3)];
+                let value = self.dialect.vector(&ty, &words);
                 plain(&format!("{ty} pkt_time(const pc_packet *pkt)"), &[&format!("return {value};")])
+            }
+            Intrinsic::PktTimeMs => {
+                self.metadata_fields.time_ms = true;
+                let value = self.metadata_word("time_ms", 4);
+                plain("uint pkt_time_ms(const pc_packet *pkt)", &[&format!("return {value};")])
             }
             // Written like functions of the filter (`write`).
             Intrinsic::MapIsNew | Intrinsic::Map { .. } => String::new(),
-            Intrinsic::PktTimeMs => plain("uint pkt_time_ms(const pc_packet *pkt)", &["return pkt->metadata[4];"]),
             Intrinsic::Load { size, order } => self.load(name, size, order, near),
             Intrinsic::Store { size, order } => self.store(name, size, order),
             Intrinsic::AdjustHead => {
@@ -135,6 +149,11 @@ impl Writer<'_> {
                 )
             }
         }
+    }
+
+    /// A word of a packet's metadata: a member, or a word of the table.
+    fn metadata_word(&self, member: &str, number: u32) -> String {
+        if self.takes_metadata_rule() { format!("pkt->{member}") } else { format!("pkt->metadata[{number}]") }
     }
 
     /// Writes the load function `name`, which checks bounds.

@@ -50,7 +50,8 @@ fn options(extension: &str) -> Options {
         _ => Options::new(Language::Cuda)
             .with_group_size(256)
             .with_packet_access(PacketAccess::AlignedWords)
-            .with_descriptor_rules(),
+            .with_descriptor_rules()
+            .with_metadata_rules(),
     }
 }
 

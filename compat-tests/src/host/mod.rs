@@ -235,6 +235,7 @@ fn call(kernel: &Kernel, opencl: bool, number: u32) -> String {
         Argument::DescriptorRule if opencl => "(pc_descriptor_rule){0u, 0u, 0u, 0u}".into(),
         Argument::DescriptorRule => format!("f{number}::pc_descriptor_rule{{0u, 0u, 0u, 0u}}"),
         Argument::Metadata => "metadata".into(),
+        Argument::MetadataRule(_) => unreachable!("no test requests it here"),
         Argument::Verdicts => "verdicts".into(),
         Argument::Targets => "targets".into(),
         Argument::Map(_) => "0".into(),

@@ -73,6 +73,11 @@ impl AccessNeeds {
     pub fn copied_len(self, length: u32) -> u32 {
         length.min(self.window)
     }
+
+    /// Number of bytes that a packet of `length` bytes takes in a packed layout, room included.
+    pub(super) fn packed_size(self, length: u32) -> u64 {
+        (u64::from(self.copied_len(length)) + 2 * self.room_bytes() + 3) & !3
+    }
 }
 
 /// A range of a batch's packets that one set of bindings can cover.
@@ -155,14 +160,16 @@ pub fn split_batch(
             chunks.push(Chunk { packets, bytes: 0..batch.span().len() as u64 });
             continue;
         }
-        if layout != PacketLayout::Packed {
-            // The common case needs no pass over the packets.
+        // The common case takes no pass over the packets, or one without branches.
+        let bytes = if layout == PacketLayout::Packed {
+            0..group.iter().map(|d| needs.packed_size(d.length)).sum()
+        } else {
             let all = extent(batch, first..first + group.len(), needs).unwrap_or(0..0);
-            let start = all.start / alignment * alignment;
-            if all.end - start <= capacity {
-                chunks.push(Chunk { packets: first..first + group.len(), bytes: start..all.end });
-                continue;
-            }
+            all.start / alignment * alignment..all.end
+        };
+        if bytes.end - bytes.start <= capacity {
+            chunks.push(Chunk { packets: first..first + group.len(), bytes });
+            continue;
         }
         split_by_packet(group, first, layout, needs, limits, chunks)?;
     }
@@ -183,7 +190,7 @@ fn split_by_packet(
         let is_empty = d.length == 0 && !needs.room;
         // The byte range of a chunk that starts with this packet.
         let alone = if layout == PacketLayout::Packed {
-            0..(u64::from(needs.copied_len(d.length)) + 2 * needs.room_bytes() + 3) & !3
+            0..needs.packed_size(d.length)
         } else if is_empty {
             0..0
         } else {
@@ -240,13 +247,22 @@ pub fn kernel_descriptors<'a>(
             debug_assert!(within.is_some() || d.length == 0, "a chunk contains its packets");
             return Descriptor { offset: within.unwrap_or(0), length: d.length };
         }
-        if row > 0 {
-            let offset = at;
-            at += row;
-            return Descriptor { offset, length: d.length };
-        }
         let offset = at;
-        at += (needs.copied_len(d.length) + 2 * room + 3) & !3;
+        at += if row > 0 { row } else { needs.packed_size(d.length) as u32 };
+        Descriptor { offset, length: d.length }
+    })
+}
+
+/// Packets in a packed layout, the first of which takes the bytes from `start` on.
+pub(super) fn packed_descriptors(
+    packets: &[Descriptor],
+    needs: AccessNeeds,
+    start: u32,
+) -> impl Iterator<Item = Descriptor> {
+    let mut at = start + needs.room_bytes() as u32;
+    packets.iter().map(move |d| {
+        let offset = at;
+        at += needs.packed_size(d.length) as u32;
         Descriptor { offset, length: d.length }
     })
 }

@@ -7,6 +7,7 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, OnceLock};
 
 use super::arena::{Arena, Span, bytes, bytes_mut};
+use super::metadata_summary::MetadataSummary;
 use super::summary::{DescriptorSummary, SummaryAccumulator};
 
 mod split;
@@ -247,6 +248,8 @@ pub struct Batch {
     /// The descriptors as the source made them; empty if lengths cannot change.
     original: Vec<Descriptor>,
     metadata: Vec<Metadata>,
+    /// The summary of the metadata, once it is known.
+    metadata_summary: OnceLock<MetadataSummary>,
     room: ResizeRoom,
     /// Whether packets lie in separate frames in any order, with foreign memory between them.
     is_scattered: bool,
@@ -285,6 +288,7 @@ impl Batch {
             summary: OnceLock::new(),
             original,
             metadata,
+            metadata_summary: OnceLock::new(),
             room,
             is_scattered: false,
             source_data,
@@ -460,6 +464,34 @@ impl Batch {
         &self.metadata
     }
 
+    /// Properties of the metadata as a whole.
+    pub fn metadata_summary(&self) -> MetadataSummary {
+        *self.metadata_summary.get_or_init(|| self.summarize_metadata())
+    }
+
+    fn summarize_metadata(&self) -> MetadataSummary {
+        if self.metadata.is_empty() && self.original.is_empty() {
+            // Wire lengths are the captured lengths, and all else is zero.
+            let DescriptorSummary { min_length, max_length, .. } = self.summary();
+            let packet = |length| (Metadata { wire_length: length, ..Metadata::default() }, length);
+            return MetadataSummary::of([min_length, max_length].map(packet));
+        }
+        let lengths = self.descriptors.iter().map(|descriptor| descriptor.length);
+        MetadataSummary::of(lengths.enumerate().map(|(index, length)| (self.metadata_of(index), length)))
+    }
+
+    /// Sets the summary of the metadata, which the source accumulated while it made the batch; else
+    /// a session that needs it makes a pass over the metadata. Has no effect on a batch without
+    /// metadata.
+    #[must_use]
+    pub fn with_metadata_summary(self, summary: MetadataSummary) -> Batch {
+        if self.metadata.is_empty() {
+            return self;
+        }
+        debug_assert_eq!(summary, self.summarize_metadata());
+        Batch { metadata_summary: OnceLock::from(summary), ..self }
+    }
+
     /// The metadata of packet `index`; derived from the descriptor, as [`BatchCutter::cut_batch`]
     /// describes, if the batch has none.
     ///
@@ -565,7 +597,7 @@ impl Batch {
             return Err(BatchError::MetadataCount { packets: self.descriptors.len(), metadata: descriptors.len() });
         }
         self.check_room(0, &descriptors)?;
-        self.summary = OnceLock::new();
+        self.forget_summaries();
         self.descriptors = descriptors;
         Ok(())
     }
@@ -580,9 +612,15 @@ impl Batch {
             return Err(BatchError::MetadataCount { packets, metadata: descriptors.len() });
         }
         self.check_room(first, descriptors)?;
-        self.summary = OnceLock::new();
+        self.forget_summaries();
         self.descriptors[first..first + descriptors.len()].copy_from_slice(descriptors);
         Ok(())
+    }
+
+    /// Clears what depended on the descriptors. Wire lengths that were captured lengths may not be
+    /// any more.
+    fn forget_summaries(&mut self) {
+        (self.summary, self.metadata_summary) = Default::default();
     }
 
     /// The summary of `packets` consecutive packets, if it follows from that of the batch.
@@ -647,6 +685,39 @@ mod tests {
         uniform.resize_from(0, &[d(at + 60, 0)]).unwrap();
         check(&uniform);
         check(&Batch::in_frames(&[&[1][..], &[]]).unwrap());
+    }
+
+    #[test]
+    fn the_metadata_summary_is_that_of_the_current_packets() {
+        let check = |batch: &Batch| {
+            let packets = (0..batch.len()).map(|index| (batch.metadata_of(index), batch.descriptors()[index].length));
+            let (summary, expected) = (batch.metadata_summary(), MetadataSummary::of(packets));
+            assert_eq!(summary.varying_fields(), expected.varying_fields());
+            assert_eq!(summary.has_captured_wire_lengths(), expected.has_captured_wire_lengths());
+        };
+        let cut = |metadata| {
+            let mut cutter = BatchCutter::new(Arena::new(512).unwrap(), None);
+            cutter.cut_batch(vec![d(128, 60)], metadata, ResizeRoom::Both).unwrap()
+        };
+        for metadata in [vec![], vec![Metadata::new(60, 1, 7)], vec![Metadata::new(61, 1, 7)]] {
+            let mut batch = cut(metadata);
+            check(&batch);
+            batch.resize(vec![d(128, 59)]).unwrap();
+            check(&batch);
+            batch.resize_from(0, &[d(129, 59)]).unwrap();
+            check(&batch);
+        }
+        let mut cutter = BatchCutter::new(Arena::new(64).unwrap(), None);
+        let mut first = cutter.cut_batch(vec![d(0, 5), d(8, 1)], vec![], ResizeRoom::None).unwrap();
+        check(&first);
+        // A part may count as varying if the whole does.
+        let rest = first.split_off(1);
+        assert!(
+            first.metadata_summary().varying_fields().wire_length
+                && rest.metadata_summary().has_captured_wire_lengths()
+        );
+        first.join(rest);
+        check(&first);
     }
 
     #[test]

@@ -6,6 +6,7 @@ mod arena;
 mod batch;
 mod column;
 pub mod gather;
+mod metadata_summary;
 mod summary;
 mod verdict;
 
@@ -15,5 +16,6 @@ pub use batch::{
     SourceData,
 };
 pub use column::Column;
+pub use metadata_summary::{MetadataFields, MetadataSummary};
 pub use summary::DescriptorSummary;
 pub use verdict::{Action, MAX_REDIRECT_TARGET, Verdict, VerdictCounts, Verdicts};

@@ -283,7 +283,8 @@ impl Executor for XdpExecutor {
                 }
             }
         }
-        self.pool.recycle_batch_buffers(self.lane, BatchBuffers { descriptors, metadata, memory, queues });
+        let buffers = BatchBuffers { descriptors, metadata, memory, queues, ..BatchBuffers::default() };
+        self.pool.recycle_batch_buffers(self.lane, buffers);
         self.pool.release(self.to_release.drain(..));
         self.send();
         Ok(())

@@ -6,7 +6,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use portcullis_core::packet::{Descriptor, Metadata};
+use portcullis_core::packet::{Descriptor, Metadata, MetadataSummary};
 
 use super::umem::{Frame, PacketMemory, ReassemblyBuffer};
 
@@ -31,6 +31,7 @@ struct LanePool {
 pub(crate) struct BatchBuffers {
     pub descriptors: Vec<Descriptor>,
     pub metadata: Vec<Metadata>,
+    pub metadata_summary: MetadataSummary,
     pub memory: Vec<PacketMemory>,
     /// The RX queue of each packet; empty if the lane has a single queue.
     pub queues: Vec<u16>,
@@ -102,6 +103,7 @@ impl FramePool {
         self.release(buffers.memory.drain(..));
         buffers.descriptors.clear();
         buffers.metadata.clear();
+        buffers.metadata_summary = MetadataSummary::default();
         buffers.queues.clear();
         self.lock(lane).buffers.push(buffers);
     }
@@ -223,7 +225,7 @@ mod tests {
         buffers.queues.resize(3, 1);
         pool.recycle_batch_buffers(0, buffers);
         assert_eq!(pool.free_frames(), 4);
-        let BatchBuffers { descriptors, metadata, memory, queues } = pool.take_batch_buffers(0);
+        let BatchBuffers { descriptors, metadata, memory, queues, .. } = pool.take_batch_buffers(0);
         assert_eq!((descriptors.len(), metadata.len(), memory.len(), queues.len()), (0, 0, 0, 0));
         for capacity in [descriptors.capacity(), metadata.capacity(), memory.capacity(), queues.capacity()] {
             assert!(capacity >= 3, "{capacity}");

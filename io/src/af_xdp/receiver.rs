@@ -202,13 +202,14 @@ impl Receiver for XdpReceiver {
             return None;
         }
         let next = self.pool.take_batch_buffers(self.lane);
-        let BatchBuffers { descriptors, metadata, memory, queues } = std::mem::replace(&mut self.open_batch, next);
+        let open_batch = std::mem::replace(&mut self.open_batch, next);
+        let BatchBuffers { descriptors, metadata, metadata_summary, memory, queues } = open_batch;
         let held = Box::new(BatchFrames::new(memory, queues, self.pool.clone()));
         let span = self.umem.span().clone();
         // SAFETY: each packet lies in memory of its own, with its room, which the source data owns
         // (`RxBatchBuilder::push_fragment`).
         let batch = unsafe { Batch::from_frames(span, descriptors, metadata, self.format.room, held) };
-        Some(batch.expect("frames lie in their UMEM"))
+        Some(batch.expect("frames lie in their UMEM").with_metadata_summary(metadata_summary))
     }
 
     fn received(&mut self) -> ReceivedCounts {
@@ -296,7 +297,9 @@ impl RxBatchBuilder<'_> {
         open_batch.memory.push(memory);
         open_batch.queues.extend(self.queue);
         if self.format.metadata {
-            open_batch.metadata.push(Metadata::new(length as u32, self.port, self.now));
+            let metadata = Metadata::new(length as u32, self.port, self.now);
+            open_batch.metadata.push(metadata);
+            open_batch.metadata_summary.add(&metadata, length as u32);
         }
         self.received.packets += 1;
         self.received.bytes += length as u64;

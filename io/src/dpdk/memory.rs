@@ -8,7 +8,9 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use portcullis_core::packet::{Descriptor, DeviceView, Metadata, READABLE_PAST_END, RESIZE_ROOM, ResizeRoom, Span};
+use portcullis_core::packet::{
+    Descriptor, DeviceView, Metadata, MetadataSummary, READABLE_PAST_END, RESIZE_ROOM, ResizeRoom, Span,
+};
 use portcullis_dpdk_sys as sys;
 
 use super::eal::Eal;
@@ -460,6 +462,7 @@ impl Memory {
         recycled.batch_mbufs.memory = None;
         recycled.descriptors.clear();
         recycled.metadata.clear();
+        recycled.metadata_summary = MetadataSummary::default();
         self.recycled.lock().unwrap_or_else(PoisonError::into_inner).push(recycled);
     }
 }
@@ -581,6 +584,7 @@ pub(super) struct BatchBuffers {
     pub batch_mbufs: Box<BatchMbufs>,
     pub descriptors: Vec<Descriptor>,
     pub metadata: Vec<Metadata>,
+    pub metadata_summary: MetadataSummary,
 }
 
 /// The mbufs of a batch, as its source data; freed on drop.

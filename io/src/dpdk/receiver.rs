@@ -171,14 +171,18 @@ impl DpdkReceiver {
     /// their number.
     fn finish_columns(&mut self, first: usize, index: usize, now: u64) -> usize {
         let number = self.queues[index].number;
-        let BatchBuffers { batch_mbufs, descriptors, metadata } = &mut self.open_batch;
+        let BatchBuffers { batch_mbufs, descriptors, metadata, metadata_summary } = &mut self.open_batch;
         let kept = descriptors.len() - first;
         self.received.packets += kept as u64;
         if self.queues.len() > 1 {
             batch_mbufs.queues.resize(first + kept, index as u16);
         }
         if self.format.metadata {
-            metadata.extend(descriptors[first..].iter().map(|it| Metadata::new(it.length, number, now)));
+            metadata.extend(descriptors[first..].iter().map(|it| {
+                let metadata = Metadata::new(it.length, number, now);
+                metadata_summary.add(&metadata, it.length);
+                metadata
+            }));
         }
         kept
     }
@@ -310,7 +314,7 @@ impl Receiver for DpdkReceiver {
         if self.open_batch.descriptors.is_empty() {
             return None;
         }
-        let BatchBuffers { mut batch_mbufs, descriptors, metadata } =
+        let BatchBuffers { mut batch_mbufs, descriptors, metadata, metadata_summary } =
             std::mem::replace(&mut self.open_batch, self.memory.take_batch_buffers());
         if let Some(LaneCommList { list, dropped }) = &self.comm_list {
             match list.populate(&mut batch_mbufs.mbufs) {
@@ -320,7 +324,12 @@ impl Receiver for DpdkReceiver {
                     // GPU's failure.
                     self.failed = without.err();
                     dropped.fetch_add(batch_mbufs.mbufs.len() as u64, Ordering::Relaxed);
-                    self.memory.recycle_batch_buffers(BatchBuffers { batch_mbufs, descriptors, metadata });
+                    self.memory.recycle_batch_buffers(BatchBuffers {
+                        batch_mbufs,
+                        descriptors,
+                        metadata,
+                        metadata_summary,
+                    });
                     return None;
                 }
             }
@@ -330,7 +339,7 @@ impl Receiver for DpdkReceiver {
         // SAFETY: each packet with its room lies in a buffer of its own; buffers start at multiples
         // of 64, and the source data owns them.
         let batch = unsafe { Batch::from_frames(span, descriptors, metadata, self.format.room, batch_mbufs) };
-        Some(batch.expect("buffers lie in their memory"))
+        Some(batch.expect("buffers lie in their memory").with_metadata_summary(metadata_summary))
     }
 
     fn received(&mut self) -> ReceivedCounts {

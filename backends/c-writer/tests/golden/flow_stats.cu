@@ -2,41 +2,59 @@
 // 2. typedef struct alignas, shared.cu 1
 // 3. typedef struct, shared.cu 2
 // 4. static __device__ __forceinline__ pc_descriptor pc_find, shared.cu 3
-// 5. typedef struct
-// 6. typedef struct
-// 7. static constexpr uint ETH_P_IP = 2048u;
-// 8. static __device__ __forceinline__ uint pc_half, shared.cu 7
-// 9. static __device__ __forceinline__ uint load_be16_far, shared.cu 14
-// 10. static __device__ __forceinline__ uint load_u8_far, shared.cu 15
-// 11. static __device__ __forceinline__ uint pkt_len, shared.cu 5
-// 12. static __device__ __forceinline__ uint pc_word, shared.cu 16
-// 13. static __device__ __forceinline__ uint load_be32_far, shared.cu 17
-// 14. static __device__ __forceinline__ uint pc_min_u32, shared.cu 18
-// 15. static __device__ __forceinline__ uint load_be16, shared.cu 8
-// 16. static __device__ __forceinline__ uint pkt_wire_len
-// 17. static __device__ __forceinline__ vec2_u32 pkt_time
-// 18. static __device__ __forceinline__ uint pc_max_u32
-// 19. static __device__ __forceinline__ Flow flow_of
-// 20. static __device__ __forceinline__ uint n_pc_in_flows_word
-// 21. static __device__ __forceinline__ uint flows_add
-// 22. static __device__ __forceinline__ void add_bytes
-// 23. static __device__ __forceinline__ uint flows_read
-// 24. static __device__ __forceinline__ uint flows_compare_exchange
-// 25. static __device__ __forceinline__ void note_first
-// 26. static __device__ __forceinline__ void note_last
-// 27. static __device__ __forceinline__ uint seconds
-// 28. static __device__ __forceinline__ uint n_pc_in_flows_hash
-// 29. static __device__ __forceinline__ bool n_pc_in_flows_claim
-// 30. static __device__ __forceinline__ uint flows_insert
-// 31. static __device__ __forceinline__ void missed_add
-// 32. static __device__ __forceinline__ uint xdp_filter
-// 33. extern "C" __global__ void __launch_bounds__
+// 5. typedef struct, shared.cu 14
+// 6. typedef struct, shared.cu 15
+// 7. static __device__ __forceinline__ uint pc_find_word, shared.cu 16
+// 8. static __device__ __forceinline__ void pc_find_time
+// 9. typedef struct
+// 10. typedef struct
+// 11. static constexpr uint ETH_P_IP = 2048u;
+// 12. static __device__ __forceinline__ uint pc_half, shared.cu 7
+// 13. static __device__ __forceinline__ uint load_be16_far, shared.cu 17
+// 14. static __device__ __forceinline__ uint load_u8_far, shared.cu 18
+// 15. static __device__ __forceinline__ uint pkt_len, shared.cu 5
+// 16. static __device__ __forceinline__ uint pc_word, shared.cu 19
+// 17. static __device__ __forceinline__ uint load_be32_far, shared.cu 20
+// 18. static __device__ __forceinline__ uint pc_min_u32, shared.cu 21
+// 19. static __device__ __forceinline__ uint load_be16, shared.cu 8
+// 20. static __device__ __forceinline__ uint pkt_wire_len
+// 21. static __device__ __forceinline__ vec2_u32 pkt_time
+// 22. static __device__ __forceinline__ uint pc_max_u32
+// 23. static __device__ __forceinline__ Flow flow_of
+// 24. static __device__ __forceinline__ uint n_pc_in_flows_word
+// 25. static __device__ __forceinline__ uint flows_add
+// 26. static __device__ __forceinline__ void add_bytes
+// 27. static __device__ __forceinline__ uint flows_read
+// 28. static __device__ __forceinline__ uint flows_compare_exchange
+// 29. static __device__ __forceinline__ void note_first
+// 30. static __device__ __forceinline__ void note_last
+// 31. static __device__ __forceinline__ uint seconds
+// 32. static __device__ __forceinline__ uint n_pc_in_flows_hash
+// 33. static __device__ __forceinline__ bool n_pc_in_flows_claim
+// 34. static __device__ __forceinline__ uint flows_insert
+// 35. static __device__ __forceinline__ void missed_add
+// 36. static __device__ __forceinline__ uint xdp_filter
+// 37. extern "C" __global__ void __launch_bounds__
 
 // CUDA C++, from flow_stats.wgsl
 typedef unsigned char uchar;
 typedef unsigned int uint;
 typedef unsigned long long ulonglong;
 typedef long long longlong;
+
+static __device__ __forceinline__ void pc_find_time(const uint *tables, pc_column column, uint packet, uint *low, uint *high)
+{
+    if (column.format == 2u) {
+        *low = column.low;
+        *high = column.high;
+        return;
+    }
+    bool grouped = column.format != 0u;
+    const uint *value = tables + column.table + (grouped ? packet / 32u : packet) * 2u;
+    uint distance = grouped ? tables[column.distances + packet] : 0u;
+    *low = value[0] + distance;
+    *high = value[1] + (*low < distance ? 1u : 0u);
+}
 
 typedef struct { uint at[11]; } uint_array11;
 typedef struct {
@@ -52,7 +70,9 @@ struct vec2_u32 { uint x, y; };
 typedef struct {
     const uchar *bytes;
     const uint *words;
-    const uint *metadata;
+    uint wire_length;
+    uint time_low;
+    uint time_high;
     uint offset;
     uint length;
     uint first;
@@ -80,12 +100,12 @@ static constexpr uint PACKETS = 0u;
 
 static __device__ __forceinline__ uint pkt_wire_len(const pc_packet *pkt)
 {
-    return pkt->metadata[0];
+    return pkt->wire_length;
 }
 
 static __device__ __forceinline__ vec2_u32 pkt_time(const pc_packet *pkt)
 {
-    return vec2_u32{pkt->metadata[2], pkt->metadata[3]};
+    return vec2_u32{pkt->time_low, pkt->time_high};
 }
 
 static __device__ __forceinline__ uint pc_max_u32(uint a, uint b)
@@ -463,6 +483,7 @@ extern "C" __global__ void __launch_bounds__(256) xdp_kernel(
     const pc_descriptor *__restrict__ descriptors,
     pc_descriptor_rule rule,
     const uint *__restrict__ metadata,
+    pc_metadata_rule metadata_rule,
     uchar *__restrict__ verdicts,
     volatile uint *flows,
     volatile uint *missed,
@@ -476,7 +497,8 @@ extern "C" __global__ void __launch_bounds__(256) xdp_kernel(
     pc_packet pkt;
     pkt.bytes = arena + (descriptor.offset & ~3u);
     pkt.words = (const uint *)(arena + (descriptor.offset & ~3u));
-    pkt.metadata = metadata + 5 * (ulonglong)packet;
+    pkt.wire_length = metadata_rule.wire_length.format == 3u ? descriptor.length : pc_find_word(metadata, metadata_rule.wire_length, packet);
+    pc_find_time(metadata, metadata_rule.time, packet, &pkt.time_low, &pkt.time_high);
     pkt.offset = descriptor.offset;
     pkt.length = descriptor.length;
     pkt.first = descriptor.offset - 128u;

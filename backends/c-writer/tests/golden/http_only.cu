@@ -4,9 +4,9 @@
 // 4. static __device__ __forceinline__ pc_descriptor pc_find, shared.cu 3
 // 5. typedef struct, shared.cu 4
 // 6. static constexpr uint http = 80u;
-// 7. static __device__ __forceinline__ uint load_u8_far, shared.cu 15
+// 7. static __device__ __forceinline__ uint load_u8_far, shared.cu 18
 // 8. static __device__ __forceinline__ uint pc_half, shared.cu 7
-// 9. static __device__ __forceinline__ uint load_be16_far, shared.cu 14
+// 9. static __device__ __forceinline__ uint load_be16_far, shared.cu 17
 // 10. static __device__ __forceinline__ uint pkt_len, shared.cu 5
 // 11. static __device__ __forceinline__ uint load_be16, shared.cu 8
 // 12. static __device__ __forceinline__ bool port_matches

@@ -5,13 +5,13 @@
 // 5. typedef struct, shared.cu 10
 // 6. static constexpr uint XDP_DROP = 1u;
 // 7. static __device__ __forceinline__ uint pkt_len, shared.cu 5
-// 8. static __device__ __forceinline__ uint pc_word, shared.cu 16
-// 9. static __device__ __forceinline__ uint load_le32, shared.cu 20
+// 8. static __device__ __forceinline__ uint pc_word, shared.cu 19
+// 9. static __device__ __forceinline__ uint load_le32, shared.cu 23
 // 10. static __device__ __forceinline__ uint pc_half, shared.cu 7
 // 11. static __device__ __forceinline__ uint load_le16
 // 12. static __device__ __forceinline__ void pc_set_pair, shared.cu 11
 // 13. static __device__ __forceinline__ void pc_set_word
-// 14. static __device__ __forceinline__ void store_le32, shared.cu 21
+// 14. static __device__ __forceinline__ void store_le32, shared.cu 24
 // 15. static __device__ __forceinline__ void pc_set_half, shared.cu 12
 // 16. static __device__ __forceinline__ void store_le16
 // 17. static __device__ __forceinline__ uint xdp_filter

@@ -6,11 +6,11 @@
 // 6. static constexpr uint ETH_P_8021Q = 33024u;
 // 7. static __device__ __forceinline__ uint pc_half, shared.cu 7
 // 8. static __device__ __forceinline__ uint load_be16, shared.cu 8
-// 9. static __device__ __forceinline__ uint load_be16_far, shared.cu 14
+// 9. static __device__ __forceinline__ uint load_be16_far, shared.cu 17
 // 10. static __device__ __forceinline__ uint load_u8, shared.cu 6
 // 11. static __device__ __forceinline__ uint pkt_len, shared.cu 5
-// 12. static __device__ __forceinline__ uint pc_word, shared.cu 16
-// 13. static __device__ __forceinline__ uint load_be32_far, shared.cu 17
+// 12. static __device__ __forceinline__ uint pc_word, shared.cu 19
+// 13. static __device__ __forceinline__ uint load_be32_far, shared.cu 20
 // 14. static __device__ __forceinline__ uint mix
 // 15. static __device__ __forceinline__ uint finish
 // 16. static __device__ __forceinline__ uint xdp_filter

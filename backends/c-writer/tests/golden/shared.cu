@@ -117,6 +117,19 @@ extern "C" __global__ void __launch_bounds__(256) xdp_kernel(
     verdicts[packet] = (uchar)verdict;
 }
 
+typedef struct { uint format; uint table; uint distances; uint low; uint high; } pc_column;
+
+typedef struct { pc_column wire_length; pc_column port; pc_column time; pc_column time_ms; } pc_metadata_rule;
+
+static __device__ __forceinline__ uint pc_find_word(const uint *tables, pc_column column, uint packet)
+{
+    if (column.format == 2u) return column.low;
+    const uint *table = tables + column.table;
+    if (column.format == 0u) return table[packet];
+    uint distance = tables[column.distances + packet / 2u] >> (packet % 2u * 16u) & 0xffffu;
+    return table[packet / 32u] + distance;
+}
+
 static __device__ __forceinline__ uint load_be16_far(const pc_packet *pkt, uint off)
 {
     if (pkt->length < 2u || off > pkt->length - 2u) return 0u;

@@ -8,8 +8,8 @@
 // 8. static __device__ __forceinline__ uint pc_half, shared.cu 7
 // 9. static __device__ __forceinline__ uint load_be16, shared.cu 8
 // 10. static __device__ __forceinline__ uint load_u8, shared.cu 6
-// 11. static __device__ __forceinline__ uint pc_word, shared.cu 16
-// 12. static __device__ __forceinline__ uint load_be32, shared.cu 19
+// 11. static __device__ __forceinline__ uint pc_word, shared.cu 19
+// 12. static __device__ __forceinline__ uint load_be32, shared.cu 22
 // 13. static __device__ __forceinline__ uint xdp_filter
 // 14. extern "C" __global__ void __launch_bounds__, shared.cu 9
 

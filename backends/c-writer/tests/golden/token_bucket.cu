@@ -1,35 +1,38 @@
 // 1. // CUDA C++, from token_bucket.wgsl
 // 2. typedef struct alignas, shared.cu 1
-// 3. struct vec4_u32
-// 4. typedef struct
-// 5. static constexpr uint ETH_P_8021Q = 33024u;
-// 6. static __device__ __forceinline__ uint pc_half, shared.cu 7
-// 7. static __device__ __forceinline__ uint load_be16, shared.cu 8
-// 8. static __device__ __forceinline__ uint load_be16_far, shared.cu 14
-// 9. static __device__ __forceinline__ uint load_u8, shared.cu 6
-// 10. static __device__ __forceinline__ uint pc_word, shared.cu 16
-// 11. static __device__ __forceinline__ uint load_be32, shared.cu 19
-// 12. static __device__ __forceinline__ uint pkt_len, shared.cu 5
-// 13. static __device__ __forceinline__ uint load_be32_far, shared.cu 17
-// 14. static __device__ __forceinline__ uint pc_min_u32, shared.cu 18
-// 15. static __device__ __forceinline__ void pc_set_component_u32x4
-// 16. static __device__ __forceinline__ uint pkt_time_ms
-// 17. static __device__ __forceinline__ int pc_max_i32
-// 18. static __device__ __forceinline__ ulonglong pc_min_u64
-// 19. static __device__ __forceinline__ Source source_of
-// 20. static __device__ __forceinline__ uint n_pc_in_limits_hash
-// 21. static __device__ __forceinline__ uint limits_find
-// 22. static __device__ __forceinline__ uint n_pc_in_buckets_hash
-// 23. static __device__ __forceinline__ bool n_pc_in_buckets_claim
-// 24. static __device__ __forceinline__ uint buckets_insert
-// 25. static __device__ __forceinline__ uint n_pc_in_limits_word
-// 26. static __device__ __forceinline__ uint limits_read
-// 27. static __device__ __forceinline__ bool map_is_new
-// 28. static __device__ __forceinline__ uint n_pc_in_buckets_word
-// 29. static __device__ __forceinline__ uint buckets_read
-// 30. static __device__ __forceinline__ void buckets_write
-// 31. static __device__ __forceinline__ uint xdp_filter
-// 32. extern "C" __global__ void __launch_bounds__
+// 3. typedef struct, shared.cu 14
+// 4. typedef struct, shared.cu 15
+// 5. static __device__ __forceinline__ uint pc_find_word, shared.cu 16
+// 6. struct vec4_u32
+// 7. typedef struct
+// 8. static constexpr uint ETH_P_8021Q = 33024u;
+// 9. static __device__ __forceinline__ uint pc_half, shared.cu 7
+// 10. static __device__ __forceinline__ uint load_be16, shared.cu 8
+// 11. static __device__ __forceinline__ uint load_be16_far, shared.cu 17
+// 12. static __device__ __forceinline__ uint load_u8, shared.cu 6
+// 13. static __device__ __forceinline__ uint pc_word, shared.cu 19
+// 14. static __device__ __forceinline__ uint load_be32, shared.cu 22
+// 15. static __device__ __forceinline__ uint pkt_len, shared.cu 5
+// 16. static __device__ __forceinline__ uint load_be32_far, shared.cu 20
+// 17. static __device__ __forceinline__ uint pc_min_u32, shared.cu 21
+// 18. static __device__ __forceinline__ void pc_set_component_u32x4
+// 19. static __device__ __forceinline__ uint pkt_time_ms
+// 20. static __device__ __forceinline__ int pc_max_i32
+// 21. static __device__ __forceinline__ ulonglong pc_min_u64
+// 22. static __device__ __forceinline__ Source source_of
+// 23. static __device__ __forceinline__ uint n_pc_in_limits_hash
+// 24. static __device__ __forceinline__ uint limits_find
+// 25. static __device__ __forceinline__ uint n_pc_in_buckets_hash
+// 26. static __device__ __forceinline__ bool n_pc_in_buckets_claim
+// 27. static __device__ __forceinline__ uint buckets_insert
+// 28. static __device__ __forceinline__ uint n_pc_in_limits_word
+// 29. static __device__ __forceinline__ uint limits_read
+// 30. static __device__ __forceinline__ bool map_is_new
+// 31. static __device__ __forceinline__ uint n_pc_in_buckets_word
+// 32. static __device__ __forceinline__ uint buckets_read
+// 33. static __device__ __forceinline__ void buckets_write
+// 34. static __device__ __forceinline__ uint xdp_filter
+// 35. extern "C" __global__ void __launch_bounds__
 
 // CUDA C++, from token_bucket.wgsl
 typedef unsigned char uchar;
@@ -51,7 +54,7 @@ typedef struct {
 typedef struct {
     const uchar *bytes;
     const uint *words;
-    const uint *metadata;
+    uint time_ms;
     uint length;
     volatile uint *limits;
     volatile uint *buckets;
@@ -82,7 +85,7 @@ static __device__ __forceinline__ void pc_set_component_u32x4(vec4_u32 * v, uint
 
 static __device__ __forceinline__ uint pkt_time_ms(const pc_packet *pkt)
 {
-    return pkt->metadata[4];
+    return pkt->time_ms;
 }
 
 static __device__ __forceinline__ int pc_max_i32(int a, int b)
@@ -349,6 +352,7 @@ extern "C" __global__ void __launch_bounds__(256) xdp_kernel(
     const uchar *__restrict__ arena,
     const pc_descriptor *__restrict__ descriptors,
     const uint *__restrict__ metadata,
+    pc_metadata_rule metadata_rule,
     uchar *__restrict__ verdicts,
     volatile uint *limits,
     volatile uint *buckets,
@@ -364,7 +368,7 @@ extern "C" __global__ void __launch_bounds__(256) xdp_kernel(
         pc_packet pkt;
         pkt.bytes = arena + (descriptor.offset & ~3u);
         pkt.words = (const uint *)(arena + (descriptor.offset & ~3u));
-        pkt.metadata = metadata + 5 * (ulonglong)packet;
+        pkt.time_ms = pc_find_word(metadata, metadata_rule.time_ms, packet);
         pkt.length = descriptor.length;
         pkt.limits = limits;
         pkt.buckets = buckets;

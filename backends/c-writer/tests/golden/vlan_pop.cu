@@ -6,10 +6,10 @@
 // 6. static __device__ __forceinline__ uint load_be16, shared.cu 8
 // 7. static __device__ __forceinline__ uint pkt_len, shared.cu 5
 // 8. static __device__ __forceinline__ uint pc_word
-// 9. static __device__ __forceinline__ uint load_le32, shared.cu 20
+// 9. static __device__ __forceinline__ uint load_le32, shared.cu 23
 // 10. static __device__ __forceinline__ void pc_set_pair, shared.cu 11
 // 11. static __device__ __forceinline__ void pc_set_word
-// 12. static __device__ __forceinline__ void store_le32, shared.cu 21
+// 12. static __device__ __forceinline__ void store_le32, shared.cu 24
 // 13. static __device__ __forceinline__ void pc_clear
 // 14. static __device__ __forceinline__ bool adjust_head
 // 15. static __device__ __forceinline__ uint xdp_filter

@@ -5,6 +5,7 @@ use std::ptr;
 use std::sync::Arc;
 
 use cudarc::driver::sys::{CUfunc_st, CUfunction, CUfunction_attribute, CUmod_st};
+use portcullis_core::device::metadata_format::MetadataRule;
 use portcullis_core::device::{CancelToken, DeviceError};
 use portcullis_core::map::declaration::MAX_MAPS;
 
@@ -14,11 +15,14 @@ use crate::driver::gpu::Gpu;
 use crate::driver::stream::Stream;
 use crate::driver::{ErrorCode, check, poll};
 
-/// Maximum number of arguments of a kernel: the eight of the packets and the launch
+/// Maximum number of arguments of a kernel: the nine of the packets and the launch
 /// ([`Argument`](portcullis_c_writer::Argument)), and one for each map. Each has at most 64 bits,
-/// except the rule of descriptors, and the map addresses of mailbox and graph kernels, which are
-/// one argument.
-pub(crate) const MAX_ARGUMENTS: usize = 8 + MAX_MAPS;
+/// except the rules of descriptors and metadata, and the map addresses of mailbox and graph
+/// kernels, which are one argument.
+pub(crate) const MAX_ARGUMENTS: usize = 9 + MAX_MAPS;
+
+// `Kernel::warm_up` passes as many zeros for each argument.
+const _: () = assert!(size_of::<MetadataRule>() <= 8 * MAX_ARGUMENTS);
 
 /// A kernel loaded into a context.
 #[derive(Debug)]

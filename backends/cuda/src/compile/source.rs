@@ -50,6 +50,7 @@ impl KernelSource {
         let options = Options::new(Language::Cuda)
             .with_packet_access(PacketAccess::AlignedWords)
             .with_descriptor_rules()
+            .with_metadata_rules()
             .with_group_size(block_size)
             .with_epilogue(work.map(busy_wait));
         let options = if writes_kernel { options } else { options.with_function(FILTER_FUNCTION) };

@@ -20,7 +20,7 @@ use portcullis_core::device::offload::{
 };
 use portcullis_core::device::transfer_planner::{BatchMemory, MemoryReach, TransferCosts};
 use portcullis_core::device::{CancelToken, DeviceError, Imported, StageTimes};
-use portcullis_core::packet::{Batch, Span};
+use portcullis_core::packet::{Batch, MetadataFields, Span};
 
 use super::pinned_verdicts::PinnedVerdicts;
 use super::timing::{Stage, StageTimer};
@@ -41,6 +41,10 @@ const PACKETS_PER_CHUNK: usize = 1 << 20;
 
 /// Maximum size in bytes of a chunk.
 const BYTES_PER_CHUNK: u64 = 256 << 20;
+
+/// Maximum number of packets of a batch that is not split: few enough for kernels to address tables
+/// of descriptors and metadata by 32-bit words.
+const MAX_UNSPLIT_PACKETS: usize = 1 << 29;
 
 /// Launches a compiled filter in streams.
 pub(crate) struct PipelinedLauncher {
@@ -101,7 +105,7 @@ impl PipelinedLauncher {
     /// launch would weigh more the smaller it is.
     #[must_use]
     pub fn without_splitting(mut self) -> PipelinedLauncher {
-        self.bounds = ChunkLimits { binding: u64::from(u32::MAX) & !3, alignment: 4, packets: u32::MAX as usize };
+        self.bounds = ChunkLimits { binding: u64::from(u32::MAX) & !3, alignment: 4, packets: MAX_UNSPLIT_PACKETS };
         self
     }
 
@@ -118,6 +122,7 @@ impl PipelinedLauncher {
             None => buffers.verdict_addresses(),
         };
         let (descriptors, mut rule) = buffers.descriptors();
+        let (metadata, mut metadata_rule) = buffers.metadata();
         let (mut base, mut invocations) = (chunk.base(first) as u32, count as u32);
         let mut addresses = [0; MAX_ARGUMENTS];
         for (address, argument) in addresses.iter_mut().zip(&self.loaded.arguments) {
@@ -126,11 +131,11 @@ impl PipelinedLauncher {
                     in_place(chunk).map_or_else(|| buffers.arena_address(), |memory| memory.address)
                 }
                 Argument::Descriptors { .. } => descriptors,
-                Argument::Metadata => buffers.metadata_address(),
+                Argument::Metadata => metadata,
                 Argument::Verdicts => verdicts,
                 Argument::Targets => targets,
                 Argument::Map(number) => self.loaded.maps.address(*number as usize),
-                Argument::DescriptorRule | Argument::Base | Argument::Count => 0,
+                Argument::DescriptorRule | Argument::MetadataRule(_) | Argument::Base | Argument::Count => 0,
             };
         }
         let mut arguments: [*mut c_void; MAX_ARGUMENTS] =
@@ -138,6 +143,7 @@ impl PipelinedLauncher {
         for (pointer, argument) in arguments.iter_mut().zip(&self.loaded.arguments) {
             match argument {
                 Argument::DescriptorRule => *pointer = (&raw mut rule).cast(),
+                Argument::MetadataRule(_) => *pointer = (&raw mut metadata_rule).cast(),
                 Argument::Base => *pointer = (&raw mut base).cast(),
                 Argument::Count => *pointer = (&raw mut invocations).cast(),
                 _ => {}
@@ -155,6 +161,15 @@ impl PipelinedLauncher {
         let launched = unsafe { kernel.launch(kernel.blocks_for(invocations), &mut arguments, &self.gpu.kernels) };
         launched.map_err(|code| self.gpu.error("launching the filter failed", code))
     }
+}
+
+/// The fields of metadata that the kernel reads.
+fn metadata_fields(arguments: &[Argument]) -> MetadataFields {
+    let fields = arguments.iter().find_map(|argument| match argument {
+        Argument::MetadataRule(fields) => Some(*fields),
+        _ => None,
+    });
+    fields.unwrap_or_default()
 }
 
 /// The memory in which the kernel finds a chunk's packets, if they are filtered in place.
@@ -273,7 +288,8 @@ impl Launcher for PipelinedLauncher {
     }
 
     fn new_buffers(&self) -> Buffers {
-        Buffers::new(self.times_stages.then(|| StageTimer::new(&self.gpu.context)))
+        let timer = self.times_stages.then(|| StageTimer::new(&self.gpu.context));
+        Buffers::new(metadata_fields(&self.loaded.arguments), timer)
     }
 
     /// Uploaded data stays in the slot until another chunk is written to it.

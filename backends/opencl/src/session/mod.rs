@@ -177,6 +177,8 @@ impl OpenClLauncher {
                 Argument::Map(number) => ArgVal::mem(self.maps.memory(*number as usize)),
                 Argument::Base => ArgVal::scalar(&base),
                 Argument::Count => ArgVal::scalar(&count),
+                // Not requested when compiling.
+                Argument::MetadataRule(_) => continue,
             };
             ocl_core::set_kernel_arg(&self.loaded.kernel, index as u32, value)
                 .map_err(|error| self.gpu.error(format_args!("setting argument {index} failed"), &error))?;

@@ -13,8 +13,9 @@ use crate::device::descriptor_format::{
     self, DescriptorFormat, DescriptorRule, GROUP_PACKETS, PacketOrder, write_grouped, write_lengths,
 };
 use crate::device::host_threads::{HostThreads, PART_BYTES, PART_PACKETS};
+use crate::device::metadata_format::{self, WrittenMetadata};
 use crate::packet::gather::{StorePolicy, WindowRows};
-use crate::packet::{Batch, Descriptor, Metadata};
+use crate::packet::{Batch, Descriptor, Metadata, MetadataFields};
 
 /// Size in bytes from which a copy is written with non-temporal stores: it would evict too much of
 /// the caches.
@@ -101,12 +102,7 @@ impl<'a, I, M> ChunkView<'a, I, M> {
         match self.layout {
             PacketLayout::Rows => self.gather_rows(to, store),
             PacketLayout::Copied => self.copy_range(to),
-            PacketLayout::Packed => {
-                for (index, d) in self.chunk.packets.clone().zip(self.kernel_descriptors()) {
-                    let bytes = &self.batch.packet(index)[..self.needs.copied_len(d.length) as usize];
-                    to[d.offset as usize..][..bytes.len()].copy_from_slice(bytes);
-                }
-            }
+            PacketLayout::Packed => self.copy_packets(to),
             PacketLayout::NoAccess | PacketLayout::InPlace => {}
         }
         self.gather_time.set(self.gather_time.get() + start.elapsed());
@@ -127,6 +123,23 @@ impl<'a, I, M> ChunkView<'a, I, M> {
                 let part = first..packets.end.min(first + PART_PACKETS);
                 WindowRows::new(batch, part, window).write(to, store);
             });
+        });
+    }
+
+    fn copy_packets(&self, to: &mut [u8]) {
+        let (batch, packets, needs) = (self.batch, self.chunk.packets.clone(), self.needs);
+        let descriptors = self.descriptors();
+        // Copies the packets from index `first` of the chunk on.
+        let copy = |first: usize, part: &[Descriptor], to: &mut [u8]| {
+            let in_part = chunk::packed_descriptors(part, needs, 0);
+            for (index, d) in (packets.start + first..).zip(in_part) {
+                let bytes = &batch.packet(index)[..needs.copied_len(d.length) as usize];
+                to[d.offset as usize..][..bytes.len()].copy_from_slice(bytes);
+            }
+        };
+        self.threads.run(descriptors.len() / PART_PACKETS, |has_threads| match has_threads {
+            true => PackedParts::new(descriptors, needs).for_each(descriptors, to, &copy),
+            false => copy(0, descriptors, to),
         });
     }
 
@@ -294,11 +307,37 @@ impl<'a, I, M> ChunkView<'a, I, M> {
     /// count from the chunk's first byte, to a buffer of 8 bytes for each of
     /// [`ChunkView::descriptor_count`]: those of packets in the kernel's order, then runs.
     pub fn write_descriptor_table(&self, to: &mut [u8]) -> WrittenDescriptors {
+        let size = self.descriptor_count() * size_of::<Descriptor>();
+        let written = WrittenDescriptors { rule: DescriptorRule::TABLE, origin: 0, size };
+        if self.layout == PacketLayout::Packed && !self.is_ordered() {
+            self.write_packed_table(to);
+            return written;
+        }
         for (to, descriptor) in to.as_chunks_mut().0.iter_mut().zip(self.descriptor_bytes()) {
             *to = descriptor;
         }
-        let size = self.descriptor_count() * size_of::<Descriptor>();
-        WrittenDescriptors { rule: DescriptorRule::TABLE, origin: 0, size }
+        written
+    }
+
+    fn write_packed_table(&self, to: &mut [u8]) {
+        let (descriptors, needs) = (self.descriptors(), self.needs);
+        let to = &mut to[..size_of_val(descriptors)];
+        let write = |start: u32, part: &[Descriptor], to: &mut [u8]| {
+            let in_kernel = chunk::packed_descriptors(part, needs, start);
+            for (to, d) in to.as_chunks_mut::<8>().0.iter_mut().zip(in_kernel) {
+                *to = (u64::from(d.offset) | u64::from(d.length) << 32).to_le_bytes();
+            }
+        };
+        self.threads.run(descriptors.len() / PART_PACKETS, |has_threads| {
+            if !has_threads {
+                return write(0, descriptors, to);
+            }
+            let parts = PackedParts::new(descriptors, needs);
+            let tables = to.par_chunks_mut(parts.packets * size_of::<Descriptor>());
+            let descriptors = descriptors.par_chunks(parts.packets);
+            let all = tables.zip(descriptors).zip(&parts.starts[..parts.count]);
+            all.for_each(|((to, part), start)| write(*start, part, to));
+        });
     }
 
     /// The descriptors as the kernel reads them (`docs/reference/abi.md`): packets in the kernel's
@@ -325,5 +364,97 @@ impl<'a, I, M> ChunkView<'a, I, M> {
             let index = flow_order.map_or(index, |order| first + order.positions()[index - first] as usize);
             batch.metadata_of(index).to_bytes()
         })
+    }
+
+    /// Size in bytes of the buffer for [`ChunkView::write_metadata`].
+    pub fn metadata_capacity(&self, fields: MetadataFields) -> usize {
+        if fields.is_empty() {
+            return 0;
+        }
+        metadata_format::capacity(fields, self.batch.metadata_summary(), self.packets())
+    }
+
+    /// Writes these fields of the packets' metadata, in the kernel's order and in the most compact
+    /// format, with all threads of the session if there are many, to a buffer of
+    /// [`ChunkView::metadata_capacity`] bytes.
+    ///
+    /// # Panics
+    /// If `to` is too short.
+    pub fn write_metadata(&self, fields: MetadataFields, to: &mut [u8]) -> WrittenMetadata {
+        if fields.is_empty() {
+            return WrittenMetadata::default();
+        }
+        let (batch, first, packets) = (self.batch, self.first_packet(), self.packets());
+        let (summary, threads) = (batch.metadata_summary(), self.threads);
+        match (self.metadata(), self.flow_order) {
+            (Some(all), _) => metadata_format::write(fields, summary, packets, |packet| all[packet], threads, to),
+            (None, Some(order)) => {
+                let positions = order.positions();
+                let metadata = |packet: usize| batch.metadata_of(first + positions[packet] as usize);
+                metadata_format::write(fields, summary, packets, metadata, threads, to)
+            }
+            (None, None) => {
+                let metadata = |packet| batch.metadata_of(first + packet);
+                metadata_format::write(fields, summary, packets, metadata, threads, to)
+            }
+        }
+    }
+}
+
+/// Maximum number of parts of a packed chunk: their starts are on the stack, since no memory is
+/// allocated per batch.
+const MAX_PACKED_PARTS: usize = 256;
+
+/// Parts of a packed chunk with equally many packets, the last one maybe fewer.
+struct PackedParts {
+    /// Number of packets in a part.
+    packets: usize,
+    count: usize,
+    /// Where each part starts in the kernel's arena, in bytes.
+    starts: [u32; MAX_PACKED_PARTS],
+}
+
+impl PackedParts {
+    /// Splits at least one packet. Uses the threads of the pool that it runs in.
+    fn new(descriptors: &[Descriptor], needs: AccessNeeds) -> PackedParts {
+        let packets = descriptors.len().div_ceil(MAX_PACKED_PARTS).max(PART_PACKETS);
+        let (count, mut starts) = (descriptors.len().div_ceil(packets), [0; MAX_PACKED_PARTS]);
+        let parts = starts[..count].par_iter_mut().zip(descriptors.par_chunks(packets));
+        parts.for_each(|(size, part)| *size = part.iter().map(|d| needs.packed_size(d.length) as u32).sum());
+        let mut start = 0;
+        for size in &mut starts[..count] {
+            start += std::mem::replace(size, start);
+        }
+        PackedParts { packets, count, starts }
+    }
+
+    /// Calls `write` for each part, in parallel, with the index of its first packet, its packets,
+    /// and its bytes of the arena, `to`.
+    fn for_each(
+        &self,
+        descriptors: &[Descriptor],
+        to: &mut [u8],
+        write: &(impl Fn(usize, &[Descriptor], &mut [u8]) + Sync),
+    ) {
+        self.for_range(0..self.count, descriptors, to, write);
+    }
+
+    fn for_range(
+        &self,
+        parts: Range<usize>,
+        descriptors: &[Descriptor],
+        to: &mut [u8],
+        write: &(impl Fn(usize, &[Descriptor], &mut [u8]) + Sync),
+    ) {
+        if parts.len() == 1 {
+            return write(parts.start * self.packets, descriptors, to);
+        }
+        let middle = parts.start + parts.len() / 2;
+        let (before, after) = descriptors.split_at((middle - parts.start) * self.packets);
+        let (left, right) = to.split_at_mut((self.starts[middle] - self.starts[parts.start]) as usize);
+        rayon::join(
+            || self.for_range(parts.start..middle, before, left, write),
+            || self.for_range(middle..parts.end, after, right, write),
+        );
     }
 }

@@ -515,8 +515,13 @@ fn threads_gather_what_one_gathers() {
     let packets: Vec<Vec<u8>> =
         (0..count).map(|_| (0..random.below(9)).map(|_| random.below(256) as u8).collect()).collect();
     let batch = Batch::from_packets(&packets).unwrap();
-    for (layout, window) in [(PacketLayout::Rows, 6), (PacketLayout::Packed, 6), (PacketLayout::Copied, u32::MAX)] {
-        let needs = AccessNeeds { window, room: false };
+    for (layout, window, room) in [
+        (PacketLayout::Rows, 6, false),
+        (PacketLayout::Packed, 6, false),
+        (PacketLayout::Packed, u32::MAX, true),
+        (PacketLayout::Copied, u32::MAX, false),
+    ] {
+        let needs = AccessNeeds { window, room };
         let limits = ChunkLimits { binding: 1 << 30, alignment: 4, packets: usize::MAX };
         let mut chunks = Vec::new();
         chunk::split_batch(&batch, layout, needs, limits, &mut chunks).unwrap();

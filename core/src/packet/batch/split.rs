@@ -1,7 +1,7 @@
 //! Splitting a batch into parts for several devices, and joining them again.
 
 use std::ops::Range;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use super::{Batch, SourceData};
 
@@ -46,6 +46,8 @@ impl Batch {
             summary,
             original: if has_original { self.original.split_off(at) } else { Vec::new() },
             metadata: if has_metadata { self.metadata.split_off(at) } else { Vec::new() },
+            // No part varies in more fields than the whole.
+            metadata_summary: self.metadata_summary.clone(),
             room: self.room,
             is_scattered: self.is_scattered,
             source_data: None,
@@ -68,7 +70,7 @@ impl Batch {
             && range_in_parent.packets.end == following.packets.start;
         assert!(is_next, "the batch is not the part behind this one");
         range_in_parent.packets.end = following.packets.end;
-        self.summary = OnceLock::new();
+        self.forget_summaries();
         self.descriptors.append(&mut next.descriptors);
         self.original.append(&mut next.original);
         self.metadata.append(&mut next.metadata);

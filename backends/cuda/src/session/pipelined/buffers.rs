@@ -1,16 +1,17 @@
 //! Buffers of a chunk for `pipelined` and `inline`, and their layout.
 //!
 //! What the host writes lies in one piece of pinned memory, and is copied to the device at once:
-//! metadata, then the packets that the host gathers, then the descriptors, whose size is known
-//! last. Packets that the device copies from where they lie come behind that, in the device's
-//! memory only.
+//! metadata, then the packets that the host gathers, then the descriptors. The sizes of metadata
+//! and descriptors are known once they are written. Packets that the device copies from where they
+//! lie come behind that, in the device's memory only.
 
 use std::sync::Arc;
 
 use portcullis_core::device::chunk::OVERREAD_BYTES;
 use portcullis_core::device::descriptor_format::DescriptorRule;
+use portcullis_core::device::metadata_format::{MetadataRule, WrittenMetadata};
 use portcullis_core::device::offload::{ChunkView, KernelEffects, VerdictColumns, WrittenDescriptors, le_words};
-use portcullis_core::packet::Metadata;
+use portcullis_core::packet::MetadataFields;
 use portcullis_core::packet::gather::StorePolicy;
 
 use crate::driver::ErrorCode;
@@ -35,10 +36,15 @@ pub(crate) struct UploadLayout {
 }
 
 impl UploadLayout {
-    /// Lays out a chunk. With `device_copies`, the device copies the packets from where they lie.
-    pub fn new<I, M>(chunk: &ChunkView<'_, I, M>, effects: KernelEffects, device_copies: bool) -> UploadLayout {
+    /// Lays out a chunk with that many bytes of metadata. With `device_copies`, the device copies
+    /// the packets from where they lie.
+    pub fn new<I, M>(
+        chunk: &ChunkView<'_, I, M>,
+        effects: KernelEffects,
+        metadata: usize,
+        device_copies: bool,
+    ) -> UploadLayout {
         let bytes = if chunk.is_copied() { (chunk.bytes().end - chunk.bytes().start) as usize } else { 0 };
-        let metadata = if effects.metadata { chunk.packets() * size_of::<Metadata>() } else { 0 };
         UploadLayout::of_sizes(metadata, bytes, chunk.descriptor_capacity(effects), device_copies)
     }
 
@@ -77,6 +83,9 @@ pub(crate) struct Buffers {
     layout: UploadLayout,
     response_layout: ResponseLayout,
     descriptors: WrittenDescriptors,
+    metadata: WrittenMetadata,
+    /// The fields of metadata that the kernel reads.
+    metadata_fields: MetadataFields,
     device_copies: bool,
     packets: usize,
     /// Size in bytes of what the host has written.
@@ -92,9 +101,10 @@ pub(crate) struct Buffers {
 }
 
 impl Buffers {
-    /// Buffers without capacity; with a timer if stages are timed.
-    pub fn new(timer: Option<StageTimer>) -> Buffers {
-        Buffers { timer, ..Buffers::default() }
+    /// Buffers without capacity for a kernel that reads these fields of metadata; with a timer if
+    /// stages are timed.
+    pub fn new(metadata_fields: MetadataFields, timer: Option<StageTimer>) -> Buffers {
+        Buffers { metadata_fields, timer, ..Buffers::default() }
     }
 
     /// Ensures capacity for a chunk. With `device_copies`, the device copies the packets from where
@@ -106,7 +116,8 @@ impl Buffers {
         effects: KernelEffects,
         device_copies: bool,
     ) -> Result<(), ErrorCode> {
-        let layout = UploadLayout::new(chunk, effects, device_copies);
+        let metadata = chunk.metadata_capacity(self.metadata_fields);
+        let layout = UploadLayout::new(chunk, effects, metadata, device_copies);
         if !fits(&self.staging, layout.copied) || !fits(&self.device, layout.end) {
             let _quiescent = context.quiesce()?;
             ensure_capacity(&mut self.device, layout.end, context)?;
@@ -146,18 +157,16 @@ impl Buffers {
     /// # Safety
     /// All queued commands that use these buffers have completed.
     pub unsafe fn write<I, M>(&mut self, chunk: &ChunkView<'_, I, M>, effects: KernelEffects) -> usize {
-        let at = self.layout;
         let to: &mut [u8] = match &self.staging {
             // SAFETY: no queued command uses it, by the caller's promise; the borrow ends in this
             // function.
-            Some(staging) => unsafe { staging.slice_mut(0, at.copied) },
+            Some(staging) => unsafe { staging.slice_mut(0, self.layout.copied) },
             None => &mut [],
         };
-        if effects.metadata {
-            for (to, metadata) in to.as_chunks_mut().0.iter_mut().zip(chunk.metadata_bytes()) {
-                *to = metadata;
-            }
-        }
+        self.metadata = chunk.write_metadata(self.metadata_fields, to);
+        // What follows moves up if the metadata is smaller than it might have been.
+        self.layout = UploadLayout::new(chunk, effects, self.metadata.size, self.device_copies);
+        let at = self.layout;
         if chunk.is_copied() && !self.device_copies {
             chunk.copy_into(&mut to[at.gathered..], StorePolicy::Streamed);
         }
@@ -165,7 +174,11 @@ impl Buffers {
         let gathered = if self.device_copies { 0 } else { at.bytes };
         let end_of_packets = at.gathered + gathered;
         let size = self.descriptors.size;
-        self.written = if size > 0 { at.descriptors + size } else { end_of_packets };
+        self.written = match (size, gathered) {
+            (0, 0) => self.metadata.size,
+            (0, _) => end_of_packets,
+            _ => at.descriptors + size,
+        };
         self.written
     }
 
@@ -193,9 +206,9 @@ impl Buffers {
         self.device.as_ref().map_or(0, DeviceMemory::address)
     }
 
-    /// Address of metadata for the kernel.
-    pub fn metadata_address(&self) -> u64 {
-        self.device_address()
+    /// Address of the metadata's tables for the kernel, and how it finds them.
+    pub fn metadata(&self) -> (u64, MetadataRule) {
+        (self.device_address(), self.metadata.rule)
     }
 
     /// Address of the descriptors' tables for the kernel, and how it finds them.
