@@ -486,13 +486,19 @@ impl Writer<'_> {
             return Ok((format!("{start}void {entry}(\n    {parameters})\n{{\n{lines}}}\n"), arguments));
         }
         if flows {
-            // A work item filters the packets of a run, one after the other.
-            let [run, end] = ["run", "end"].map(|name| names.unique_name(name));
+            // A work item filters the packets of a run, one after the other. The next one's number
+            // is loaded ahead, so that it is there when this one is done.
+            let [run, numbers, turn, next] = ["run", "numbers", "turn", "next"].map(|name| names.unique_name(name));
             lines = lines.iter().map(|line| format!("    {line}")).collect();
-            let turns = format!("for (uint {packet} = {run}.offset; {packet} < {end}; ++{packet}) {{");
-            let run_of = format!("pc_descriptor {run} = {descriptors}[{base} + {lane}];");
-            let end_of = format!("uint {end} = {run}.offset + {run}.length;");
-            lines.splice(0..0, [run_of, end_of, turns]);
+            let begin = [
+                format!("pc_descriptor {run} = {descriptors}[{base} + {lane}];"),
+                format!("{buffer}const uint *{numbers} = ({buffer}const uint *){descriptors} + {run}.offset;"),
+                format!("uint {next} = {numbers}[0];"),
+                format!("for (uint {turn} = 1u; {turn} <= {run}.length; ++{turn}) {{"),
+                format!("    uint {packet} = {next};"),
+                format!("    if ({turn} < {run}.length) {next} = {numbers}[{turn}];"),
+            ];
+            lines.splice(0..0, begin);
             lines.push("}".into());
         } else {
             lines.insert(0, format!("uint {packet} = {base} + {lane};"));

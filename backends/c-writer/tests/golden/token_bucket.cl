@@ -350,8 +350,11 @@ __kernel void xdp_kernel(
     uint lane = (uint)get_global_id(0);
     if (lane >= count) return;
     pc_descriptor run = descriptors[base + lane];
-    uint end = run.offset + run.length;
-    for (uint packet = run.offset; packet < end; ++packet) {
+    __global const uint *numbers = (__global const uint *)descriptors + run.offset;
+    uint next = numbers[0];
+    for (uint turn = 1u; turn <= run.length; ++turn) {
+        uint packet = next;
+        if (turn < run.length) next = numbers[turn];
         pc_descriptor descriptor = descriptors[packet];
         pc_packet pkt;
         pkt.bytes = arena + descriptor.offset;

@@ -358,8 +358,11 @@ extern "C" __global__ void __launch_bounds__(256) xdp_kernel(
     uint lane = blockIdx.x * blockDim.x + threadIdx.x;
     if (lane >= count) return;
     pc_descriptor run = descriptors[base + lane];
-    uint end = run.offset + run.length;
-    for (uint packet = run.offset; packet < end; ++packet) {
+    const uint *numbers = (const uint *)descriptors + run.offset;
+    uint next = numbers[0];
+    for (uint turn = 1u; turn <= run.length; ++turn) {
+        uint packet = next;
+        if (turn < run.length) next = numbers[turn];
         pc_descriptor descriptor = descriptors[packet];
         pc_packet pkt;
         pkt.bytes = arena + (descriptor.offset & ~3u);

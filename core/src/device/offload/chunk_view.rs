@@ -163,8 +163,7 @@ impl<'a, I, M> ChunkView<'a, I, M> {
         self.flow_order
     }
 
-    /// Whether the kernel takes the packets in flow order. Then descriptors and metadata differ in
-    /// order from the batch.
+    /// Whether the kernel takes the packets in flow order, which follows their descriptors.
     pub fn is_ordered(&self) -> bool {
         self.flow_order.is_some()
     }
@@ -181,10 +180,10 @@ impl<'a, I, M> ChunkView<'a, I, M> {
         if self.is_ordered() { self.packets() + invocation } else { invocation }
     }
 
-    /// Number of descriptors that the kernel reads: those of the packets, and of the runs if there
-    /// are any.
+    /// Number of descriptors that the kernel reads: those of the packets and, if it takes them in
+    /// flow order, of the runs and of the packets' numbers.
     pub fn descriptor_count(&self) -> usize {
-        self.base(self.invocations())
+        self.packets() + self.flow_order.map_or(0, FlowOrder::descriptor_count)
     }
 
     /// Size in bytes of the buffer for [`ChunkView::write_descriptors`].
@@ -250,40 +249,46 @@ impl<'a, I, M> ChunkView<'a, I, M> {
             }
             _ => {}
         }
-        if is_verbatim && !self.is_ordered() && !effects.resizes_packets {
-            descriptor_format::write_table(descriptors, self.chunk.bytes.start as u32, to);
-            return done(DescriptorRule::TABLE);
-        }
-        for (to, descriptor) in to.as_chunks_mut::<8>().0.iter_mut().zip(self.descriptor_bytes()) {
-            *to = descriptor;
-        }
+        let write = |to: &mut [u8], from: &mut dyn Iterator<Item = [u8; size_of::<Descriptor>()]>| {
+            to.as_chunks_mut().0.iter_mut().zip(from).for_each(|(to, descriptor)| *to = descriptor);
+        };
         let size = self.descriptor_count() * size_of::<Descriptor>();
-        WrittenDescriptors { rule: DescriptorRule::TABLE, origin: 0, size }
+        let written = WrittenDescriptors { rule: DescriptorRule::TABLE, origin, size };
+        if is_verbatim && !effects.resizes_packets {
+            let (packets, order) = to[..size].split_at_mut(size_of_val(descriptors));
+            descriptor_format::write_table(descriptors, self.chunk.bytes.start as u32, packets);
+            write(order, &mut self.order_bytes());
+            return written;
+        }
+        write(to, &mut self.descriptor_bytes());
+        WrittenDescriptors { origin: 0, ..written }
     }
 
-    /// The descriptors as the kernel reads them (`docs/reference/abi.md`): packets in the kernel's
-    /// order, then runs.
+    /// The descriptors as the kernel reads them (`docs/reference/abi.md`): packets, then their flow
+    /// order if there is one.
     pub fn descriptor_bytes(&self) -> impl Iterator<Item = [u8; size_of::<Descriptor>()]> + 'a {
-        let plain = self.flow_order.is_none().then(|| self.kernel_descriptors());
-        let ordered = self.flow_order.map(|order| order.descriptors(self.kernel_descriptors().collect()));
-        let all = plain.into_iter().flatten().chain(ordered.into_iter().flatten());
-        all.map(|d| (u64::from(d.offset) | u64::from(d.length) << 32).to_le_bytes())
+        self.kernel_descriptors().map(descriptor_bytes).chain(self.order_bytes())
     }
 
-    /// The packets' metadata as a slice of the batch's, if the batch has any and the kernel reads
-    /// it in this order.
+    fn order_bytes(&self) -> impl Iterator<Item = [u8; size_of::<Descriptor>()]> + 'a {
+        self.flow_order.into_iter().flat_map(FlowOrder::descriptors).map(descriptor_bytes)
+    }
+
+    /// The packets' metadata as a slice of the batch's, if the batch has any.
     pub fn metadata(&self) -> Option<&'a [Metadata]> {
         let all = self.batch.metadata();
-        (!all.is_empty() && self.flow_order.is_none()).then(|| &all[self.chunk.packets.clone()])
+        (!all.is_empty()).then(|| &all[self.chunk.packets.clone()])
     }
 
-    /// The packets' metadata as the kernel reads it (`docs/reference/abi.md`), in the kernel's
-    /// order; derived from the descriptors if the batch has none.
+    /// The packets' metadata as the kernel reads it (`docs/reference/abi.md`); derived from the
+    /// descriptors if the batch has none.
     pub fn metadata_bytes(&self) -> impl Iterator<Item = [u8; size_of::<Metadata>()]> + 'a {
-        let (batch, flow_order, first) = (self.batch, self.flow_order, self.chunk.packets.start);
-        self.chunk.packets.clone().map(move |index| {
-            let index = flow_order.map_or(index, |order| first + order.positions()[index - first] as usize);
-            batch.metadata_of(index).to_bytes()
-        })
+        let batch = self.batch;
+        self.chunk.packets.clone().map(move |index| batch.metadata_of(index).to_bytes())
     }
+}
+
+/// A descriptor as kernels read it.
+fn descriptor_bytes(d: Descriptor) -> [u8; size_of::<Descriptor>()] {
+    (u64::from(d.offset) | u64::from(d.length) << 32).to_le_bytes()
 }
