@@ -305,6 +305,14 @@ impl Writer<'_> {
         self.has_ends() || (self.uses_words && !self.is_word_aligned())
     }
 
+    /// Qualifier of the words of the map with index `number`: `const` if nothing changes them during
+    /// a launch, so that GPUs read them through their caches. A kernel that calls the function may
+    /// be resident while the host changes maps.
+    fn map_qualifier(&self, number: u32) -> &'static str {
+        let is_constant = self.options.entry_kind == EntryKind::Kernel && !self.program.changes_map(number);
+        if is_constant { "const" } else { "volatile" }
+    }
+
     /// The struct of an invocation's state.
     fn packet_type(&mut self, private: &[Handle<naga::GlobalVariable>]) -> Result<String> {
         let buffer = self.dialect.buffer();
@@ -326,8 +334,8 @@ impl Writer<'_> {
         if self.has_ends() {
             text += "    uint first;\n    uint last;\n";
         }
-        for handle in &self.maps {
-            text += &format!("    {buffer}volatile uint *{};\n", self.globals[handle]);
+        for (number, handle) in (0..).zip(&self.maps) {
+            text += &format!("    {buffer}{} uint *{};\n", self.map_qualifier(number), self.globals[handle]);
         }
         for &handle in private {
             let ty = self.type_name(self.module.global_variables[handle].ty)?;
@@ -381,7 +389,9 @@ impl Writer<'_> {
         let all_maps = names.unique_name("maps");
         let maps: Vec<String> = self.program.maps().iter().map(|map| names.unique_name(&map.name)).collect();
         for (number, map) in (0..).zip(&maps) {
-            add(Argument::Map(number), format!("{buffer}volatile uint *{map}"));
+            let qualifier = self.map_qualifier(number);
+            let restrict = if qualifier == "const" { restrict } else { "" };
+            add(Argument::Map(number), format!("{buffer}{qualifier} uint *{restrict}{map}"));
         }
         add(Argument::Base, format!("uint {base}"));
         add(Argument::Count, format!("uint {count}"));
