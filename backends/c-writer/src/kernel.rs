@@ -7,6 +7,7 @@ use std::collections::{HashMap, HashSet};
 use naga::{AddressSpace, Expression, Function, Handle, Statement, TypeInner};
 use portcullis_core::device::descriptor_format::{DescriptorFormat, GROUP_PACKETS};
 use portcullis_core::map::BIND_GROUP;
+use portcullis_core::map::layout::{HEADER_WORDS, Layout};
 use portcullis_core::packet::{Action, Metadata, RESIZE_ROOM};
 use portcullis_core::program::passes::inlined_size;
 
@@ -291,9 +292,25 @@ impl Writer<'_> {
             None => "void".into(),
         };
         let parameters = if parameters.is_empty() { "void".into() } else { parameters.join(", ") };
-        let body = FunctionWriter::new(self, handle, names, arguments, state).write()?;
+        let body = match self.counter_add(handle, &arguments, state.as_deref()) {
+            Some(body) => body,
+            None => FunctionWriter::new(self, handle, names, arguments, state).write()?,
+        };
         let start = self.dialect.function();
         Ok(format!("{start}{result} {}({parameters})\n{{\n{body}}}\n", signature.name))
+    }
+
+    /// The body of the function that adds to a counter, if the language can add to 64 bits at once:
+    /// the prelude's waits for the low word to know whether to carry.
+    fn counter_add(&self, function: Handle<Function>, arguments: &[String], state: Option<&str>) -> Option<String> {
+        let number = *self.counters.get(&function)? as usize;
+        let (map, words) = (&self.program.maps()[number], &self.globals[&self.maps[number]]);
+        let ([index, amount], state) = (arguments, state?) else { return None };
+        let Layout { slots, stride, .. } = Layout::of(map);
+        let add = self
+            .dialect
+            .atomic_add_wide(&format!("&{state}->{words}[{HEADER_WORDS}u + {index} * {stride}u]"), amount)?;
+        Some(format!("    if ({index} >= {slots}u) {{\n        return;\n    }}\n    {add};\n"))
     }
 
     /// Whether the packet struct records the bounds of head- and tailroom.

@@ -433,14 +433,7 @@ static __device__ __forceinline__ void missed_add(pc_packet *pkt, uint index, ui
     if (index >= 1u) {
         return;
     }
-    uint at = 16u + index * 2u;
-    uint before = atomicAdd((uint *)&pkt->missed[at], amount);
-    if (before + amount < before) {
-        atomicAdd((uint *)&pkt->missed[at + 1u], 1u);
-        return;
-    } else {
-        return;
-    }
+    atomicAdd((ulonglong *)&pkt->missed[16u + index * 2u], (ulonglong)amount);
 }
 
 static __device__ __forceinline__ uint xdp_filter(pc_packet *pkt)

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <regex>
 #include <sstream>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -54,9 +55,9 @@ bool compile(const std::string &source, int arch, std::string *object, std::stri
     bool barriers = source.find("__syncthreads") != std::string::npos;
     std::string counted = source;
     if (asked("count")) {
-        // Only maps are volatile.
-        const std::string words = "volatile uint *";
-        for (size_t at = 0; (at = counted.find(words, at)) != std::string::npos;) counted.replace(at, words.size(), "emulated_map ");
+        // Maps are volatile, or constant as only metadata and packets are besides.
+        std::regex maps("(volatile uint \\*|const uint \\*(__restrict__ )?(?!(metadata|words)\\b))(\\w+[;,\\n])");
+        counted = std::regex_replace(source, maps, "emulated_map $4");
     }
     {
         std::ofstream file(base + "/filter.cpp", std::ios::binary);

@@ -83,6 +83,11 @@ static inline unsigned int atomicAdd(unsigned int *at, unsigned int by)
     EMULATED_COUNT(atomics, at);
     return __atomic_fetch_add(emulated_aligned(at, 4), by, __ATOMIC_RELAXED);
 }
+static inline unsigned long long atomicAdd(unsigned long long *at, unsigned long long by)
+{
+    EMULATED_COUNT(atomics, at);
+    return __atomic_fetch_add(emulated_aligned(at, 8), by, __ATOMIC_RELAXED);
+}
 static inline unsigned int atomicExch(unsigned int *at, unsigned int to)
 {
     EMULATED_COUNT(atomics, at);
