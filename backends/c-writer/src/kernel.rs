@@ -322,9 +322,9 @@ impl Writer<'_> {
         self.has_ends() || (self.uses_words && !self.is_word_aligned())
     }
 
-    /// Qualifier of the words of the map with index `number`: `const` if nothing changes them during
-    /// a launch, so that GPUs read them through their caches. A kernel that calls the function may
-    /// be resident while the host changes maps.
+    /// Qualifier of the words of the map with index `number`: `const` if nothing changes them
+    /// during a launch, so that GPUs read them through their caches. A kernel that calls the
+    /// function may be resident while the host changes maps.
     fn map_qualifier(&self, number: u32) -> &'static str {
         let is_constant = self.options.entry_kind == EntryKind::Kernel && !self.program.changes_map(number);
         if is_constant { "const" } else { "volatile" }
@@ -513,18 +513,27 @@ impl Writer<'_> {
             return Ok((format!("{start}void {entry}(\n    {parameters})\n{{\n{lines}}}\n"), arguments));
         }
         if flows {
-            // A work item filters the packets of a run, one after the other. The next one's number
-            // is loaded ahead, so that it is there when this one is done.
-            let [run, numbers, turn, next] = ["run", "numbers", "turn", "next"].map(|name| names.unique_name(name));
+            // A work item filters the packets of a run, one after the other. The next one's
+            // descriptor, and the number after that, are loaded meanwhile.
+            let [run, numbers, turn, next, later, ahead] =
+                ["run", "numbers", "turn", "next", "later", "ahead"].map(|name| names.unique_name(name));
+            lines[0] = format!("pc_descriptor {descriptor} = {ahead};");
             lines = lines.iter().map(|line| format!("    {line}")).collect();
             let begin = [
                 format!("pc_descriptor {run} = {descriptors}[{base} + {lane}];"),
                 format!("{buffer}const uint *{numbers} = ({buffer}const uint *){descriptors} + {run}.offset;"),
                 format!("uint {next} = {numbers}[0];"),
-                format!("for (uint {turn} = 1u; {turn} <= {run}.length; ++{turn}) {{"),
+                format!("uint {later} = {run}.length > 1u ? {numbers}[1] : {next};"),
+                format!("pc_descriptor {ahead} = {descriptors}[{next}];"),
+                format!("for (uint {turn} = 0u; {turn} < {run}.length; ++{turn}) {{"),
                 format!("    uint {packet} = {next};"),
-                format!("    if ({turn} < {run}.length) {next} = {numbers}[{turn}];"),
             ];
+            let load_ahead = [
+                format!("    {next} = {later};"),
+                format!("    {ahead} = {descriptors}[{next}];"),
+                format!("    if ({turn} + 2u < {run}.length) {later} = {numbers}[{turn} + 2u];"),
+            ];
+            lines.splice(1..1, load_ahead);
             lines.splice(0..0, begin);
             lines.push("}".into());
         } else {

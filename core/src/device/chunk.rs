@@ -286,9 +286,9 @@ impl CopiedPackets<'_> {
     }
 }
 
-/// Copies packets from the kernel's copy, `from`, back into the batch, whose descriptors are already
-/// updated, with all of the threads if there are many. At most `window` bytes of each may have
-/// changed.
+/// Copies packets from the kernel's copy, `from`, back into the batch, whose descriptors are
+/// already updated, with all of the threads if there are many. At most `window` bytes of each may
+/// have changed.
 pub fn write_back(packets: PacketsMut<'_>, copied: CopiedPackets<'_>, window: u32, from: &[u8], threads: &HostThreads) {
     let parts = packets.descriptors().len() / PART_PACKETS;
     threads.run(parts, |has_threads| write_part_back(packets, copied, window, from, has_threads));

@@ -54,8 +54,8 @@ impl Program {
         })
     }
 
-    /// Whether the filter may change anything in the memory of the map with index `number`. A search
-    /// in an `lru_hash` stamps the entry that it finds.
+    /// Whether the filter may change anything in the memory of the map with index `number`. A
+    /// search in an `lru_hash` stamps the entry that it finds.
     pub fn changes_map(&self, number: u32) -> bool {
         let stamps = self.maps().get(number as usize).is_some_and(|map| map.kind == MapKind::LruHash);
         let changes = |call| match call {

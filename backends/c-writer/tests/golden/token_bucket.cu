@@ -375,10 +375,14 @@ extern "C" __global__ void __launch_bounds__(256) xdp_kernel(
     pc_descriptor run = descriptors[base + lane];
     const uint *numbers = (const uint *)descriptors + run.offset;
     uint next = numbers[0];
-    for (uint turn = 1u; turn <= run.length; ++turn) {
+    uint later = run.length > 1u ? numbers[1] : next;
+    pc_descriptor ahead = descriptors[next];
+    for (uint turn = 0u; turn < run.length; ++turn) {
         uint packet = next;
-        if (turn < run.length) next = numbers[turn];
-        pc_descriptor descriptor = descriptors[packet];
+        pc_descriptor descriptor = ahead;
+        next = later;
+        ahead = descriptors[next];
+        if (turn + 2u < run.length) later = numbers[turn + 2u];
         pc_packet pkt;
         pkt.bytes = arena + (descriptor.offset & ~3u);
         pkt.words = (const uint *)(arena + (descriptor.offset & ~3u));

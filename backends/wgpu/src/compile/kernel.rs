@@ -288,8 +288,8 @@ fn emit_packet(
     body.push(Statement::Store { pointer, value }, Span::UNDEFINED);
 }
 
-/// Emits a loop over the packets of a run, whose descriptor has the index `index`. It says where the
-/// packets' numbers are, in words of the descriptors.
+/// Emits a loop over the packets of a run, whose descriptor has the index `index`. It says where
+/// the packets' numbers are, in words of the descriptors.
 fn emit_run(
     module: &Module,
     function: &mut Function,

@@ -135,8 +135,8 @@ pub fn scatter(mut packets: PacketsMut<'_>, window: u32, from: &[u8], stride: us
     let (count, window) = (descriptors.len(), window as usize);
     assert!(window <= stride && from.len() >= count * stride, "{} bytes are too few for {count} rows", from.len());
     let prefetch = needs_prefetch(descriptors);
-    // SAFETY: the packets lie in the span, and are borrowed for writing (`PacketsMut`); `from` holds
-    // a row per packet, and does not overlap the batch.
+    // SAFETY: the packets lie in the span, and are borrowed for writing (`PacketsMut`); `from`
+    // holds a row per packet, and does not overlap the batch.
     unsafe { scatter_rows(packets.base(), descriptors, window, from.as_ptr(), stride, prefetch) }
 }
 
