@@ -8,6 +8,7 @@ use naga::{AddressSpace, Expression, Function, Handle, Statement, TypeInner};
 use portcullis_core::device::descriptor_format::{DescriptorFormat, GROUP_PACKETS};
 use portcullis_core::device::metadata_format::ColumnFormat;
 use portcullis_core::map::BIND_GROUP;
+use portcullis_core::map::layout::{HEADER_WORDS, Layout};
 use portcullis_core::packet::{Action, Metadata, MetadataFields, RESIZE_ROOM};
 use portcullis_core::program::passes::inlined_size;
 
@@ -375,9 +376,25 @@ typedef struct { pc_column wire_length; pc_column port; pc_column time; pc_colum
             None => "void".into(),
         };
         let parameters = if parameters.is_empty() { "void".into() } else { parameters.join(", ") };
-        let body = FunctionWriter::new(self, handle, names, arguments, state).write()?;
+        let body = match self.counter_add(handle, &arguments, state.as_deref()) {
+            Some(body) => body,
+            None => FunctionWriter::new(self, handle, names, arguments, state).write()?,
+        };
         let start = self.dialect.function();
         Ok(format!("{start}{result} {}({parameters})\n{{\n{body}}}\n", signature.name))
+    }
+
+    /// The body of the function that adds to a counter, if the language can add to 64 bits at once:
+    /// the prelude's waits for the low word to know whether to carry.
+    fn counter_add(&self, function: Handle<Function>, arguments: &[String], state: Option<&str>) -> Option<String> {
+        let number = *self.counters.get(&function)? as usize;
+        let (map, words) = (&self.program.maps()[number], &self.globals[&self.maps[number]]);
+        let ([index, amount], state) = (arguments, state?) else { return None };
+        let Layout { slots, stride, .. } = Layout::of(map);
+        let add = self
+            .dialect
+            .atomic_add_wide(&format!("&{state}->{words}[{HEADER_WORDS}u + {index} * {stride}u]"), amount)?;
+        Some(format!("    if ({index} >= {slots}u) {{\n        return;\n    }}\n    {add};\n"))
     }
 
     /// Whether the packet struct records the bounds of head- and tailroom.
@@ -387,6 +404,14 @@ typedef struct { pc_column wire_length; pc_column port; pc_column time; pc_colum
 
     fn has_offset(&self) -> bool {
         self.has_ends() || (self.uses_words && !self.is_word_aligned())
+    }
+
+    /// Qualifier of the words of the map with index `number`: `const` if nothing changes them
+    /// during a launch, so that GPUs read them through their caches. A kernel that calls the
+    /// function may be resident while the host changes maps.
+    fn map_qualifier(&self, number: u32) -> &'static str {
+        let is_constant = self.options.entry_kind == EntryKind::Kernel && !self.program.changes_map(number);
+        if is_constant { "const" } else { "volatile" }
     }
 
     /// The struct of an invocation's state.
@@ -417,8 +442,8 @@ typedef struct { pc_column wire_length; pc_column port; pc_column time; pc_colum
         if self.has_ends() {
             text += "    uint first;\n    uint last;\n";
         }
-        for handle in &self.maps {
-            text += &format!("    {buffer}volatile uint *{};\n", self.globals[handle]);
+        for (number, handle) in (0..).zip(&self.maps) {
+            text += &format!("    {buffer}{} uint *{};\n", self.map_qualifier(number), self.globals[handle]);
         }
         for &handle in private {
             let ty = self.type_name(self.module.global_variables[handle].ty)?;
@@ -477,7 +502,9 @@ typedef struct { pc_column wire_length; pc_column port; pc_column time; pc_colum
         let all_maps = names.unique_name("maps");
         let maps: Vec<String> = self.program.maps().iter().map(|map| names.unique_name(&map.name)).collect();
         for (number, map) in (0..).zip(&maps) {
-            add(Argument::Map(number), format!("{buffer}volatile uint *{map}"));
+            let qualifier = self.map_qualifier(number);
+            let restrict = if qualifier == "const" { restrict } else { "" };
+            add(Argument::Map(number), format!("{buffer}{qualifier} uint *{restrict}{map}"));
         }
         add(Argument::Base, format!("uint {base}"));
         add(Argument::Count, format!("uint {count}"));
@@ -584,13 +611,28 @@ typedef struct { pc_column wire_length; pc_column port; pc_column time; pc_colum
             return Ok((format!("{start}void {entry}(\n    {parameters})\n{{\n{lines}}}\n"), arguments));
         }
         if flows {
-            // A work item filters the packets of a run, one after the other.
-            let [run, end] = ["run", "end"].map(|name| names.unique_name(name));
+            // A work item filters the packets of a run, one after the other. The next one's
+            // descriptor, and the number after that, are loaded meanwhile.
+            let [run, numbers, turn, next, later, ahead] =
+                ["run", "numbers", "turn", "next", "later", "ahead"].map(|name| names.unique_name(name));
+            lines[0] = format!("pc_descriptor {descriptor} = {ahead};");
             lines = lines.iter().map(|line| format!("    {line}")).collect();
-            let turns = format!("for (uint {packet} = {run}.offset; {packet} < {end}; ++{packet}) {{");
-            let run_of = format!("pc_descriptor {run} = {descriptors}[{base} + {lane}];");
-            let end_of = format!("uint {end} = {run}.offset + {run}.length;");
-            lines.splice(0..0, [run_of, end_of, turns]);
+            let begin = [
+                format!("pc_descriptor {run} = {descriptors}[{base} + {lane}];"),
+                format!("{buffer}const uint *{numbers} = ({buffer}const uint *){descriptors} + {run}.offset;"),
+                format!("uint {next} = {numbers}[0];"),
+                format!("uint {later} = {run}.length > 1u ? {numbers}[1] : {next};"),
+                format!("pc_descriptor {ahead} = {descriptors}[{next}];"),
+                format!("for (uint {turn} = 0u; {turn} < {run}.length; ++{turn}) {{"),
+                format!("    uint {packet} = {next};"),
+            ];
+            let load_ahead = [
+                format!("    {next} = {later};"),
+                format!("    {ahead} = {descriptors}[{next}];"),
+                format!("    if ({turn} + 2u < {run}.length) {later} = {numbers}[{turn} + 2u];"),
+            ];
+            lines.splice(1..1, load_ahead);
+            lines.splice(0..0, begin);
             lines.push("}".into());
         } else {
             lines.insert(0, format!("uint {packet} = {base} + {lane};"));

@@ -37,7 +37,9 @@ use std::rc::Rc;
 
 use naga::{Constant, Function, GlobalVariable, Handle, Module, Type};
 use portcullis_core::device::offload::KernelEffects;
+use portcullis_core::map::MapFunction;
 use portcullis_core::packet::MetadataFields;
+use portcullis_core::program::prelude::Intrinsic;
 use portcullis_core::program::{Lowered, Lowering, Program, lower};
 use portcullis_core::stack::run_on_large_stack;
 
@@ -254,6 +256,9 @@ impl Kernel {
 
 type Result<T, E = WriteError> = std::result::Result<T, E>;
 
+/// The functions that add to counters, each with its map's number.
+type Counters = HashMap<Handle<Function>, u32>;
+
 /// Writes a filter.
 ///
 /// # Errors
@@ -265,29 +270,34 @@ pub fn write(program: &Program, options: &Options) -> Result<Kernel> {
             Lowering { fuel: true, clamp_indices: true, mask_shifts: true, if_convert: true, ..Lowering::default() };
         let lower = |lowering| {
             lower(program, lowering).map(|mut lowered| {
+                let counter = |(function, intrinsic): (&Handle<Function>, &Intrinsic)| match *intrinsic {
+                    Intrinsic::Map { map, call: MapFunction::Count } => Some((*function, map)),
+                    _ => None,
+                };
+                let counters: Counters = lowered.intrinsics.iter().filter_map(counter).collect();
                 // The prelude's map functions are lowered like the filter's own.
                 lowered.intrinsics.retain(|_, intrinsic| !intrinsic.is_map_function());
-                lowered
+                (lowered, counters)
             })
         };
-        let mut lowered = lower(lowering).map_err(failed)?;
+        let (mut lowered, mut counters) = lower(lowering).map_err(failed)?;
         if options.packet_access == PacketAccess::Vectorizable {
             let plain = !program.facts().rewrites() && program.maps().is_empty() && !program.has_flows();
-            let joined = lower(Lowering { if_convert_all: true, ..lowering }).map_err(failed)?;
+            let (joined, counters_of_joined) = lower(Lowering { if_convert_all: true, ..lowering }).map_err(failed)?;
             if plain && kernel::is_straight_line(&joined) && !kernel::passes_vector_components(&joined) {
-                return Writer::new(program, &joined, options).write();
+                return Writer::new(program, &joined, counters_of_joined, options).write();
             }
             let bytes = options.clone().with_packet_access(PacketAccess::Bytes);
             if kernel::passes_vector_components(&lowered) {
-                lowered = lower(Lowering { whole_pointers: true, ..lowering }).map_err(failed)?;
+                (lowered, counters) = lower(Lowering { whole_pointers: true, ..lowering }).map_err(failed)?;
             }
-            return Writer::new(program, &lowered, &bytes).write();
+            return Writer::new(program, &lowered, counters, &bytes).write();
         }
         if kernel::passes_vector_components(&lowered) {
             lowering.whole_pointers = true;
-            lowered = lower(lowering).map_err(failed)?;
+            (lowered, counters) = lower(lowering).map_err(failed)?;
         }
-        Writer::new(program, &lowered, options).write()
+        Writer::new(program, &lowered, counters, options).write()
     };
     // Recursion is as deep as the filter's text is nested.
     run_on_large_stack(program.source(), work).map_err(|error| WriteError::Failed(error.to_string()))?
@@ -297,6 +307,7 @@ pub fn write(program: &Program, options: &Options) -> Result<Kernel> {
 struct Writer<'a> {
     program: &'a Program,
     lowered: &'a Lowered,
+    counters: Counters,
     module: &'a Module,
     dialect: &'static dyn Dialect,
     options: &'a Options,
@@ -330,12 +341,13 @@ struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    fn new(program: &'a Program, lowered: &'a Lowered, options: &'a Options) -> Writer<'a> {
+    fn new(program: &'a Program, lowered: &'a Lowered, counters: Counters, options: &'a Options) -> Writer<'a> {
         let dialect = options.language.dialect();
         let words = scope::reserved_words(dialect);
         Writer {
             program,
             lowered,
+            counters,
             module: &lowered.module,
             dialect,
             options,

@@ -3,7 +3,8 @@
 
 use std::ops::Range;
 
-use crate::packet::{Batch, Descriptor, READABLE_PAST_END, RESIZE_ROOM, gather};
+use super::host_threads::{HostThreads, PART_PACKETS};
+use crate::packet::{Batch, Descriptor, PacketsMut, READABLE_PAST_END, RESIZE_ROOM, gather};
 use crate::program::Program;
 
 /// Bytes behind the last packet that a kernel may read, because it loads two words to get one that
@@ -281,26 +282,65 @@ pub fn translate_descriptors(
     })
 }
 
-/// Copies the packets of a chunk from the kernel's copy, `from`, back into the batch, whose
-/// descriptors are already updated. `before` are the packets in the batch and `in_kernel` those in
-/// the copy, both from before the launch; at most `window` bytes of each may have changed.
-pub fn write_back(
-    batch: &mut Batch,
-    chunk: &Chunk,
-    before: &[Descriptor],
-    in_kernel: &[Descriptor],
-    window: u32,
-    from: &[u8],
-) {
-    for ((index, before), in_kernel) in chunk.packets.clone().zip(before).zip(in_kernel) {
-        let moved = batch.descriptors()[index].offset.wrapping_sub(before.offset);
-        let at = in_kernel.offset.wrapping_add(moved) as usize;
-        let packet = batch.packet_mut(index);
+/// Where the kernel's copy of a chunk's packets is.
+#[derive(Debug, Clone, Copy)]
+pub enum CopiedPackets<'a> {
+    /// In rows this many bytes apart.
+    Rows(usize),
+    /// At the batch's offsets, which count from this one.
+    From(u64),
+    /// At these locations in the copy, from before the launch, when the packets in the batch were
+    /// at the first ones.
+    Listed(&'a [Descriptor], &'a [Descriptor]),
+}
+
+impl CopiedPackets<'_> {
+    fn split_at(self, packets: usize) -> (Self, Self) {
+        let CopiedPackets::Listed(before, in_kernel) = self else { return (self, self) };
+        let ((before, before_rest), (in_kernel, rest)) = (before.split_at(packets), in_kernel.split_at(packets));
+        (CopiedPackets::Listed(before, in_kernel), CopiedPackets::Listed(before_rest, rest))
+    }
+}
+
+/// Copies packets from the kernel's copy, `from`, back into the batch, whose descriptors are
+/// already updated, with all of the threads if there are many. At most `window` bytes of each may
+/// have changed.
+pub fn write_back(packets: PacketsMut<'_>, copied: CopiedPackets<'_>, window: u32, from: &[u8], threads: &HostThreads) {
+    let parts = packets.descriptors().len() / PART_PACKETS;
+    threads.run(parts, |has_threads| write_part_back(packets, copied, window, from, has_threads));
+}
+
+fn write_part_back(packets: PacketsMut<'_>, copied: CopiedPackets<'_>, window: u32, from: &[u8], has_threads: bool) {
+    let descriptors = packets.descriptors();
+    if has_threads && descriptors.len() >= 2 * PART_PACKETS {
+        let half = descriptors.len() / 2;
+        let ((packets, other_packets), (copied, other_copied)) = (packets.split_at(half), copied.split_at(half));
+        let other_from = if let CopiedPackets::Rows(stride) = copied { &from[half * stride..] } else { from };
+        rayon::join(
+            || write_part_back(packets, copied, window, from, true),
+            || write_part_back(other_packets, other_copied, window, other_from, true),
+        );
+        return;
+    }
+    match copied {
+        CopiedPackets::Rows(stride) => gather::scatter(packets, window, from, stride),
+        CopiedPackets::From(start) => write_each(packets, window, from, |_, d| d.offset - start as u32),
+        // A packet's start has moved by the same distance in either memory.
+        CopiedPackets::Listed(before, in_kernel) => write_each(packets, window, from, |index, d| {
+            in_kernel[index].offset.wrapping_add(d.offset.wrapping_sub(before[index].offset))
+        }),
+    }
+}
+
+/// Copies packets that are at `source` in the copy, given their index and location.
+fn write_each(mut packets: PacketsMut<'_>, window: u32, from: &[u8], source: impl Fn(usize, &Descriptor) -> u32) {
+    let descriptors = packets.descriptors();
+    for ((index, d), packet) in descriptors.iter().enumerate().zip(packets.iter_mut()) {
         let length = packet.len().min(window as usize);
-        if length == 0 {
-            continue; // The offset of an empty packet is arbitrary.
+        // The offset of an empty packet is arbitrary.
+        if length > 0 {
+            packet[..length].copy_from_slice(&from[source(index, d) as usize..][..length]);
         }
-        packet[..length].copy_from_slice(&from[at..at + length]);
     }
 }
 
@@ -456,5 +496,36 @@ mod tests {
         let chunk = chunk(1..4, 0..168);
         let in_kernel = kernel_descriptors(&b, &chunk, PacketLayout::Rows, needs);
         assert_eq!(in_kernel.map(|d| (d.offset, d.length)).collect::<Vec<_>>(), [(0, 10), (56, 0), (112, 54)]);
+    }
+
+    #[test]
+    fn threads_write_back_what_the_kernel_left() {
+        let mut random = crate::testing::Random(9);
+        let count = 5 * PART_PACKETS + 77;
+        let mut packets: Vec<Vec<u8>> = (0..count).map(|_| vec![1; random.below(40) as usize]).collect();
+        let needs = AccessNeeds { window: 24, room: false };
+        let limits = ChunkLimits { binding: 1 << 30, alignment: 4, packets: usize::MAX };
+        for layout in [PacketLayout::Rows, PacketLayout::Packed, PacketLayout::Copied] {
+            for (threads, window) in [(1, 24), (2, 7), (3, 24)] {
+                let mut batch = Batch::from_packets(&packets).unwrap();
+                let mut chunks = Vec::new();
+                super::split_batch(&batch, layout, needs, limits, &mut chunks).unwrap();
+                let before = batch.descriptors().to_vec();
+                let in_kernel: Vec<_> = kernel_descriptors(&batch, &chunks[0], layout, needs).collect();
+                let bytes: Vec<u8> = (0..chunks[0].bytes.end).map(|_| random.below(256) as u8).collect();
+                for (packet, d) in packets.iter_mut().zip(&in_kernel) {
+                    let changed = packet.len().min(window as usize);
+                    packet[..changed].copy_from_slice(&bytes[d.offset as usize..][..changed]);
+                }
+                let copied = match layout {
+                    PacketLayout::Rows => CopiedPackets::Rows(gather::stride(needs.window)),
+                    PacketLayout::Copied => CopiedPackets::From(chunks[0].bytes.start),
+                    _ => CopiedPackets::Listed(&before, &in_kernel),
+                };
+                let threads = HostThreads::new(std::num::NonZeroUsize::new(threads));
+                write_back(batch.packets_mut(0..count), copied, window, &bytes, &threads);
+                assert!(batch.packets().eq(&packets), "{layout:?}");
+            }
+        }
     }
 }

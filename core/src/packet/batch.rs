@@ -574,6 +574,15 @@ impl Batch {
         unsafe { bytes_mut(&self.span, d.offset as usize, d.length as usize) }
     }
 
+    /// A range of the packets, for writing by several threads.
+    ///
+    /// # Panics
+    /// If the range exceeds the batch, or its packets are in device memory.
+    pub fn packets_mut(&mut self, packets: Range<usize>) -> PacketsMut<'_> {
+        assert!(self.span.is_on_host(), "the packets are in device memory");
+        PacketsMut { span: &self.span, descriptors: &self.descriptors[packets] }
+    }
+
     /// The bytes of each packet, in order.
     pub fn packets(&self) -> impl ExactSizeIterator<Item = &[u8]> + '_ {
         (0..self.len()).map(|i| self.packet(i))
@@ -639,6 +648,43 @@ impl Batch {
             }
         }
         Ok(())
+    }
+}
+
+/// Consecutive packets of a batch, which this value alone may access.
+pub struct PacketsMut<'a> {
+    /// Whose bytes at `descriptors` are borrowed for writing.
+    span: &'a Span,
+    descriptors: &'a [Descriptor],
+}
+
+impl<'a> PacketsMut<'a> {
+    /// Locations of the packets.
+    pub fn descriptors(&self) -> &'a [Descriptor] {
+        self.descriptors
+    }
+
+    /// Splits them before the packet with this index.
+    ///
+    /// # Panics
+    /// If there are fewer packets.
+    #[must_use]
+    pub fn split_at(self, index: usize) -> (PacketsMut<'a>, PacketsMut<'a>) {
+        let (before, behind) = self.descriptors.split_at(index);
+        // No two packets share a word (`cut_batch`), so the parts share no byte.
+        (PacketsMut { span: self.span, descriptors: before }, PacketsMut { span: self.span, descriptors: behind })
+    }
+
+    /// The bytes of each packet, in order.
+    pub fn iter_mut(&mut self) -> impl ExactSizeIterator<Item = &mut [u8]> + '_ {
+        // SAFETY: as for `Batch::packet_mut`; the packets are this value's, and each is visited
+        // once.
+        self.descriptors.iter().map(|d| unsafe { bytes_mut(self.span, d.offset as usize, d.length as usize) })
+    }
+
+    /// The first byte of the memory that the descriptors' offsets count from.
+    pub(super) fn base(&mut self) -> *mut u8 {
+        self.span.as_ptr()
     }
 }
 

@@ -12,8 +12,8 @@ mod verdict;
 
 pub use arena::{Arena, ArenaError, DeviceView, READABLE_PAST_END, Span};
 pub use batch::{
-    Batch, BatchCutter, BatchError, BatchParts, Descriptor, MIN_PACKET_LENGTH, Metadata, RESIZE_ROOM, ResizeRoom,
-    SourceData,
+    Batch, BatchCutter, BatchError, BatchParts, Descriptor, MIN_PACKET_LENGTH, Metadata, PacketsMut, RESIZE_ROOM,
+    ResizeRoom, SourceData,
 };
 pub use column::Column;
 pub use metadata_summary::{MetadataFields, MetadataSummary};

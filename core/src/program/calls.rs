@@ -3,8 +3,8 @@
 use naga::Statement;
 
 use super::{Program, child_blocks};
-use crate::map::MapFunction;
 use crate::map::compactor::MapCompactor;
+use crate::map::{MapFunction, MapKind};
 use crate::program::prelude::Intrinsic;
 
 /// Number of calls that a function makes: outside of loops, and in one iteration of all its loops.
@@ -54,6 +54,18 @@ impl Program {
         })
     }
 
+    /// Whether the filter may change anything in the memory of the map with index `number`. A
+    /// search in an `lru_hash` stamps the entry that it finds.
+    pub fn changes_map(&self, number: u32) -> bool {
+        let stamps = self.maps().get(number as usize).is_some_and(|map| map.kind == MapKind::LruHash);
+        let changes = |call| match call {
+            MapFunction::Read => false,
+            MapFunction::Find => stamps,
+            _ => true,
+        };
+        self.max_calls(|it| matches!(it, Intrinsic::Map { map, call } if map == number && changes(call))) > 0
+    }
+
     /// Whether the filter may write to values of the map with index `number`.
     pub(super) fn writes_values(&self, number: u32) -> bool {
         let writes = |call| !matches!(call, MapFunction::Find | MapFunction::Read);
@@ -88,6 +100,26 @@ mod tests {
         for body in ["write(entry);", "m_add(entry, 0u, 1u);", "loop { m_compare_exchange(entry, 0u, 1u, 2u); break; }"]
         {
             assert_eq!(read_only(body), [false, false], "{body}");
+        }
+    }
+
+    #[test]
+    fn maps_change_unless_the_filter_only_searches_and_reads() {
+        let changes = |kind: &str, body: &str| {
+            let text = format!(
+                "//! map m: {kind} key=1 value=1 entries=9
+                 fn xdp_filter(pkt: u32) -> u32 {{ {body} return XDP_PASS; }}"
+            );
+            program(&text).changes_map(0)
+        };
+        let read = "if m_read(m_find(1u), 0u) == 7u { return XDP_DROP; }";
+        assert_eq!(["lpm", "hash", "lru_hash"].map(|kind| changes(kind, read)), [false, false, true]);
+        for body in [
+            "if m_insert(1u) == 0u { return XDP_DROP; }",
+            "if m_remove(1u) { return XDP_DROP; }",
+            "m_write(0u, 0u, 1u);",
+        ] {
+            assert!(changes("hash", body), "{body}");
         }
     }
 

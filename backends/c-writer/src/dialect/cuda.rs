@@ -143,6 +143,10 @@ impl Dialect for Cuda {
         format!("atomicAdd((uint *){place}, {value})")
     }
 
+    fn atomic_add_wide(&self, place: &str, value: &str) -> Option<String> {
+        Some(format!("atomicAdd((ulonglong *){place}, (ulonglong){value})"))
+    }
+
     fn atomic_exchange(&self, place: &str, value: &str) -> String {
         format!("atomicExch((uint *){place}, {value})")
     }

@@ -123,6 +123,12 @@ pub(crate) trait Dialect: Sync {
     /// Atomically adds to a `uint` in a buffer; the value is the previous one.
     fn atomic_add(&self, place: &str, value: &str) -> String;
 
+    /// Atomically adds a `uint` to 64 bits in a buffer, at a multiple of 8 bytes, if the language
+    /// has a function for it.
+    fn atomic_add_wide(&self, _place: &str, _value: &str) -> Option<String> {
+        None
+    }
+
     /// Atomically replaces a `uint` in a buffer; the value is the previous one.
     fn atomic_exchange(&self, place: &str, value: &str) -> String;
 

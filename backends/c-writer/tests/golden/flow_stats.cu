@@ -319,7 +319,6 @@ static __device__ __forceinline__ uint flows_insert(pc_packet *pkt, uint_array11
     uint place = 0u;
     uint step = 1u;
     uint first = 0u;
-    bool v = false;
     bool v_ = false;
     bool v_2 = false;
     bool v_3 = false;
@@ -330,6 +329,7 @@ static __device__ __forceinline__ uint flows_insert(pc_packet *pkt, uint_array11
     bool v_8 = false;
     bool v_9 = false;
     bool v_10 = false;
+    bool v_11 = false;
     uint s0 = (key.at[0] << 0u) | 0x80000000u;
     uint s1 = (key.at[0] >> 31u) | (key.at[1] << 1u) | 0x80000000u;
     uint s2 = (key.at[1] >> 30u) | (key.at[2] << 2u) | 0x80000000u;
@@ -346,6 +346,13 @@ static __device__ __forceinline__ uint flows_insert(pc_packet *pkt, uint_array11
     for (; step <= 128u; step = step + 1u) {
         uint at = 16u + place * 18u;
         first = pkt->flows[at];
+        if (first == s0) {
+            uint others = (pkt->flows[at + 1u] ^ s1) | (pkt->flows[at + 2u] ^ s2) | (pkt->flows[at + 3u] ^ s3) | (pkt->flows[at + 4u] ^ s4) | (pkt->flows[at + 5u] ^ s5) | (pkt->flows[at + 6u] ^ s6) | (pkt->flows[at + 7u] ^ s7) | (pkt->flows[at + 8u] ^ s8) | (pkt->flows[at + 9u] ^ s9) | (pkt->flows[at + 10u] ^ s10) | (pkt->flows[at + 11u] ^ s11);
+            uint state = pkt->flows[at + 12u];
+            if (others == 0u && state == 1u) {
+                return place;
+            }
+        }
         if (first == 0u) {
             if (pkt->flows[0] >= 91750u) {
                 return MAP_FULL;
@@ -365,71 +372,71 @@ static __device__ __forceinline__ uint flows_insert(pc_packet *pkt, uint_array11
         }
         if (first == s0) {
             bool t1 = n_pc_in_flows_claim(pkt, at + 1u, s1);
-            v = t1;
-        } else {
-            v = false;
-        }
-        if (v) {
-            bool t2 = n_pc_in_flows_claim(pkt, at + 2u, s2);
-            v_ = t2;
+            v_ = t1;
         } else {
             v_ = false;
         }
         if (v_) {
-            bool t3 = n_pc_in_flows_claim(pkt, at + 3u, s3);
-            v_2 = t3;
+            bool t2 = n_pc_in_flows_claim(pkt, at + 2u, s2);
+            v_2 = t2;
         } else {
             v_2 = false;
         }
         if (v_2) {
-            bool t4 = n_pc_in_flows_claim(pkt, at + 4u, s4);
-            v_3 = t4;
+            bool t3 = n_pc_in_flows_claim(pkt, at + 3u, s3);
+            v_3 = t3;
         } else {
             v_3 = false;
         }
         if (v_3) {
-            bool t5 = n_pc_in_flows_claim(pkt, at + 5u, s5);
-            v_4 = t5;
+            bool t4 = n_pc_in_flows_claim(pkt, at + 4u, s4);
+            v_4 = t4;
         } else {
             v_4 = false;
         }
         if (v_4) {
-            bool t6 = n_pc_in_flows_claim(pkt, at + 6u, s6);
-            v_5 = t6;
+            bool t5 = n_pc_in_flows_claim(pkt, at + 5u, s5);
+            v_5 = t5;
         } else {
             v_5 = false;
         }
         if (v_5) {
-            bool t7 = n_pc_in_flows_claim(pkt, at + 7u, s7);
-            v_6 = t7;
+            bool t6 = n_pc_in_flows_claim(pkt, at + 6u, s6);
+            v_6 = t6;
         } else {
             v_6 = false;
         }
         if (v_6) {
-            bool t8 = n_pc_in_flows_claim(pkt, at + 8u, s8);
-            v_7 = t8;
+            bool t7 = n_pc_in_flows_claim(pkt, at + 7u, s7);
+            v_7 = t7;
         } else {
             v_7 = false;
         }
         if (v_7) {
-            bool t9 = n_pc_in_flows_claim(pkt, at + 9u, s9);
-            v_8 = t9;
+            bool t8 = n_pc_in_flows_claim(pkt, at + 8u, s8);
+            v_8 = t8;
         } else {
             v_8 = false;
         }
         if (v_8) {
-            bool t10 = n_pc_in_flows_claim(pkt, at + 10u, s10);
-            v_9 = t10;
+            bool t9 = n_pc_in_flows_claim(pkt, at + 9u, s9);
+            v_9 = t9;
         } else {
             v_9 = false;
         }
         if (v_9) {
-            bool t11 = n_pc_in_flows_claim(pkt, at + 11u, s11);
-            v_10 = t11;
+            bool t10 = n_pc_in_flows_claim(pkt, at + 10u, s10);
+            v_10 = t10;
         } else {
             v_10 = false;
         }
         if (v_10) {
+            bool t11 = n_pc_in_flows_claim(pkt, at + 11u, s11);
+            v_11 = t11;
+        } else {
+            v_11 = false;
+        }
+        if (v_11) {
             uint was = atomicExch((uint *)&pkt->flows[at + 12u], 1u);
             if (was == 2u) {
                 atomicAdd((uint *)&pkt->flows[1], 4294967295u);
@@ -446,14 +453,7 @@ static __device__ __forceinline__ void missed_add(pc_packet *pkt, uint index, ui
     if (index >= 1u) {
         return;
     }
-    uint at = 16u + index * 2u;
-    uint before = atomicAdd((uint *)&pkt->missed[at], amount);
-    if (before + amount < before) {
-        atomicAdd((uint *)&pkt->missed[at + 1u], 1u);
-        return;
-    } else {
-        return;
-    }
+    atomicAdd((ulonglong *)&pkt->missed[16u + index * 2u], (ulonglong)amount);
 }
 
 static __device__ __forceinline__ uint xdp_filter(pc_packet *pkt)

@@ -45,7 +45,7 @@ typedef struct {
     __global const uchar *bytes;
     __global const uint *metadata;
     uint length;
-    __global volatile uint *limits;
+    __global const uint *limits;
     __global volatile uint *buckets;
 } pc_packet;
 
@@ -130,12 +130,15 @@ static uint limits_find(pc_packet *pkt, uint4 key)
         if (first == 0u) {
             return MAP_NONE;
         }
-        bool t1 = first == s0 && pkt->limits[at + 1u] == s1 && pkt->limits[at + 2u] == s2 && pkt->limits[at + 3u] == s3 && pkt->limits[at + 4u] == s4;
-        if (t1) {
-            if (pkt->limits[at + 5u] != 1u) {
-                return MAP_NONE;
+        if (first == s0) {
+            uint others = (pkt->limits[at + 1u] ^ s1) | (pkt->limits[at + 2u] ^ s2) | (pkt->limits[at + 3u] ^ s3) | (pkt->limits[at + 4u] ^ s4);
+            uint state = pkt->limits[at + 5u];
+            if (others == 0u) {
+                if (state != 1u) {
+                    return MAP_NONE;
+                }
+                return place;
             }
-            return place;
         }
         place = (place + step) & 0x1ffffu;
     }
@@ -173,10 +176,10 @@ static uint buckets_insert(pc_packet *pkt, uint4 key)
     uint place = 0u;
     uint step = 1u;
     uint first = 0u;
-    bool v = false;
     bool v_ = false;
     bool v_2 = false;
     bool v_3 = false;
+    bool v_4 = false;
     uint s0 = (key.x << 0u) | 0x80000000u;
     uint s1 = (key.x >> 31u) | (key.y << 1u) | 0x80000000u;
     uint s2 = (key.y >> 30u) | (key.z << 2u) | 0x80000000u;
@@ -186,6 +189,18 @@ static uint buckets_insert(pc_packet *pkt, uint4 key)
     for (; step <= 128u; step = step + 1u) {
         uint at = 16u + place * 9u;
         first = pkt->buckets[at];
+        if (first == s0) {
+            uint others = (pkt->buckets[at + 1u] ^ s1) | (pkt->buckets[at + 2u] ^ s2) | (pkt->buckets[at + 3u] ^ s3) | (pkt->buckets[at + 4u] ^ s4);
+            uint state = pkt->buckets[at + 5u];
+            uint now = pkt->buckets[2];
+            uint stamp = pkt->buckets[at + 6u];
+            if (others == 0u && state == 1u) {
+                if (stamp != now) {
+                    pkt->buckets[at + 6u] = now;
+                }
+                return place;
+            }
+        }
         if (first == 0u) {
             if (pkt->buckets[0] >= 183500u) {
                 return MAP_FULL;
@@ -205,37 +220,37 @@ static uint buckets_insert(pc_packet *pkt, uint4 key)
         }
         if (first == s0) {
             bool t1 = n_pc_in_buckets_claim(pkt, at + 1u, s1);
-            v = t1;
-        } else {
-            v = false;
-        }
-        if (v) {
-            bool t2 = n_pc_in_buckets_claim(pkt, at + 2u, s2);
-            v_ = t2;
+            v_ = t1;
         } else {
             v_ = false;
         }
         if (v_) {
-            bool t3 = n_pc_in_buckets_claim(pkt, at + 3u, s3);
-            v_2 = t3;
+            bool t2 = n_pc_in_buckets_claim(pkt, at + 2u, s2);
+            v_2 = t2;
         } else {
             v_2 = false;
         }
         if (v_2) {
-            bool t4 = n_pc_in_buckets_claim(pkt, at + 4u, s4);
-            v_3 = t4;
+            bool t3 = n_pc_in_buckets_claim(pkt, at + 3u, s3);
+            v_3 = t3;
         } else {
             v_3 = false;
         }
         if (v_3) {
+            bool t4 = n_pc_in_buckets_claim(pkt, at + 4u, s4);
+            v_4 = t4;
+        } else {
+            v_4 = false;
+        }
+        if (v_4) {
             uint was = atomic_xchg(&pkt->buckets[at + 5u], 1u);
             if (was == 2u) {
                 atomic_add(&pkt->buckets[1], 4294967295u);
             }
             uint now = pkt->buckets[2];
-            uint stamp = at + 6u;
-            if (pkt->buckets[stamp] != now) {
-                pkt->buckets[stamp] = now;
+            uint stamp = pkt->buckets[at + 6u];
+            if (stamp != now) {
+                pkt->buckets[at + 6u] = now;
             }
             return place | (was == 1u ? 0u : 1073741824u);
         }
@@ -342,7 +357,7 @@ __kernel void xdp_kernel(
     __global const pc_descriptor *restrict descriptors,
     __global const uint *restrict metadata,
     __global uchar *restrict verdicts,
-    __global volatile uint *limits,
+    __global const uint *restrict limits,
     __global volatile uint *buckets,
     uint base,
     uint count)
@@ -350,9 +365,16 @@ __kernel void xdp_kernel(
     uint lane = (uint)get_global_id(0);
     if (lane >= count) return;
     pc_descriptor run = descriptors[base + lane];
-    uint end = run.offset + run.length;
-    for (uint packet = run.offset; packet < end; ++packet) {
-        pc_descriptor descriptor = descriptors[packet];
+    __global const uint *numbers = (__global const uint *)descriptors + run.offset;
+    uint next = numbers[0];
+    uint later = run.length > 1u ? numbers[1] : next;
+    pc_descriptor ahead = descriptors[next];
+    for (uint turn = 0u; turn < run.length; ++turn) {
+        uint packet = next;
+        pc_descriptor descriptor = ahead;
+        next = later;
+        ahead = descriptors[next];
+        if (turn + 2u < run.length) later = numbers[turn + 2u];
         pc_packet pkt;
         pkt.bytes = arena + descriptor.offset;
         pkt.metadata = metadata + 5 * (ulong)packet;

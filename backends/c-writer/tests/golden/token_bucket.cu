@@ -56,7 +56,7 @@ typedef struct {
     const uint *words;
     uint time_ms;
     uint length;
-    volatile uint *limits;
+    const uint *limits;
     volatile uint *buckets;
 } pc_packet;
 
@@ -141,12 +141,15 @@ static __device__ __forceinline__ uint limits_find(pc_packet *pkt, vec4_u32 key)
         if (first == 0u) {
             return MAP_NONE;
         }
-        bool t1 = first == s0 && pkt->limits[at + 1u] == s1 && pkt->limits[at + 2u] == s2 && pkt->limits[at + 3u] == s3 && pkt->limits[at + 4u] == s4;
-        if (t1) {
-            if (pkt->limits[at + 5u] != 1u) {
-                return MAP_NONE;
+        if (first == s0) {
+            uint others = (pkt->limits[at + 1u] ^ s1) | (pkt->limits[at + 2u] ^ s2) | (pkt->limits[at + 3u] ^ s3) | (pkt->limits[at + 4u] ^ s4);
+            uint state = pkt->limits[at + 5u];
+            if (others == 0u) {
+                if (state != 1u) {
+                    return MAP_NONE;
+                }
+                return place;
             }
-            return place;
         }
         place = (place + step) & 0x1ffffu;
     }
@@ -184,10 +187,10 @@ static __device__ __forceinline__ uint buckets_insert(pc_packet *pkt, vec4_u32 k
     uint place = 0u;
     uint step = 1u;
     uint first = 0u;
-    bool v = false;
     bool v_ = false;
     bool v_2 = false;
     bool v_3 = false;
+    bool v_4 = false;
     uint s0 = (key.x << 0u) | 0x80000000u;
     uint s1 = (key.x >> 31u) | (key.y << 1u) | 0x80000000u;
     uint s2 = (key.y >> 30u) | (key.z << 2u) | 0x80000000u;
@@ -197,6 +200,18 @@ static __device__ __forceinline__ uint buckets_insert(pc_packet *pkt, vec4_u32 k
     for (; step <= 128u; step = step + 1u) {
         uint at = 16u + place * 9u;
         first = pkt->buckets[at];
+        if (first == s0) {
+            uint others = (pkt->buckets[at + 1u] ^ s1) | (pkt->buckets[at + 2u] ^ s2) | (pkt->buckets[at + 3u] ^ s3) | (pkt->buckets[at + 4u] ^ s4);
+            uint state = pkt->buckets[at + 5u];
+            uint now = pkt->buckets[2];
+            uint stamp = pkt->buckets[at + 6u];
+            if (others == 0u && state == 1u) {
+                if (stamp != now) {
+                    pkt->buckets[at + 6u] = now;
+                }
+                return place;
+            }
+        }
         if (first == 0u) {
             if (pkt->buckets[0] >= 183500u) {
                 return MAP_FULL;
@@ -216,37 +231,37 @@ static __device__ __forceinline__ uint buckets_insert(pc_packet *pkt, vec4_u32 k
         }
         if (first == s0) {
             bool t1 = n_pc_in_buckets_claim(pkt, at + 1u, s1);
-            v = t1;
-        } else {
-            v = false;
-        }
-        if (v) {
-            bool t2 = n_pc_in_buckets_claim(pkt, at + 2u, s2);
-            v_ = t2;
+            v_ = t1;
         } else {
             v_ = false;
         }
         if (v_) {
-            bool t3 = n_pc_in_buckets_claim(pkt, at + 3u, s3);
-            v_2 = t3;
+            bool t2 = n_pc_in_buckets_claim(pkt, at + 2u, s2);
+            v_2 = t2;
         } else {
             v_2 = false;
         }
         if (v_2) {
-            bool t4 = n_pc_in_buckets_claim(pkt, at + 4u, s4);
-            v_3 = t4;
+            bool t3 = n_pc_in_buckets_claim(pkt, at + 3u, s3);
+            v_3 = t3;
         } else {
             v_3 = false;
         }
         if (v_3) {
+            bool t4 = n_pc_in_buckets_claim(pkt, at + 4u, s4);
+            v_4 = t4;
+        } else {
+            v_4 = false;
+        }
+        if (v_4) {
             uint was = atomicExch((uint *)&pkt->buckets[at + 5u], 1u);
             if (was == 2u) {
                 atomicAdd((uint *)&pkt->buckets[1], 4294967295u);
             }
             uint now = pkt->buckets[2];
-            uint stamp = at + 6u;
-            if (pkt->buckets[stamp] != now) {
-                pkt->buckets[stamp] = now;
+            uint stamp = pkt->buckets[at + 6u];
+            if (stamp != now) {
+                pkt->buckets[at + 6u] = now;
             }
             return place | (was == 1u ? 0u : 1073741824u);
         }
@@ -354,7 +369,7 @@ extern "C" __global__ void __launch_bounds__(256) xdp_kernel(
     const uint *__restrict__ metadata,
     pc_metadata_rule metadata_rule,
     uchar *__restrict__ verdicts,
-    volatile uint *limits,
+    const uint *__restrict__ limits,
     volatile uint *buckets,
     uint base,
     uint count)
@@ -362,9 +377,16 @@ extern "C" __global__ void __launch_bounds__(256) xdp_kernel(
     uint lane = blockIdx.x * blockDim.x + threadIdx.x;
     if (lane >= count) return;
     pc_descriptor run = descriptors[base + lane];
-    uint end = run.offset + run.length;
-    for (uint packet = run.offset; packet < end; ++packet) {
-        pc_descriptor descriptor = descriptors[packet];
+    const uint *numbers = (const uint *)descriptors + run.offset;
+    uint next = numbers[0];
+    uint later = run.length > 1u ? numbers[1] : next;
+    pc_descriptor ahead = descriptors[next];
+    for (uint turn = 0u; turn < run.length; ++turn) {
+        uint packet = next;
+        pc_descriptor descriptor = ahead;
+        next = later;
+        ahead = descriptors[next];
+        if (turn + 2u < run.length) later = numbers[turn + 2u];
         pc_packet pkt;
         pkt.bytes = arena + (descriptor.offset & ~3u);
         pkt.words = (const uint *)(arena + (descriptor.offset & ~3u));

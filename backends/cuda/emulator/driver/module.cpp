@@ -31,6 +31,11 @@ static auto &functions = kept<std::set<Function *>>();
 static std::atomic<long> launches{0};
 // Cycles that kernels of unloaded modules have waited.
 static std::atomic<uint64_t> worked{0};
+// What the kernels of an unloaded module have accessed (`emulated_counts_of` in shim.cuh).
+struct MapAccesses {
+    unsigned long threads, loads, stores, atomics, sectors, most;
+};
+static auto &accesses = kept<std::vector<MapAccesses>>();
 
 // Number of multiprocessors times the blocks that each holds.
 static const unsigned BLOCKS_EACH = 2, RESIDENT = PROCESSORS * BLOCKS_EACH;
@@ -88,12 +93,21 @@ API int cuModuleUnload(Module *module) {
     for (auto function = functions.begin(); function != functions.end();)
         function = (*function)->module == module ? functions.erase(function) : std::next(function);
     if (const unsigned long long *cycles = (const unsigned long long *)dlsym(module->library, "emulated_cycles")) worked += *cycles;
+    if (auto *counts = (const MapAccesses *)dlsym(module->library, "emulated_counts")) accesses.push_back(*counts);
     dlclose(module->library);
     context->objects--;
     return SUCCESS;
 }
 
-void report_work() { fprintf(stderr, "emulated CUDA driver: kernels looked at their clock for %lu cycles\n", worked.load()); }
+void report_work() {
+    for (auto &each : accesses) {
+        if (!each.most) continue;
+        fprintf(stderr, "emulated CUDA driver: %lu threads accessed maps by %lu loads, %lu stores and %lu atomic operations, ",
+                each.threads, each.loads, each.stores, each.atomics);
+        fprintf(stderr, "in %lu sectors of 32 bytes, and one of them %lu times\n", each.sectors, each.most);
+    }
+    fprintf(stderr, "emulated CUDA driver: kernels looked at their clock for %lu cycles\n", worked.load());
+}
 
 API int cuModuleGetFunction(Function **made, Module *module, const char *name) {
     CHECK_CONTEXT();

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <regex>
 #include <sstream>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -52,9 +53,16 @@ bool compile(const std::string &source, int arch, std::string *object, std::stri
     if (!mkdtemp(folder)) return *log = "no folder to compile in", false;
     std::string base = folder;
     bool barriers = source.find("__syncthreads") != std::string::npos;
+    std::string counted = source;
+    if (asked("count")) {
+        // Maps are volatile, or constant as only metadata and packets are besides.
+        std::regex maps("(volatile uint \\*|const uint \\*(__restrict__ )?(?!(metadata|words)\\b))(\\w+[;,\\n])");
+        counted = std::regex_replace(source, maps, "emulated_map $4");
+    }
     {
         std::ofstream file(base + "/filter.cpp", std::ios::binary);
-        file << (barriers ? "#define EMULATED_BARRIERS\n" : "") << SHIM << "#line 1 \"filter.cu\"\n" << source << BLOCKS;
+        file << (barriers ? "#define EMULATED_BARRIERS\n" : "") << (asked("count") ? "#define EMULATED_COUNTS\n" : "");
+        file << SHIM << "#line 1 \"filter.cu\"\n" << counted << BLOCKS;
         file << "extern \"C\" const int emulated_arch = " << arch << ";\n";
         file << "extern \"C\" const bool emulated_barriers = " << barriers << ";\n";
         for (auto &kernel : kernels_of(source)) file << "EMULATED_KERNEL(" << kernel.name << ", " << kernel.bounds << ")\n";

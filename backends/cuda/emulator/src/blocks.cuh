@@ -93,7 +93,7 @@ static void emulated_block(void (*one)(void *), void *what)
 #else
 static void emulated_block(void (*one)(void *), void *what)
 {
-    for (threadIdx.x = 0; threadIdx.x < blockDim.x; threadIdx.x++) one(what);
+    for (threadIdx.x = 0; threadIdx.x < blockDim.x; threadIdx.x++) one(what), emulated_count_thread();
 }
 #endif
 

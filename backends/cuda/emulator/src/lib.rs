@@ -42,7 +42,8 @@ pub const SHIM: &str = include_str!("shim.cuh");
 /// - `linger=MILLISECONDS`: the process takes that much longer to exit, with its threads running;
 /// - `report`: at exit, print to standard error how many bytes were copied in each direction, how
 ///   often remote writes were flushed, and how many cycles kernels have waited by their clock,
-///   which advances by 100 whenever it is read.
+///   which advances by 100 whenever it is read;
+/// - `count`: count the accesses to maps by `pipelined` and `inline`, for `report`.
 pub const BEHAVIOUR: &str = "PORTCULLIS_EMULATED_CUDA";
 
 const THREADS: &str = include_str!("threads.cuh");

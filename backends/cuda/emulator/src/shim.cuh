@@ -37,16 +37,65 @@ template <class T> static inline T *emulated_aligned(T *at, unsigned long bytes)
     return at;
 }
 #define __builtin_assume_aligned(at, bytes) emulated_aligned(at, bytes)
+// Counts accesses to maps, if asked to.
+#ifdef EMULATED_COUNTS
+#include <set>
+struct emulated_counts_of { unsigned long threads, loads, stores, atomics, sectors, most; };
+extern "C" __attribute__((visibility("default"))) emulated_counts_of emulated_counts;
+emulated_counts_of emulated_counts = {};
+static thread_local std::set<unsigned long> emulated_sectors;
+static thread_local unsigned long emulated_accesses;
+static inline void emulated_count(unsigned long *kind, const volatile void *at)
+{
+    __atomic_fetch_add(kind, 1, __ATOMIC_RELAXED);
+    emulated_accesses++;
+    emulated_sectors.insert((unsigned long)at / 32);
+}
+#define EMULATED_COUNT(kind, at) emulated_count(&emulated_counts.kind, at)
+struct emulated_word {
+    volatile unsigned int *at;
+    operator unsigned int() const { return EMULATED_COUNT(loads, at), *at; }
+    unsigned int operator=(unsigned int value) { return EMULATED_COUNT(stores, at), *at = value; }
+    unsigned int *operator&() const { return (unsigned int *)at; }
+};
+// A map's words, in place of a pointer to them.
+struct emulated_map {
+    volatile unsigned int *words;
+    emulated_map() = default;
+    emulated_map(volatile unsigned int *words) : words(words) {}
+    emulated_word operator[](unsigned long index) const { return {words + index}; }
+};
+static inline void emulated_count_thread(void)
+{
+    __atomic_fetch_add(&emulated_counts.threads, 1, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&emulated_counts.sectors, emulated_sectors.size(), __ATOMIC_RELAXED);
+    // Launches without barriers run on one host thread.
+    if (emulated_accesses > emulated_counts.most) emulated_counts.most = emulated_accesses;
+    emulated_sectors.clear();
+    emulated_accesses = 0;
+}
+#else
+#define EMULATED_COUNT(kind, at)
+static inline void emulated_count_thread(void) {}
+#endif
 static inline unsigned int atomicAdd(unsigned int *at, unsigned int by)
 {
+    EMULATED_COUNT(atomics, at);
     return __atomic_fetch_add(emulated_aligned(at, 4), by, __ATOMIC_RELAXED);
+}
+static inline unsigned long long atomicAdd(unsigned long long *at, unsigned long long by)
+{
+    EMULATED_COUNT(atomics, at);
+    return __atomic_fetch_add(emulated_aligned(at, 8), by, __ATOMIC_RELAXED);
 }
 static inline unsigned int atomicExch(unsigned int *at, unsigned int to)
 {
+    EMULATED_COUNT(atomics, at);
     return __atomic_exchange_n(emulated_aligned(at, 4), to, __ATOMIC_RELAXED);
 }
 static inline unsigned int atomicCAS(unsigned int *at, unsigned int expected, unsigned int to)
 {
+    EMULATED_COUNT(atomics, at);
     __atomic_compare_exchange_n(emulated_aligned(at, 4), &expected, to, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
     return expected;
 }

@@ -7,16 +7,17 @@ use std::process::{Command, Output};
 use portcullis_cuda_emulator::{Unavailable, build};
 
 /// Kernel bodies over `uchar *memory`, which is aligned to 256 bytes.
-const ALIGNED: [&str; 6] = [
+const ALIGNED: [&str; 7] = [
     "memory[1] = memory[3];",
     "*(uint *)(memory + 4) = *(const uint *)(memory + 8);",
     "*(uint2 *)(memory + 8) = pc_load8(memory + 16);",
     "*(uint4 *)(memory + 16) = pc_load16(memory + 32);",
     "atomicAdd((uint *)(memory + 4), 1u); atomicExch((uint *)(memory + 8), 1u); atomicCAS((uint *)(memory + 12), 0u, 1u);",
+    "atomicAdd((unsigned long long *)(memory + 8), 1ull);",
     "uchar *even = (uchar *)__builtin_assume_aligned(memory + 2, 2); even[0] = 1;",
 ];
 
-const MISALIGNED: [&str; 10] = [
+const MISALIGNED: [&str; 11] = [
     "memory[0] = (uchar)*(const uint *)(memory + 1);",
     "const uint *words = (const uint *)(memory + 2); memory[0] = (uchar)words[3];",
     "*(uint *)(memory + 3) = 1u;",
@@ -24,6 +25,7 @@ const MISALIGNED: [&str; 10] = [
     "*(uint2 *)(memory + 4) = make_uint2(1u, 2u);",
     "memory[0] = (uchar)pc_load16(memory + 8).x;",
     "atomicAdd((uint *)(memory + 2), 1u);",
+    "atomicAdd((unsigned long long *)(memory + 4), 1ull);",
     "atomicExch((uint *)(memory + 1), 1u);",
     "atomicCAS((uint *)(memory + 6), 0u, 1u);",
     "uchar *even = (uchar *)__builtin_assume_aligned(memory + 1, 2); even[0] = 1;",

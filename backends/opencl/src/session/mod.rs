@@ -11,8 +11,8 @@ use portcullis_core::device::chunk::{ChunkLimits, PacketLayout};
 use portcullis_core::device::descriptor_format::DescriptorRule;
 use portcullis_core::device::launch_budget::LaunchBudget;
 use portcullis_core::device::offload::{
-    self, DRAIN_TIMEOUT, KernelEffects, Launcher, OffloadSession, TransferBytes, VerdictColumns, VerdictMemory,
-    VerdictPool, WrittenDescriptors,
+    self, DRAIN_TIMEOUT, KernelEffects, Launcher, MAX_ORDERED_DESCRIPTOR_BYTES, OffloadSession, TransferBytes,
+    VerdictColumns, VerdictMemory, VerdictPool, WrittenDescriptors,
 };
 use portcullis_core::device::transfer_planner::{BatchMemory, MemoryReach, TransferCosts};
 use portcullis_core::device::{CancelToken, DeviceError, DeviceKind, Imported, LoadOptions, StageTimes};
@@ -322,10 +322,9 @@ impl Launcher for OpenClLauncher {
     }
 
     fn chunk_limits(&self, layout: PacketLayout) -> ChunkLimits {
-        // A packet's descriptor and that of its run take no more than its metadata.
-        const { assert!(2 * size_of::<Descriptor>() <= size_of::<Metadata>()) };
+        const { assert!(size_of::<Metadata>() <= MAX_ORDERED_DESCRIPTOR_BYTES) };
         // Far below the limit of a grid, and enough to fill any device.
-        let packets = (self.gpu.max_buffer_size / size_of::<Metadata>() as u64).min(1 << 24) as usize;
+        let packets = (self.gpu.max_buffer_size / MAX_ORDERED_DESCRIPTOR_BYTES as u64).min(1 << 24) as usize;
         match layout {
             // The kernel addresses packets from the span's start, with the batch's own descriptors,
             // so there is only one chunk.

@@ -430,7 +430,8 @@ fn emit_packet(
     body.push(Statement::Store { pointer, value }, Span::UNDEFINED);
 }
 
-/// Emits a loop over the packets of a run, whose descriptor has the index `index`.
+/// Emits a loop over the packets of a run, whose descriptor has the index `index`. It says where
+/// the packets' numbers are, in words of the descriptors.
 fn emit_run(
     module: &Module,
     function: &mut Function,
@@ -441,7 +442,7 @@ fn emit_run(
 ) -> Result<(), String> {
     let word = module.types.iter().find(|(_, ty)| ty.inner == TypeInner::Scalar(Scalar::U32));
     let (word, _) = word.ok_or("a kernel without words")?;
-    let variable = LocalVariable { name: Some("packet".into()), ty: word, init: None };
+    let variable = LocalVariable { name: Some("at".into()), ty: word, init: None };
     let variable = function.local_variables.append(variable, Span::UNDEFINED);
     let mut add = |e| function.expressions.append(e, Span::UNDEFINED);
     let binary = |op, left, right| Expression::Binary { op, left, right };
@@ -474,7 +475,15 @@ fn emit_run(
         };
         iteration.push(Statement::Store { pointer, value }, Span::UNDEFINED);
     }
-    emit_packet(function, &mut iteration, lowered, verdicts, at);
+    // The descriptors are vectors of two words.
+    let mut add = |e| function.expressions.append(e, Span::UNDEFINED);
+    let index = add(binary(BinaryOperator::ShiftRight, at, one));
+    let pair = add(Expression::Access { base: descriptors, index });
+    let half = add(binary(BinaryOperator::And, at, one));
+    let pointer = add(Expression::Access { base: pair, index: half });
+    let packet = add(Expression::Load { pointer });
+    iteration.push(Statement::Emit(Range::new_from_bounds(index, packet)), Span::UNDEFINED);
+    emit_packet(function, &mut iteration, lowered, verdicts, packet);
     let next = function.expressions.append(binary(BinaryOperator::Add, at, one), Span::UNDEFINED);
     iteration.push(Statement::Emit(Range::new_from_bounds(next, next)), Span::UNDEFINED);
     iteration.push(Statement::Store { pointer: variable, value: next }, Span::UNDEFINED);

@@ -9,7 +9,8 @@ use portcullis_cache::costs;
 use portcullis_core::device::chunk::{ChunkLimits, PacketLayout};
 use portcullis_core::device::descriptor_format::DescriptorRule;
 use portcullis_core::device::offload::{
-    self, KernelEffects, Launcher, NoVerdictMemory, OffloadSession, TransferBytes, VerdictColumns, WrittenDescriptors,
+    self, KernelEffects, Launcher, MAX_ORDERED_DESCRIPTOR_BYTES, NoVerdictMemory, OffloadSession, TransferBytes,
+    VerdictColumns, WrittenDescriptors,
 };
 use portcullis_core::device::transfer_planner::{BatchMemory, MemoryReach, TransferCosts};
 use portcullis_core::device::{CancelToken, DeviceError, Imported, LoadOptions, StageTimes};
@@ -257,9 +258,9 @@ impl Launcher for WgpuLauncher {
     }
 
     fn chunk_limits(&self, _: PacketLayout) -> ChunkLimits {
-        // A packet's own descriptor, and with flows that of its run.
-        let descriptors = size_of::<Descriptor>() * if self.loaded.flows { 2 } else { 1 };
-        let a_packet = if self.loaded.effects.metadata { size_of::<Metadata>() } else { descriptors };
+        // A packet's own descriptor, and with flows that of its run, and its number.
+        let descriptors = if self.loaded.flows { MAX_ORDERED_DESCRIPTOR_BYTES } else { size_of::<Descriptor>() };
+        let a_packet = if self.loaded.effects.metadata { descriptors.max(size_of::<Metadata>()) } else { descriptors };
         let packets = (self.gpu.binding_limit() - Launch::SIZE) / a_packet as u64;
         ChunkLimits {
             binding: self.gpu.binding_limit(),

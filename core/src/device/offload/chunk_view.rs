@@ -189,8 +189,7 @@ impl<'a, I, M> ChunkView<'a, I, M> {
         self.flow_order
     }
 
-    /// Whether the kernel takes the packets in flow order. Then descriptors and metadata differ in
-    /// order from the batch.
+    /// Whether the kernel takes the packets in flow order, which follows their descriptors.
     pub fn is_ordered(&self) -> bool {
         self.flow_order.is_some()
     }
@@ -207,10 +206,10 @@ impl<'a, I, M> ChunkView<'a, I, M> {
         if self.is_ordered() { self.packets() + invocation } else { invocation }
     }
 
-    /// Number of descriptors that the kernel reads: those of the packets, and of the runs if there
-    /// are any.
+    /// Number of descriptors that the kernel reads: those of the packets and, if it takes them in
+    /// flow order, of the runs and of the packets' numbers.
     pub fn descriptor_count(&self) -> usize {
-        self.base(self.invocations())
+        self.packets() + self.flow_order.map_or(0, FlowOrder::descriptor_count)
     }
 
     /// Size in bytes of the buffer for [`ChunkView::write_descriptors`].
@@ -296,27 +295,29 @@ impl<'a, I, M> ChunkView<'a, I, M> {
             }
             _ => {}
         }
-        if is_verbatim && !self.is_ordered() && !effects.resizes_packets {
-            descriptor_format::write_table(descriptors, self.chunk.bytes.start as u32, first, to);
-            return done(DescriptorRule::TABLE);
+        if is_verbatim && !effects.resizes_packets {
+            let size = self.descriptor_count() * size_of::<Descriptor>();
+            let (packets, order) = to[..size].split_at_mut(size_of_val(descriptors));
+            descriptor_format::write_table(descriptors, self.chunk.bytes.start as u32, first, packets);
+            write_each(self.order_bytes(), order);
+            return WrittenDescriptors { rule: DescriptorRule::TABLE, origin, size };
         }
         self.write_descriptor_table(to)
     }
 
     /// Writes the descriptors as a table for kernels that take no other format, with offsets that
     /// count from the chunk's first byte, to a buffer of 8 bytes for each of
-    /// [`ChunkView::descriptor_count`]: those of packets in the kernel's order, then runs.
+    /// [`ChunkView::descriptor_count`]: those of packets, then their flow order if there is one.
     pub fn write_descriptor_table(&self, to: &mut [u8]) -> WrittenDescriptors {
         let size = self.descriptor_count() * size_of::<Descriptor>();
-        let written = WrittenDescriptors { rule: DescriptorRule::TABLE, origin: 0, size };
-        if self.layout == PacketLayout::Packed && !self.is_ordered() {
-            self.write_packed_table(to);
-            return written;
+        if self.layout == PacketLayout::Packed {
+            let (packets, order) = to[..size].split_at_mut(size_of_val(self.descriptors()));
+            self.write_packed_table(packets);
+            write_each(self.order_bytes(), order);
+        } else {
+            write_each(self.descriptor_bytes(), to);
         }
-        for (to, descriptor) in to.as_chunks_mut().0.iter_mut().zip(self.descriptor_bytes()) {
-            *to = descriptor;
-        }
-        written
+        WrittenDescriptors { rule: DescriptorRule::TABLE, origin: 0, size }
     }
 
     fn write_packed_table(&self, to: &mut [u8]) {
@@ -340,30 +341,27 @@ impl<'a, I, M> ChunkView<'a, I, M> {
         });
     }
 
-    /// The descriptors as the kernel reads them (`docs/reference/abi.md`): packets in the kernel's
-    /// order, then runs.
+    /// The descriptors as the kernel reads them (`docs/reference/abi.md`): packets, then their flow
+    /// order if there is one.
     pub fn descriptor_bytes(&self) -> impl Iterator<Item = [u8; size_of::<Descriptor>()]> + 'a {
-        let plain = self.flow_order.is_none().then(|| self.kernel_descriptors());
-        let ordered = self.flow_order.map(|order| order.descriptors(self.kernel_descriptors().collect()));
-        let all = plain.into_iter().flatten().chain(ordered.into_iter().flatten());
-        all.map(|d| (u64::from(d.offset) | u64::from(d.length) << 32).to_le_bytes())
+        self.kernel_descriptors().map(descriptor_bytes).chain(self.order_bytes())
     }
 
-    /// The packets' metadata as a slice of the batch's, if the batch has any and the kernel reads
-    /// it in this order.
+    fn order_bytes(&self) -> impl Iterator<Item = [u8; size_of::<Descriptor>()]> + 'a {
+        self.flow_order.into_iter().flat_map(FlowOrder::descriptors).map(descriptor_bytes)
+    }
+
+    /// The packets' metadata as a slice of the batch's, if the batch has any.
     pub fn metadata(&self) -> Option<&'a [Metadata]> {
         let all = self.batch.metadata();
-        (!all.is_empty() && self.flow_order.is_none()).then(|| &all[self.chunk.packets.clone()])
+        (!all.is_empty()).then(|| &all[self.chunk.packets.clone()])
     }
 
-    /// The packets' metadata as the kernel reads it (`docs/reference/abi.md`), in the kernel's
-    /// order; derived from the descriptors if the batch has none.
+    /// The packets' metadata as the kernel reads it (`docs/reference/abi.md`); derived from the
+    /// descriptors if the batch has none.
     pub fn metadata_bytes(&self) -> impl Iterator<Item = [u8; size_of::<Metadata>()]> + 'a {
-        let (batch, flow_order, first) = (self.batch, self.flow_order, self.chunk.packets.start);
-        self.chunk.packets.clone().map(move |index| {
-            let index = flow_order.map_or(index, |order| first + order.positions()[index - first] as usize);
-            batch.metadata_of(index).to_bytes()
-        })
+        let batch = self.batch;
+        self.chunk.packets.clone().map(move |index| batch.metadata_of(index).to_bytes())
     }
 
     /// Size in bytes of the buffer for [`ChunkView::write_metadata`].
@@ -374,8 +372,7 @@ impl<'a, I, M> ChunkView<'a, I, M> {
         metadata_format::capacity(fields, self.batch.metadata_summary(), self.packets())
     }
 
-    /// Writes these fields of the packets' metadata, in the kernel's order and in the most compact
-    /// format, with all threads of the session if there are many, to a buffer of
+    /// Writes these fields of the packets' metadata in the most compact format, with all threads of the session if there are many, to a buffer of
     /// [`ChunkView::metadata_capacity`] bytes.
     ///
     /// # Panics
@@ -386,19 +383,19 @@ impl<'a, I, M> ChunkView<'a, I, M> {
         }
         let (batch, first, packets) = (self.batch, self.first_packet(), self.packets());
         let (summary, threads) = (batch.metadata_summary(), self.threads);
-        match (self.metadata(), self.flow_order) {
-            (Some(all), _) => metadata_format::write(fields, summary, packets, |packet| all[packet], threads, to),
-            (None, Some(order)) => {
-                let positions = order.positions();
-                let metadata = |packet: usize| batch.metadata_of(first + positions[packet] as usize);
-                metadata_format::write(fields, summary, packets, metadata, threads, to)
-            }
-            (None, None) => {
+        match self.metadata() {
+            Some(all) => metadata_format::write(fields, summary, packets, |packet| all[packet], threads, to),
+            None => {
                 let metadata = |packet| batch.metadata_of(first + packet);
                 metadata_format::write(fields, summary, packets, metadata, threads, to)
             }
         }
     }
+}
+
+/// Writes items one after the other.
+fn write_each<const N: usize>(items: impl Iterator<Item = [u8; N]>, to: &mut [u8]) {
+    to.as_chunks_mut().0.iter_mut().zip(items).for_each(|(to, item)| *to = item);
 }
 
 /// Maximum number of parts of a packed chunk: their starts are on the stack, since no memory is
@@ -457,4 +454,9 @@ impl PackedParts {
             || self.for_range(middle..parts.end, after, right, write),
         );
     }
+}
+
+/// A descriptor as kernels read it.
+fn descriptor_bytes(d: Descriptor) -> [u8; size_of::<Descriptor>()] {
+    (u64::from(d.offset) | u64::from(d.length) << 32).to_le_bytes()
 }

@@ -24,7 +24,7 @@ pub(super) struct BatchInFlight<L: Launcher> {
     /// Whether the batch was resident on the device already.
     pub is_resident: bool,
     pub chunks: Vec<Chunk>,
-    /// The flow order of each chunk; empty for filters without flows.
+    /// The flow order of each chunk, and maybe more; empty for filters without flows.
     pub flow_orders: Vec<FlowOrder>,
     /// Number of chunks uploaded.
     pub uploaded: usize,
@@ -60,13 +60,14 @@ pub(super) type LauncherChunk<'a, L> = ChunkView<'a, <L as Launcher>::Import, <L
 pub(super) struct Slot<L: Launcher> {
     pub buffers: Vec<L::Buffers>,
     pub chunks: Vec<Chunk>,
+    pub flow_orders: Vec<FlowOrder>,
     /// Empty, with capacity.
     pub queued: VecDeque<QueuedLaunch<L::Ticket>>,
 }
 
 impl<L: Launcher> Default for Slot<L> {
     fn default() -> Slot<L> {
-        Slot { buffers: Vec::new(), chunks: Vec::new(), queued: VecDeque::new() }
+        Slot { buffers: Vec::new(), chunks: Vec::new(), flow_orders: Vec::new(), queued: VecDeque::new() }
     }
 }
 
@@ -87,7 +88,7 @@ impl<L: Launcher> BatchInFlight<L> {
         let (mut chunks, mut queued) = (self.chunks, self.queued);
         chunks.clear();
         queued.clear();
-        (Slot { buffers: self.slot, chunks, queued }, self.batch)
+        (Slot { buffers: self.slot, chunks, flow_orders: self.flow_orders, queued }, self.batch)
     }
 
     /// A chunk and its buffers.

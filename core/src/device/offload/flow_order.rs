@@ -1,14 +1,20 @@
 //! Flow order: the packets of a chunk sorted stably by flow, for filters with flows.
 //!
 //! Each *run* of packets of one flow is filtered by one kernel invocation, one packet after
-//! another. Kernels get the runs as descriptors behind those of the packets, one per invocation:
-//! the index of the run's first packet, and its number of packets. No launch has two runs of one
-//! flow, and launches are sequential. So a flow with more packets than an invocation may filter per
-//! launch has several runs, in several launches.
+//! another. No launch has two runs of one flow, and launches are sequential. So a flow with more
+//! packets than an invocation may filter per launch has several runs, in several launches.
+//!
+//! Only the packets' numbers are sorted. Kernels get the runs as descriptors behind those of the
+//! packets, one per invocation, and the numbers behind the runs, so that descriptors, metadata,
+//! verdicts and bytes keep the order of the batch, and nothing but the numbers is permuted.
 
 use std::cmp::Reverse;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use rayon::prelude::*;
 
 use crate::device::DeviceKind;
+use crate::device::host_threads::HostThreads;
 use crate::map::MapFunction;
 use crate::map::declaration::MAX_VALUE_WORDS;
 use crate::map::layout::MAX_PROBES;
@@ -48,23 +54,40 @@ pub(super) fn max_run_length(kind: DeviceKind, program: &Program, size: u64, wor
     usize::try_from(by_expressions.min(by_iterations)).unwrap_or(usize::MAX).max(1)
 }
 
+/// Maximum size in bytes of the descriptors of a packet that a kernel takes in flow order: its own,
+/// that of a run, and a third one with its number.
+pub const MAX_ORDERED_DESCRIPTOR_BYTES: usize = 3 * size_of::<Descriptor>();
+
 /// Maximum number of bits of the flow id that tell runs apart.
 const MAX_BUCKET_BITS: u32 = 16;
 
-/// A permutation of a chunk's packets, with the runs of equal flows in it.
+/// Minimum number of packets that a thread sorts: clearing and adding up its counters takes as long
+/// as sorting some thousands.
+const MIN_SORTED_PACKETS: usize = 32 << 10;
+
+/// Length from which runs are sorted by comparisons.
+const MIN_LONG_RUN: u32 = 1024;
+
+/// The packets of a chunk sorted by flow. Its memory is reused for chunk after chunk.
 #[derive(Debug, Default)]
 pub(super) struct FlowOrder {
-    /// For each packet in flow order, its index in the chunk.
-    positions: Vec<u32>,
+    /// The packets' indices in the chunk, flow by flow. Written by several threads, each index by
+    /// one.
+    positions: Vec<AtomicU32>,
     /// The runs, round by round; no round has two runs of one flow.
     runs: Vec<FlowRun>,
     /// End of each round, as an index into `runs`.
     rounds: Vec<usize>,
+    /// For each part of the packets a counter per bucket: the packets, then where the next one
+    /// goes. Behind them are those of all parts.
+    counters: Vec<u32>,
+    /// The runs that are not in a round yet.
+    pending: Vec<FlowRun>,
 }
 
 /// Consecutive packets of one flow, or of flows that share a bucket, for one invocation of a
 /// launch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct FlowRun {
     first: u32,
     packets: u32,
@@ -76,31 +99,53 @@ impl FlowOrder {
     ///
     /// The longest runs of a round come first, so that neighbouring invocations, which run
     /// in lockstep, have about equally much to do.
-    pub fn new(flow_ids: &[u32], max_run: usize) -> FlowOrder {
+    pub fn sort(&mut self, flow_ids: &[u32], max_run: usize, threads: &HostThreads) {
+        let FlowOrder { positions, counters, pending, .. } = self;
         // About as many buckets as packets: clearing the counters then costs no more than counting.
         let bits = (flow_ids.len().max(2).ilog2() + 2).min(MAX_BUCKET_BITS);
         let bucket = |id: &u32| (*id >> (FLOW_BITS - bits)) as usize & ((1 << bits) - 1);
-        let mut ends = vec![0_u32; 1 << bits];
-        flow_ids.iter().for_each(|id| ends[bucket(id)] += 1);
-        let (mut sum, mut pending) = (0, Vec::with_capacity(ends.len().min(flow_ids.len())));
-        for end in &mut ends {
-            let packets = *end;
-            if packets > 0 {
-                pending.push(FlowRun { first: sum, packets });
+        positions.resize_with(flow_ids.len(), AtomicU32::default);
+        let positions = &*positions;
+        let sort = |has_threads: bool| {
+            let parts = flow_ids.len() / MIN_SORTED_PACKETS;
+            let parts = if has_threads { parts.clamp(1, rayon::current_num_threads()) } else { 1 };
+            let part = flow_ids.len().div_ceil(parts).max(1);
+            counters.clear();
+            counters.resize((parts + 1) << bits, 0);
+            let (counters, starts) = counters.split_at_mut(parts << bits);
+            let each_part = || flow_ids.par_chunks(part).zip(0..parts as u32);
+            let count = |flow_ids: &[u32], counters: &mut [u32]| {
+                flow_ids.iter().for_each(|id| counters[bucket(id)] += 1);
+            };
+            let place = |(flow_ids, number): (&[u32], u32), counters: &mut [u32]| {
+                for (position, id) in (number * part as u32..).zip(flow_ids) {
+                    let at = &mut counters[bucket(id)];
+                    positions[*at as usize].store(position, Relaxed);
+                    *at += 1;
+                }
+            };
+            if parts > 1 {
+                flow_ids.par_chunks(part).zip(counters.par_chunks_mut(1 << bits)).for_each(|(ids, to)| count(ids, to));
+            } else {
+                count(flow_ids, counters);
             }
-            // The start of the bucket. Placing the packets moves it to the bucket's end.
-            *end = sum;
-            sum += packets;
-        }
-        let mut positions = vec![0; flow_ids.len()];
-        for (position, id) in (0..).zip(flow_ids) {
-            let at = &mut ends[bucket(id)];
-            positions[*at as usize] = position;
-            *at += 1;
-        }
-        let max_run = u32::try_from(max_run.max(1)).unwrap_or(u32::MAX);
-        pending.sort_unstable_by_key(|run| (Reverse(run.packets), run.first));
-        let (mut runs, mut rounds) = (Vec::with_capacity(pending.len()), Vec::new());
+            buckets_to_runs(counters, starts, pending);
+            if parts > 1 {
+                each_part().zip(counters.par_chunks_mut(1 << bits)).for_each(|(ids, at)| place(ids, at));
+            } else {
+                place((flow_ids, 0), counters);
+            }
+        };
+        threads.run(flow_ids.len() / MIN_SORTED_PACKETS, sort);
+        self.cut_runs(u32::try_from(max_run.max(1)).unwrap_or(u32::MAX));
+    }
+
+    /// Moves the pending runs into rounds, cut to at most `max_run` packets.
+    fn cut_runs(&mut self, max_run: u32) {
+        let FlowOrder { runs, rounds, pending, .. } = self;
+        runs.clear();
+        rounds.clear();
+        sort_longest_first(pending, runs);
         while !pending.is_empty() {
             runs.extend(pending.iter().map(|run| FlowRun { packets: run.packets.min(max_run), ..*run }));
             rounds.push(runs.len());
@@ -110,14 +155,16 @@ impl FlowOrder {
                 .iter_mut()
                 .for_each(|run| *run = FlowRun { first: run.first + max_run, packets: run.packets - max_run });
         }
-        FlowOrder { positions, runs, rounds }
     }
 
-    /// The order in which each packet is a flow of its own.
-    pub fn singletons(packets: usize) -> FlowOrder {
-        let positions: Vec<u32> = (0..packets as u32).collect();
-        let runs = positions.iter().map(|&first| FlowRun { first, packets: 1 }).collect();
-        FlowOrder { positions, runs, rounds: vec![packets] }
+    /// Makes each packet a flow of its own.
+    pub fn set_singletons(&mut self, packets: usize) {
+        self.positions.clear();
+        self.positions.extend((0..packets as u32).map(AtomicU32::new));
+        self.runs.clear();
+        self.runs.extend((0..packets as u32).map(|first| FlowRun { first, packets: 1 }));
+        self.rounds.clear();
+        self.rounds.push(packets);
     }
 
     /// Selects the runs of the next launch, from run `first` on: at least one, all of one round,
@@ -141,34 +188,81 @@ impl FlowOrder {
         self.runs.len()
     }
 
-    /// For each packet in flow order, its index in the chunk.
-    pub fn positions(&self) -> &[u32] {
-        &self.positions
+    /// Number of descriptors behind those of the packets.
+    pub fn descriptor_count(&self) -> usize {
+        self.runs.len() + self.positions.len().div_ceil(2)
     }
 
-    /// Permutes per-packet items from chunk order to flow order.
-    pub fn apply<T: Copy>(&self, items: &[T]) -> Vec<T> {
-        self.positions.iter().map(|position| items[*position as usize]).collect()
+    /// The descriptors behind those of the packets: of each run the index of its first packet's
+    /// number, counted in words from the first descriptor, and its number of packets; then the
+    /// numbers, two in a descriptor.
+    pub fn descriptors(&self) -> impl Iterator<Item = Descriptor> + '_ {
+        let numbers = 2 * (self.positions.len() + self.runs.len()) as u32;
+        let runs = self.runs.iter().map(move |run| Descriptor { offset: numbers + run.first, length: run.packets });
+        let number = |position: Option<&AtomicU32>| position.map_or(0, |position| position.load(Relaxed));
+        let positions = self.positions.chunks(2);
+        runs.chain(positions.map(move |two| Descriptor { offset: number(two.first()), length: number(two.get(1)) }))
     }
+}
 
-    /// Permutes per-packet items from flow order back to chunk order.
-    pub fn undo<T: Copy>(&self, items: &mut [T]) {
-        let ordered = items.to_vec();
-        for (position, item) in self.positions.iter().zip(ordered) {
-            items[*position as usize] = item;
+/// Turns the parts' numbers of packets per bucket into the positions at which they are placed, and
+/// lists the buckets that have packets as runs.
+///
+/// `starts` has a zero for each bucket.
+fn buckets_to_runs(counters: &mut [u32], starts: &mut [u32], runs: &mut Vec<FlowRun>) {
+    runs.clear();
+    for part in counters.chunks_exact(starts.len()) {
+        starts.iter_mut().zip(part).for_each(|(sum, packets)| *sum += packets);
+    }
+    let mut first = 0;
+    for start in &mut *starts {
+        let packets = std::mem::replace(start, first);
+        if packets > 0 {
+            runs.push(FlowRun { first, packets });
+        }
+        first += packets;
+    }
+    for part in counters.chunks_exact_mut(starts.len()) {
+        for (start, packets) in starts.iter_mut().zip(part) {
+            *start += std::mem::replace(packets, *start);
         }
     }
+}
 
-    /// The packets' descriptors in flow order, followed by those of the runs.
-    pub fn descriptors(&self, descriptors: Vec<Descriptor>) -> impl Iterator<Item = Descriptor> + '_ {
-        let runs = self.runs.iter().map(|run| Descriptor { offset: run.first, length: run.packets });
-        self.apply(&descriptors).into_iter().chain(runs)
+/// Sorts runs by decreasing length, those of equal length by position as they are, with a counting
+/// sort for all but long ones. `scratch` is left empty.
+fn sort_longest_first(runs: &mut Vec<FlowRun>, scratch: &mut Vec<FlowRun>) {
+    let key = |run: &FlowRun| (MIN_LONG_RUN - run.packets.min(MIN_LONG_RUN)) as usize;
+    let mut ends = [0_usize; MIN_LONG_RUN as usize + 1];
+    runs.iter().for_each(|run| ends[key(run)] += 1);
+    let long = ends[0];
+    let mut sum = 0;
+    for end in &mut ends {
+        sum += std::mem::replace(end, sum);
     }
+    scratch.clear();
+    scratch.resize(runs.len(), FlowRun::default());
+    for run in &*runs {
+        let at = &mut ends[key(run)];
+        scratch[*at] = *run;
+        *at += 1;
+    }
+    scratch[..long].sort_unstable_by_key(|run| (Reverse(run.packets), run.first));
+    std::mem::swap(runs, scratch);
+    scratch.clear();
 }
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroUsize;
+
     use super::*;
+
+    fn sorted(flow_ids: &[u32], max_run: usize, threads: usize) -> FlowOrder {
+        let mut order = FlowOrder::default();
+        order.sort(flow_ids, max_run, &HostThreads::new(NonZeroUsize::new(threads)));
+        order
+    }
 
     /// The packet counts of each launch's runs.
     fn launches(order: &FlowOrder, max_packets: usize) -> Vec<Vec<u32>> {
@@ -189,13 +283,13 @@ mod tests {
     fn launches_respect_rounds_and_the_packet_limit() {
         // Three flows with five, one and three packets.
         let flow_ids = [5, 5, 7, 5, 9, 9, 5, 5, 9].map(|flow| flow << 19);
-        let split = |max_run, max_packets| launches(&FlowOrder::new(&flow_ids, max_run), max_packets);
+        let split = |max_run, max_packets| launches(&sorted(&flow_ids, max_run, 1), max_packets);
         assert_eq!(split(100, 100), [vec![5, 3, 1]]);
         assert_eq!(split(100, 4), [vec![5], vec![3, 1]]);
         assert_eq!(split(2, 100), [vec![2, 2, 1], vec![2, 1], vec![1]]);
         assert_eq!(split(2, 1), [[2], [2], [1], [2], [1], [1]]);
         assert_eq!(split(1, 2), [vec![1, 1], vec![1], vec![1, 1], vec![1, 1], vec![1], vec![1]]);
-        assert!(launches(&FlowOrder::new(&[], 7), 100).is_empty());
+        assert!(launches(&sorted(&[], 7, 1), 100).is_empty());
     }
 
     #[test]
@@ -207,11 +301,16 @@ mod tests {
             let flow_ids: Vec<u32> =
                 (0..count).map(|_| next(flows).wrapping_mul(0x9e37_79b1) >> (32 - FLOW_BITS)).collect();
             for max_run in [1, 3, 1 << 20] {
-                let order = FlowOrder::new(&flow_ids, max_run);
-                let unordered: Vec<_> = (0..count as u32).map(|offset| Descriptor { offset, length: 60 }).collect();
-                let descriptors: Vec<_> = order.descriptors(unordered).collect();
-                let (packets, runs) = descriptors.split_at(flow_ids.len());
-                assert_eq!(runs.len(), order.runs());
+                let order = sorted(&flow_ids, max_run, 1);
+                let descriptors: Vec<_> = order.descriptors().collect();
+                assert_eq!(descriptors.len(), order.descriptor_count());
+                let runs = &descriptors[..order.runs()];
+                // The words of the kernel's buffer, in which these are behind the packets' own.
+                let words: Vec<u32> = descriptors.iter().flat_map(|d| [d.offset, d.length]).collect();
+                let packets = |run: &Descriptor| {
+                    let first = run.offset as usize - 2 * flow_ids.len();
+                    words[first..first + run.length as usize].iter().map(|index| *index as usize)
+                };
                 // Across all launches: each packet once, and the packets of a flow in order.
                 let (mut taken, mut last) = (vec![false; flow_ids.len()], std::collections::HashMap::new());
                 let mut first = 0;
@@ -220,9 +319,9 @@ mod tests {
                     let mut invocation_of = std::collections::HashMap::new();
                     for (invocation, run) in runs[first..first + invocations].iter().enumerate() {
                         assert!((1..=max_run).contains(&(run.length as usize)));
-                        for packet in &packets[run.offset as usize..][..run.length as usize] {
-                            let (index, flow) = (packet.offset as usize, flow_ids[packet.offset as usize]);
-                            assert!(!std::mem::replace(&mut taken[index], true) && packet.length == 60);
+                        for index in packets(run) {
+                            let flow = flow_ids[index];
+                            assert!(!std::mem::replace(&mut taken[index], true));
                             assert!(
                                 last.insert(flow, index).is_none_or(|last| last < index),
                                 "packets of a flow keep their order"
@@ -238,9 +337,27 @@ mod tests {
                     first += invocations;
                 }
                 assert!(taken.into_iter().all(|taken| taken), "each packet is launched once");
-                let (items, mut restored) = (flow_ids.clone(), order.apply(&flow_ids));
-                order.undo(&mut restored);
-                assert_eq!(items, restored);
+            }
+        }
+    }
+
+    #[test]
+    fn threads_sort_as_one_does() {
+        let mut random = crate::testing::Random(3);
+        for flows in [1, 5, 3000, 1 << 20] {
+            for count in [0, 1, MIN_SORTED_PACKETS, 2 * MIN_SORTED_PACKETS, 3 * MIN_SORTED_PACKETS + 17] {
+                let ids: Vec<u32> = (0..count)
+                    .map(|_| (random.below(flows) as u32).wrapping_mul(0x9e37_79b1) >> (32 - FLOW_BITS))
+                    .collect();
+                let descriptors = |order: &FlowOrder| order.descriptors().collect::<Vec<_>>();
+                let one = sorted(&ids, 100, 1);
+                // One that has been used before, for other packets.
+                let mut order = sorted(&[1, 2, 3, 1], 100, 1);
+                for threads in [2, 3, 8] {
+                    order.sort(&ids, 100, &HostThreads::new(NonZeroUsize::new(threads)));
+                    assert_eq!(descriptors(&order), descriptors(&one), "{flows} flows, {count} packets");
+                    assert_eq!(order.rounds, one.rounds);
+                }
             }
         }
     }

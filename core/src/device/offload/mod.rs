@@ -12,7 +12,7 @@ use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::chunk::{self, AccessNeeds, PacketLayout};
+use super::chunk::{self, AccessNeeds, CopiedPackets, PacketLayout};
 use super::host_threads::HostThreads;
 use super::launch_budget::LaunchBudget;
 use super::transfer_planner::{TransferCosts, TransferPlan};
@@ -39,6 +39,7 @@ mod verdict_columns;
 pub use chunk_view::{ChunkView, WrittenDescriptors};
 pub use compile_thread::{compile_on_thread, panic_message};
 use flight::{BatchInFlight, LauncherChunk, QueuedLaunch, Slot};
+pub use flow_order::MAX_ORDERED_DESCRIPTOR_BYTES;
 use flow_order::{FlowOrder, max_run_length};
 pub use launcher::{KernelEffects, Launcher, TransferBytes};
 use map_access::DeviceMapMemory;
@@ -381,27 +382,21 @@ impl<L: Launcher> OffloadSession<L> {
     fn collect_results(&mut self, flight: &mut BatchInFlight<L>) -> Result<(), DeviceError> {
         let start = Instant::now();
         let copies_back = flight.is_copied() && self.effects.writes_packets;
-        let BatchInFlight { slot, batch, plan, chunks, flow_orders, collected, columns, .. } = &mut *flight;
-        let (chunk, flow_order) = (&chunks[*collected], flow_orders.get(*collected));
+        let BatchInFlight { slot, batch, plan, chunks, collected, columns, threads, .. } = &mut *flight;
+        let chunk = &chunks[*collected];
         let (packets, index) = (chunk.packets.clone(), *collected % slot.len());
         let buffers = &mut slot[index];
         if !columns.are_lent() {
             self.launcher.read_verdicts(packets.len(), buffers, columns)?;
         }
-        if let Some(flow_order) = flow_order {
-            columns.undo_flow_order(packets.clone(), flow_order);
-        }
         let ChangedDescriptors { before, in_kernel, after, resized } = self.changed_descriptors.cleared();
-        if (copies_back && plan.layout != PacketLayout::Rows) || self.effects.resizes_packets {
+        if (copies_back && plan.layout == PacketLayout::Packed) || self.effects.resizes_packets {
             before.extend_from_slice(&batch.descriptors()[packets.clone()]);
             in_kernel.extend(chunk::kernel_descriptors(batch, chunk, plan.layout, plan.needs));
         }
         if self.effects.resizes_packets {
             self.launcher.read_descriptors(packets.len(), buffers, &mut |bytes| {
                 after.extend(descriptors(bytes));
-                if let Some(flow_order) = flow_order.filter(|order| order.positions().len() == after.len()) {
-                    flow_order.undo(after);
-                }
                 let (in_kernel, after) = (in_kernel.iter().copied(), after.iter().copied());
                 resized.extend(chunk::translate_descriptors(before, in_kernel, after));
             })?;
@@ -415,13 +410,14 @@ impl<L: Launcher> OffloadSession<L> {
         let bytes = chunk.bytes.end - chunk.bytes.start;
         if copies_back && bytes > 0 {
             let window = if self.effects.resizes_packets { u32::MAX } else { self.program.facts().writes.max_bytes() };
+            let copied = match plan.layout {
+                PacketLayout::Rows => CopiedPackets::Rows(gather::stride(plan.needs.window)),
+                PacketLayout::Copied if !self.effects.resizes_packets => CopiedPackets::From(chunk.bytes.start),
+                _ => CopiedPackets::Listed(before, in_kernel),
+            };
+            let window = window.min(plan.needs.window);
             self.launcher.read_packets(bytes, buffers, &mut |from| {
-                if plan.layout == PacketLayout::Rows {
-                    let stride = gather::stride(plan.needs.window);
-                    gather::scatter(batch, chunk.packets.clone(), window.min(plan.needs.window), from, stride);
-                } else {
-                    chunk::write_back(batch, chunk, before, in_kernel, window, from);
-                }
+                chunk::write_back(batch.packets_mut(packets.clone()), copied, window, from, threads);
             })?;
         }
         let device_times = if self.stages.is_some() { self.launcher.device_times(buffers) } else { None };

@@ -164,11 +164,16 @@ impl<L: Launcher> OffloadSession<L> {
             }
         };
         let chunks = &slot.chunks;
-        let flow_order = |chunk: &Chunk| match flow_ids {
-            Some(flow_ids) => FlowOrder::new(&flow_ids[chunk.packets.clone()], self.max_run_length),
-            None => FlowOrder::singletons(chunk.packets.len()),
-        };
-        let flow_orders = if self.program.has_flows() { chunks.iter().map(flow_order).collect() } else { Vec::new() };
+        if self.program.has_flows() {
+            // More of them keep their memory for batches of more chunks.
+            slot.flow_orders.resize_with(slot.flow_orders.len().max(chunks.len()), FlowOrder::default);
+            for (order, chunk) in slot.flow_orders.iter_mut().zip(chunks) {
+                match flow_ids {
+                    Some(ids) => order.sort(&ids[chunk.packets.clone()], self.max_run_length, &self.threads),
+                    None => order.set_singletons(chunk.packets.len()),
+                }
+            }
+        }
         let buffers = if self.resident.is_some() { chunks.len() } else { chunks.len().min(self.launcher.max_chunks()) };
         while slot.buffers.len() < buffers {
             slot.buffers.push(self.launcher.new_buffers());
@@ -194,7 +199,7 @@ impl<L: Launcher> OffloadSession<L> {
             Some(memory) => VerdictColumns::lent(batch.len(), memory.clone()),
             None => VerdictColumns::appended(batch.len(), self.host_verdicts.lend(batch.len(), self.effects.redirects)),
         };
-        let Slot { buffers, chunks, queued } = slot;
+        let Slot { buffers, chunks, flow_orders, queued } = slot;
         let mut flight = BatchInFlight {
             slot: buffers,
             import,

@@ -38,8 +38,8 @@ impl<L: Launcher> Session for OffloadSession<L> {
             self.tuner.record(flight.batch.len(), transfer, alone);
         }
         self.record_stages(&flight);
-        let BatchInFlight { slot, batch, plan, chunks, queued, columns, times, .. } = flight;
-        self.retire_slot(Slot { buffers: slot, chunks, queued }, &batch, plan);
+        let BatchInFlight { slot, batch, plan, chunks, flow_orders, queued, columns, times, .. } = flight;
+        self.retire_slot(Slot { buffers: slot, chunks, flow_orders, queued }, &batch, plan);
         Ok(Some(Completion { batch, verdicts: columns.into_verdicts(), times }))
     }
 

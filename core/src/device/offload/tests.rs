@@ -194,6 +194,7 @@ impl Launcher for Host {
         };
         let bytes: Vec<_> = chunk.descriptor_bytes().collect();
         let of_kernel: Vec<_> = descriptors(bytes.as_flattened()).collect();
+        let words: Vec<_> = le_words(bytes.as_flattened()).collect();
         buffers.actions.resize(chunk.packets(), 0xee);
         buffers.ends.resize(chunk.packets() * 8, 0xee);
         for invocation in first..first + count {
@@ -202,6 +203,7 @@ impl Launcher for Host {
                 false => Descriptor { offset: invocation as u32, length: 1 },
             };
             for index in (taken.offset as usize..).take(taken.length as usize) {
+                let index = if chunk.is_ordered() { words[index] as usize } else { index };
                 let d = of_kernel[index];
                 let byte = &mut packets[start + d.offset as usize];
                 buffers.actions[index] = *byte;

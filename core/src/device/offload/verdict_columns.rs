@@ -11,7 +11,6 @@ use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use super::FlowOrder;
 use crate::packet::{Action, Column, Verdicts};
 
 /// Memory for a batch's verdicts that a launcher lends. The launcher reuses it once it holds the
@@ -246,20 +245,6 @@ impl VerdictColumns {
         let first = self.appended[1];
         let items = self.items(first..self.packets).1.iter_mut().zip(targets);
         self.appended[1] += items.map(|(to, target)| *to = target).count();
-    }
-
-    /// Undoes the flow order of a chunk's verdicts: they return to the batch's order.
-    pub(super) fn undo_flow_order(&mut self, packets: Range<usize>, flow_order: &FlowOrder) {
-        // Fewer items than packets come from a broken driver only.
-        let appended = if self.are_lent { [self.packets; 2] } else { self.appended };
-        let is_complete = appended.map(|count| count >= packets.end);
-        let (actions, targets) = self.items(packets);
-        if is_complete[0] {
-            flow_order.undo(actions);
-        }
-        if is_complete[1] && !targets.is_empty() {
-            flow_order.undo(targets);
-        }
     }
 }
 

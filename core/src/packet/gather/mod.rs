@@ -15,7 +15,7 @@
 use std::ops::Range;
 use std::ptr;
 
-use super::{Batch, Descriptor};
+use super::{Batch, Descriptor, PacketsMut};
 
 #[cfg(test)]
 mod tests;
@@ -129,19 +129,15 @@ impl<'a> WindowRows<'a> {
 /// Rows are `stride` bytes apart.
 ///
 /// # Panics
-/// If the range exceeds the batch, there are fewer rows than packets, or the packets are not in
-/// host memory.
-pub fn scatter(batch: &mut Batch, packets: Range<usize>, window: u32, from: &[u8], stride: usize) {
-    let count = packets.len();
-    let descriptors = &batch.descriptors()[packets];
-    let window = window as usize;
+/// If there are fewer rows than packets.
+pub fn scatter(mut packets: PacketsMut<'_>, window: u32, from: &[u8], stride: usize) {
+    let descriptors = packets.descriptors();
+    let (count, window) = (descriptors.len(), window as usize);
     assert!(window <= stride && from.len() >= count * stride, "{} bytes are too few for {count} rows", from.len());
-    assert!(batch.span().is_on_host(), "{NOT_HOST_MEMORY}");
-    let base = batch.span().as_ptr();
     let prefetch = needs_prefetch(descriptors);
-    // SAFETY: the packets lie in the span and belong to this batch, which is borrowed for writing
-    // (`Batch::packet_mut`); `from` holds a row per packet, and does not overlap the batch.
-    unsafe { scatter_rows(base, descriptors, window, from.as_ptr(), stride, prefetch) }
+    // SAFETY: the packets lie in the span, and are borrowed for writing (`PacketsMut`); `from`
+    // holds a row per packet, and does not overlap the batch.
+    unsafe { scatter_rows(packets.base(), descriptors, window, from.as_ptr(), stride, prefetch) }
 }
 
 /// Whether packets are too far apart for the hardware prefetcher.

@@ -95,7 +95,7 @@ fn scatter_writes_the_windows_and_no_other_byte() {
                 let length = window.min(d.length) as usize;
                 expected[d.offset as usize..][..length].copy_from_slice(&rows[index * stride..][..length]);
             }
-            scatter(&mut batch, 0..count as usize, window, &rows, stride);
+            scatter(batch.packets_mut(0..count as usize), window, &rows, stride);
             let span = batch.span();
             // SAFETY: the arena's bytes, which nothing else accesses.
             let bytes = unsafe { std::slice::from_raw_parts(span.as_ptr(), expected.len()) };
