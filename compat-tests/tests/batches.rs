@@ -427,11 +427,14 @@ fn words(packet: &[u8]) -> Vec<u32> {
     packet.chunks(4).map(|w| u32::from_le_bytes(w.try_into().unwrap())).collect()
 }
 
+/// The metadata of packet `index`.
+type MetadataOf = fn(u32) -> Metadata;
+
 #[test]
 fn metadata_reaches_the_filter() {
     const TIME: u64 = 0x0123_4567_ffff_fff0;
     // The second half of a batch of 20,000 packets is in another chunk of work on the host.
-    let kinds: [(usize, fn(u32) -> Metadata); 9] = [
+    let kinds: [(usize, MetadataOf); 9] = [
         (300, |i| Metadata::new(i + 1000, i % 7, TIME + u64::from(i))),
         (300, |_| Metadata::new(1500, 3, TIME)),
         (300, |i| Metadata::new(24, 3, TIME - 100 * u64::from(i))),

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use portcullis_core::packet::{
-    Arena, ArenaError, Batch, BatchCutter, Descriptor, Metadata, MetadataSummary, RESIZE_ROOM, ResizeRoom,
+    Arena, ArenaError, Batch, BatchCutter, Descriptor, Metadata, MetadataAccumulator, RESIZE_ROOM, ResizeRoom,
 };
 
 /// Pool of arenas. An arena returns when the last batch in it is dropped; a new one is allocated
@@ -48,7 +48,7 @@ pub(crate) struct BatchCollector {
     metadata: bool,
     descriptors: Vec<Descriptor>,
     metadata_column: Vec<Metadata>,
-    metadata_summary: MetadataSummary,
+    metadata_summary: MetadataAccumulator,
     finished: VecDeque<FinishedBatch>,
     /// Packets expected in the next arena, from the count of the last: the capacity to reserve.
     expected: usize,
@@ -62,7 +62,7 @@ impl BatchCollector {
             metadata,
             descriptors: Vec::new(),
             metadata_column: Vec::new(),
-            metadata_summary: MetadataSummary::default(),
+            metadata_summary: MetadataAccumulator::default(),
             finished: VecDeque::new(),
             expected: 64,
             count: 0,
@@ -123,7 +123,7 @@ impl BatchCollector {
 struct FinishedBatch {
     descriptors: Vec<Descriptor>,
     metadata: Vec<Metadata>,
-    metadata_summary: MetadataSummary,
+    metadata_summary: MetadataAccumulator,
 }
 
 /// Finished batches of one arena, in order.
@@ -155,7 +155,7 @@ impl ReadyBatches {
             // next block is read.
             self.cutter = None;
         }
-        Some(batch.with_metadata_summary(metadata_summary))
+        Some(batch.with_metadata_summary(metadata_summary.summary()))
     }
 }
 

@@ -72,8 +72,8 @@ pub struct WrittenMetadata {
 
 /// Upper bound on the size in bytes of the tables of `packets` packets.
 pub(super) fn capacity(fields: MetadataFields, summary: MetadataSummary, packets: usize) -> usize {
-    let varying = summary.varying_fields();
-    let words = usize::from(fields.wire_length && varying.wire_length && !summary.has_captured_wire_lengths())
+    let varying = summary.varying;
+    let words = usize::from(fields.wire_length && varying.wire_length && summary.varies_from_captured_length)
         + usize::from(fields.port && varying.port)
         + 2 * usize::from(fields.time && varying.time)
         + usize::from(fields.time_ms && varying.time_ms);
@@ -90,12 +90,12 @@ pub(super) fn write(
     threads: &HostThreads,
     to: &mut [u8],
 ) -> WrittenMetadata {
-    let (varying, mut rule) = (summary.varying_fields(), MetadataRule::default());
+    let (varying, mut rule) = (summary.varying, MetadataRule::default());
     let mut writer = TableWriter { packets, threads, to, size: 0 };
     if fields.wire_length {
-        rule.wire_length = match summary.has_captured_wire_lengths() {
-            true => MetadataColumn { format: ColumnFormat::CapturedLength as u32, ..MetadataColumn::default() },
-            false => writer.column::<4, 2>(varying.wire_length, |packet| metadata(packet).wire_length.into()),
+        rule.wire_length = match summary.varies_from_captured_length {
+            false => MetadataColumn { format: ColumnFormat::CapturedLength as u32, ..MetadataColumn::default() },
+            true => writer.column::<4, 2>(varying.wire_length, |packet| metadata(packet).wire_length.into()),
         };
     }
     if fields.port {

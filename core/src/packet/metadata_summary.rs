@@ -22,9 +22,28 @@ impl MetadataFields {
     }
 }
 
-/// Properties of the metadata of a batch, accumulated packet by packet where it is made.
+/// Properties of the metadata of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MetadataSummary {
+    /// The fields that may differ between two packets. For a part of a batch these are at most the
+    /// batch's.
+    pub varying: MetadataFields,
+    /// Whether a wire length may differ from the captured length.
+    pub varies_from_captured_length: bool,
+}
+
+impl MetadataSummary {
+    /// The summary of packets' metadata with their captured lengths in bytes.
+    pub fn of(packets: impl IntoIterator<Item = (Metadata, u32)>) -> MetadataSummary {
+        let mut accumulator = MetadataAccumulator::default();
+        packets.into_iter().for_each(|(metadata, length)| accumulator.add(&metadata, length));
+        accumulator.summary()
+    }
+}
+
+/// Accumulates a [`MetadataSummary`] packet by packet where the metadata is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct MetadataAccumulator {
     first: Option<Metadata>,
     /// Bits in which any packet's words differ from the first packet's.
     differences: Metadata,
@@ -32,14 +51,7 @@ pub struct MetadataSummary {
     length_differences: u32,
 }
 
-impl MetadataSummary {
-    /// The summary of packets' metadata with their captured lengths in bytes.
-    pub fn of(packets: impl IntoIterator<Item = (Metadata, u32)>) -> MetadataSummary {
-        let mut summary = MetadataSummary::default();
-        packets.into_iter().for_each(|(metadata, length)| summary.add(&metadata, length));
-        summary
-    }
-
+impl MetadataAccumulator {
     /// Adds a packet with its captured length in bytes.
     #[inline]
     pub fn add(&mut self, metadata: &Metadata, captured_length: u32) {
@@ -52,21 +64,18 @@ impl MetadataSummary {
         self.length_differences |= metadata.wire_length ^ captured_length;
     }
 
-    /// The fields that may differ between two packets. For a part of a batch these are at most the
-    /// batch's.
-    pub fn varying_fields(&self) -> MetadataFields {
+    /// The summary of the packets so far.
+    pub fn summary(&self) -> MetadataSummary {
         let Metadata { wire_length, port, time_low, time_high, time_ms } = self.differences;
-        MetadataFields {
-            wire_length: wire_length != 0,
-            port: port != 0,
-            time: time_low | time_high != 0,
-            time_ms: time_ms != 0,
+        MetadataSummary {
+            varying: MetadataFields {
+                wire_length: wire_length != 0,
+                port: port != 0,
+                time: time_low | time_high != 0,
+                time_ms: time_ms != 0,
+            },
+            varies_from_captured_length: self.length_differences != 0,
         }
-    }
-
-    /// Whether every wire length is the captured length.
-    pub fn has_captured_wire_lengths(&self) -> bool {
-        self.length_differences == 0
     }
 }
 
@@ -83,7 +92,7 @@ mod tests {
     #[test]
     fn fields_vary_if_any_packet_differs_from_another() {
         let same = (60, 1, 5_000_000_000, 60);
-        let varying = |other| summary(&[same, same, other, same]).varying_fields();
+        let varying = |other| summary(&[same, same, other, same]).varying;
         assert_eq!(varying(same), NONE);
         assert_eq!(varying((61, 1, 5_000_000_000, 60)), MetadataFields { wire_length: true, ..NONE });
         assert_eq!(varying((60, 2, 5_000_000_000, 60)), MetadataFields { port: true, ..NONE });
@@ -91,13 +100,13 @@ mod tests {
         // 2^32 milliseconds later, which is a multiple of 2^32 nanoseconds.
         assert_eq!(varying((60, 1, 5_000_000_000 + (1_000_000 << 32), 60)), MetadataFields { time: true, ..NONE });
         assert_eq!(varying((60, 1, 5_001_000_000, 60)), MetadataFields { time: true, time_ms: true, ..NONE });
-        assert!(summary(&[]).varying_fields().is_empty() && summary(&[same]).varying_fields().is_empty());
+        assert!(summary(&[]).varying.is_empty() && summary(&[same]).varying.is_empty());
     }
 
     #[test]
     fn wire_lengths_are_compared_with_captured_ones() {
-        assert!(summary(&[]).has_captured_wire_lengths());
-        assert!(summary(&[(60, 0, 0, 60), (1500, 0, 0, 1500), (0, 0, 0, 0)]).has_captured_wire_lengths());
-        assert!(!summary(&[(60, 0, 0, 60), (1500, 0, 0, 96)]).has_captured_wire_lengths());
+        assert!(!summary(&[]).varies_from_captured_length);
+        assert!(!summary(&[(60, 0, 0, 60), (1500, 0, 0, 1500), (0, 0, 0, 0)]).varies_from_captured_length);
+        assert!(summary(&[(60, 0, 0, 60), (1500, 0, 0, 96)]).varies_from_captured_length);
     }
 }

@@ -16,6 +16,6 @@ pub use batch::{
     ResizeRoom, SourceData,
 };
 pub use column::Column;
-pub use metadata_summary::{MetadataFields, MetadataSummary};
+pub use metadata_summary::{MetadataAccumulator, MetadataFields, MetadataSummary};
 pub use summary::DescriptorSummary;
 pub use verdict::{Action, MAX_REDIRECT_TARGET, Verdict, VerdictCounts, Verdicts};

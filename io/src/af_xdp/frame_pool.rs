@@ -6,7 +6,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use portcullis_core::packet::{Descriptor, Metadata, MetadataSummary};
+use portcullis_core::packet::{Descriptor, Metadata, MetadataAccumulator};
 
 use super::umem::{Frame, PacketMemory, ReassemblyBuffer};
 
@@ -31,7 +31,7 @@ struct LanePool {
 pub(crate) struct BatchBuffers {
     pub descriptors: Vec<Descriptor>,
     pub metadata: Vec<Metadata>,
-    pub metadata_summary: MetadataSummary,
+    pub metadata_summary: MetadataAccumulator,
     pub memory: Vec<PacketMemory>,
     /// The RX queue of each packet; empty if the lane has a single queue.
     pub queues: Vec<u16>,
@@ -103,7 +103,7 @@ impl FramePool {
         self.release(buffers.memory.drain(..));
         buffers.descriptors.clear();
         buffers.metadata.clear();
-        buffers.metadata_summary = MetadataSummary::default();
+        buffers.metadata_summary = MetadataAccumulator::default();
         buffers.queues.clear();
         self.lock(lane).buffers.push(buffers);
     }

@@ -209,7 +209,7 @@ impl Receiver for XdpReceiver {
         // SAFETY: each packet lies in memory of its own, with its room, which the source data owns
         // (`RxBatchBuilder::push_fragment`).
         let batch = unsafe { Batch::from_frames(span, descriptors, metadata, self.format.room, held) };
-        Some(batch.expect("frames lie in their UMEM").with_metadata_summary(metadata_summary))
+        Some(batch.expect("frames lie in their UMEM").with_metadata_summary(metadata_summary.summary()))
     }
 
     fn received(&mut self) -> ReceivedCounts {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use portcullis_core::device::Completion;
-use portcullis_core::packet::{Action, BatchParts, Descriptor, MetadataSummary, ResizeRoom, Verdict, Verdicts};
+use portcullis_core::packet::{Action, BatchParts, Descriptor, MetadataAccumulator, ResizeRoom, Verdict, Verdicts};
 use portcullis_dpdk_sys as sys;
 
 use super::eal::register_this_thread;
@@ -253,7 +253,7 @@ impl Executor for DpdkExecutor {
             }
             None => self.execute_each(&verdicts, &mut batch_mbufs, &descriptors),
         }
-        let metadata_summary = MetadataSummary::default();
+        let metadata_summary = MetadataAccumulator::default();
         self.memory.recycle_batch_buffers(BatchBuffers { batch_mbufs, descriptors, metadata, metadata_summary });
         self.poll()
     }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use portcullis_core::packet::{
-    Descriptor, DeviceView, Metadata, MetadataSummary, READABLE_PAST_END, RESIZE_ROOM, ResizeRoom, Span,
+    Descriptor, DeviceView, Metadata, MetadataAccumulator, READABLE_PAST_END, RESIZE_ROOM, ResizeRoom, Span,
 };
 use portcullis_dpdk_sys as sys;
 
@@ -462,7 +462,7 @@ impl Memory {
         recycled.batch_mbufs.memory = None;
         recycled.descriptors.clear();
         recycled.metadata.clear();
-        recycled.metadata_summary = MetadataSummary::default();
+        recycled.metadata_summary = MetadataAccumulator::default();
         self.recycled.lock().unwrap_or_else(PoisonError::into_inner).push(recycled);
     }
 }
@@ -584,7 +584,7 @@ pub(super) struct BatchBuffers {
     pub batch_mbufs: Box<BatchMbufs>,
     pub descriptors: Vec<Descriptor>,
     pub metadata: Vec<Metadata>,
-    pub metadata_summary: MetadataSummary,
+    pub metadata_summary: MetadataAccumulator,
 }
 
 /// The mbufs of a batch, as its source data; freed on drop.

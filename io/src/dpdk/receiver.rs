@@ -339,7 +339,7 @@ impl Receiver for DpdkReceiver {
         // SAFETY: each packet with its room lies in a buffer of its own; buffers start at multiples
         // of 64, and the source data owns them.
         let batch = unsafe { Batch::from_frames(span, descriptors, metadata, self.format.room, batch_mbufs) };
-        Some(batch.expect("buffers lie in their memory").with_metadata_summary(metadata_summary))
+        Some(batch.expect("buffers lie in their memory").with_metadata_summary(metadata_summary.summary()))
     }
 
     fn received(&mut self) -> ReceivedCounts {

@@ -372,8 +372,8 @@ impl<'a, I, M> ChunkView<'a, I, M> {
         metadata_format::capacity(fields, self.batch.metadata_summary(), self.packets())
     }
 
-    /// Writes these fields of the packets' metadata in the most compact format, with all threads of the session if there are many, to a buffer of
-    /// [`ChunkView::metadata_capacity`] bytes.
+    /// Writes these fields of the packets' metadata in the most compact format, with all threads of
+    /// the session if there are many, to a buffer of [`ChunkView::metadata_capacity`] bytes.
     ///
     /// # Panics
     /// If `to` is too short.
