@@ -543,12 +543,14 @@ pub trait Session: Instrumented + Send {
 
     /// Returns where the device has map `map`'s memory, for other kernels of this process, such as
     /// the consumer of a buffer that the filter fills. `None` if no such address exists: the map is
-    /// in host memory, or the device's API has no addresses. The memory lives as long as the
-    /// session. Batches that were completed have written it, and others may be writing it.
+    /// in host memory, the device's API has no addresses, or there is no such map. The memory lives
+    /// as long as the session. Batches that were completed have written it, and others may be
+    /// writing it. Other kernels must not: the filter may read it through caches that do not see
+    /// their writes. With a device for elephant flows, the map and its address may change from batch
+    /// to batch.
     ///
     /// # Errors
-    /// [`DeviceError::Refused`] if there is no such map; the errors of [`Session::complete`], after
-    /// which the session is unusable.
+    /// The errors of [`Session::complete`], after which the session is unusable.
     fn map_device_view(&mut self, map: usize) -> Result<Option<DeviceView>, DeviceError> {
         let _ = map;
         Ok(None)

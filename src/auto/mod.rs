@@ -281,6 +281,12 @@ impl AutoDevice {
         if excluded.iter().any(|(out, _)| *out == device) {
             return Ok(None);
         }
+        let others = &self.candidates[..device];
+        if options.dispatch.is_some() && others.iter().any(|other| base_id(other) == base_id(&self.candidates[device]))
+        {
+            excluded.push((device, "the dispatch method was named".into()));
+            return Ok(None);
+        }
         match self.candidates[device].load(program, &self.options(device, options)) {
             Ok(session) => Ok(Some(session)),
             Err(DeviceError::Cancelled) => Err(DeviceError::Cancelled),
@@ -396,7 +402,7 @@ impl AutoDevice {
             gains.sum::<f64>()
         };
         // A GPU's dispatch methods share the device.
-        let device = |index: usize| self.candidates[index].info().id.split(' ').next();
+        let device = |index: usize| base_id(&self.candidates[index]);
         let others = (0..self.candidates.len()).filter(|&second| device(second) != device(first));
         let useful = others.filter(|&second| (0..LENGTH_CLASSES.len()).any(|class| from(second, class).is_some()));
         let Some(second) = useful.min_by(|&a, &b| gain(a).total_cmp(&gain(b))) else { return Ok(None) };
@@ -510,6 +516,13 @@ impl AutoDevice {
             }
         }
     }
+}
+
+/// The id of a device that may be restricted to a dispatch method
+/// ([`SingleDispatch`](portcullis_core::device::SingleDispatch)).
+fn base_id(device: &Arc<dyn Device>) -> &str {
+    let id = &device.info().id;
+    id.split_once(' ').map_or(id, |(base, _)| base)
 }
 
 /// Whether batches may go to different devices.

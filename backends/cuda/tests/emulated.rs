@@ -114,7 +114,7 @@ fn every_method_agrees_with_the_interpreter() {
     }
 }
 
-/// A batch of packets with these offsets and lengths, multiples of 4 and at most 3,000,000 of them.
+/// A batch of packets with these offsets, multiples of 4, and lengths, and without room.
 fn placed(descriptors: Vec<Descriptor>) -> Batch {
     let end = descriptors.iter().map(|d| d.offset + d.length).max().unwrap_or(0);
     let mut arena = Arena::new(end as usize + 256).unwrap();
@@ -145,6 +145,9 @@ fn places(packets: u32) -> Vec<(&'static str, Batch)> {
         ("some empty", close(&or_none, &|_| 84)),
         ("irregular, some empty", close(&or_none, &|index| (or_none(index) + 3) & !3)),
         ("all empty", close(&|_| 0, &|_| 4)),
+        ("the first empty", close(&|index| if index == 0 { 0 } else { 60 }, &|_| 256)),
+        ("the first third empty", close(&|index| if index < packets / 3 { 0 } else { 60 }, &|_| 64)),
+        ("the last third empty", close(&|index| if index > packets - packets / 3 { 0 } else { 60 }, &|_| 64)),
         ("far apart", close(&length, &|_| 320)),
         ("frames", Batch::in_frames(&frames).unwrap()),
     ]
@@ -868,6 +871,11 @@ fn a_hanging_kernel_is_abandoned() {
             let number = if dispatch == Dispatch::Persistent { 2 } else { 3 };
             let behaviour = format!("hang={},linger=200", if later { number } else { 1 });
             child_succeeds("a_hanging_kernel_is_abandoned", &behaviour, &[(CHILD, dispatch.name())]);
+        }
+        // Copies to pageable memory block, but not before the kernel has ended.
+        for dispatch in [Dispatch::Pipelined, Dispatch::Inline] {
+            let behaviour = "hang=3,linger=200,no-pinned-memory,no-registering,pageable";
+            child_succeeds("a_hanging_kernel_is_abandoned", behaviour, &[(CHILD, dispatch.name())]);
         }
         return;
     };

@@ -215,7 +215,7 @@ fn other_kernels_find_a_map_at_its_device_address() {
         let seen = unsafe { std::slice::from_raw_parts(view.address as *const u32, words.len()) };
         assert_eq!(seen, words, "{dispatch}");
         assert!((14..54).all(|length| seen.contains(&length)), "{dispatch}");
-        assert!(matches!(session.map_device_view(1), Err(DeviceError::Refused(_))));
+        assert_eq!(session.map_device_view(1).unwrap(), None, "there is no such map");
     }
     let mut interpreter = reference(&program);
     assert_eq!(interpreter.map_device_view(0).unwrap(), None);

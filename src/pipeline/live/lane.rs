@@ -377,11 +377,11 @@ impl Endpoints<&mut FallbackSession> for LaneEndpoints<'_> {
         Ok(())
     }
 
-    /// Executes the verdicts of a batch.
     fn on_session_warning(&mut self, warning: String) {
         tracing::warn!("{warning}");
     }
 
+    /// Executes the verdicts of a batch.
     fn deliver(&mut self, done: Completion, timing: BatchTiming, by_fallback: bool) -> Result<(), LaneError> {
         let is_warm_up = timing.first_packet.is_warm_up;
         if self.window.is_some() && !is_warm_up && !self.is_measured {

@@ -88,10 +88,14 @@ void check_device(Context *context, Address address, size_t bytes, const char *f
     if (found->second.context != context) misuse("%s: device memory of another context", function);
 }
 
-void check_pinned(const void *start, size_t bytes, const char *function) {
+static bool is_pinned(const void *start, size_t bytes) {
     std::lock_guard<std::mutex> lock(mutex);
     uintptr_t at = (uintptr_t)start;
-    if (find(host, at, bytes, size_of) == host.end() && find(registered, at, bytes, size_of_range) == registered.end())
+    return find(host, at, bytes, size_of) != host.end() || find(registered, at, bytes, size_of_range) != registered.end();
+}
+
+void check_pinned(const void *start, size_t bytes, const char *function) {
+    if (!is_pinned(start, bytes))
         misuse("%s: %zu bytes of host memory at %p are not all pinned", function, bytes, start);
 }
 
@@ -275,6 +279,9 @@ API int cuMemcpyDtoHAsync_v2(void *to, Address from, size_t bytes, void *handle)
         memcpy(to, (const void *)from, bytes);
         copied(false, bytes);
     });
+    // "For transfers from device memory to pageable host memory, the function will return only once
+    // the copy has completed" (CUDA driver API, "API synchronization behavior").
+    while (!is_pinned(to, bytes) && !idle(stream)) usleep(100);
     return SUCCESS;
 }
 

@@ -6,6 +6,7 @@
 use std::num::NonZeroU64;
 
 use portcullis_c_writer::{Argument, Language, Options, PacketAccess, WriteError};
+use portcullis_core::device::chunk::OVERREAD_BYTES;
 use portcullis_core::device::offload::KernelEffects;
 use portcullis_core::device::{DeviceError, Dispatch};
 use portcullis_core::map::declaration::MAX_MAPS;
@@ -78,6 +79,7 @@ impl KernelSource {
             text += &format!("#define PC_MAX_MAPS {MAX_MAPS}\n");
             text += &format!("#define PC_BLOCK_SIZE {BLOCK_SIZE}u\n");
             text += &format!("#define PC_SHARED_BYTES {SHARED_BYTES}u\n");
+            text += &format!("#define PC_OVERREAD_BYTES {OVERREAD_BYTES}u\n");
             text += include_str!("../session/slot.cu");
         }
         parts.iter().for_each(|part| text += part);

@@ -15,9 +15,11 @@ mod buffers;
 mod gdrcopy;
 mod gpu;
 mod registration;
+mod unpinned;
 
 pub use gpu::{CpuMapping, DeviceBuffer, Gpu, GpuDirect, HostRegistration};
 pub use registration::EVERY_DEVICE;
 
 pub(crate) use buffers::{Buffer, DeviceMemory, HostMemory, ensure_capacity, ensure_capacity_by};
 pub(crate) use registration::{PinnedSpan, PinnedSpanCache, SpanAddress};
+pub(crate) use unpinned::UnpinnedMemory;

@@ -12,11 +12,12 @@ use portcullis_core::packet::{Batch, Span};
 
 use super::request::{Request, RequestRing};
 use super::slots::{Slot, SlotArena, SlotShape, TaggedResults};
+use crate::driver::ErrorCode;
 use crate::driver::context::ResidentKernels;
 use crate::driver::gpu::Gpu;
 use crate::driver::poll;
 use crate::maps::Maps;
-use crate::memory::{PinnedSpanCache, SpanAddress};
+use crate::memory::{PinnedSpanCache, SpanAddress, UnpinnedMemory};
 
 /// Waits until resident kernels may be launched.
 pub(crate) fn wait_for_launch_permit<'a>(
@@ -121,13 +122,15 @@ pub(crate) struct MailboxLauncher<K: MailboxKernel> {
     longest_packet: u32,
     cancel: CancelToken,
     pinned_spans: PinnedSpanCache,
+    unpinned: UnpinnedMemory,
     kernels: Arc<K>,
 }
 
 impl<K: MailboxKernel> MailboxLauncher<K> {
     pub fn new(kernels: Arc<K>, effects: KernelEffects, cancel: &CancelToken) -> MailboxLauncher<K> {
-        let (limits, pinned_spans) = (kernels.limits(0), PinnedSpanCache::default());
-        MailboxLauncher { effects, limits, longest_packet: 0, cancel: cancel.clone(), pinned_spans, kernels }
+        let (limits, cancel) = (kernels.limits(0), cancel.clone());
+        let (pinned_spans, unpinned) = Default::default();
+        MailboxLauncher { effects, limits, longest_packet: 0, cancel, pinned_spans, unpinned, kernels }
     }
 
     /// Closes the mailbox; returns whether the kernels have left within [`DRAIN_TIMEOUT`].
@@ -142,6 +145,17 @@ impl<K: MailboxKernel> Drop for MailboxLauncher<K> {
         if !self.kernels.gpu().context.is_abandoned() && !self.close_and_leave() {
             self.kernels.abandon(self.kernels.clone());
         }
+    }
+}
+
+/// The error of reserving a slot for a batch. If its memory cannot be pinned, another session may
+/// take the batch.
+fn batch_error(gpu: &Gpu, code: ErrorCode) -> DeviceError {
+    match gpu.allocation_error("a batch", code) {
+        DeviceError::Failed { device, reason } if code.is_unpinnable() => {
+            DeviceError::Refused(format!("{device}: {reason}"))
+        }
+        error => error,
     }
 }
 
@@ -187,12 +201,27 @@ impl<K: MailboxKernel> Launcher for MailboxLauncher<K> {
         SlotArena::chunk_limits(layout, self.limits.slot_packets, self.limits.slot_bytes, self.longest_packet)
     }
 
+    /// Lends none; this is where every batch passes, also one whose packets are not accessed.
+    fn lend_verdict_memory(
+        &mut self,
+        packets: usize,
+        _: KernelEffects,
+    ) -> Result<Option<Arc<NoVerdictMemory>>, DeviceError> {
+        self.limits = self.kernels.limits(packets);
+        Ok(None)
+    }
+
     fn max_chunks(&self) -> usize {
         self.kernels.max_chunks()
     }
 
     fn traffic(&self, chunk: &ChunkView<'_, SlotArena>, effects: KernelEffects, slot: &Slot) -> TransferBytes {
         slot.traffic(chunk, effects)
+    }
+
+    fn take_warning(&mut self) -> Option<String> {
+        self.unpinned.record(self.pinned_spans.refusal());
+        self.unpinned.take_warning(&self.kernels.gpu().id)
     }
 
     fn new_buffers(&self) -> Slot {
@@ -206,16 +235,15 @@ impl<K: MailboxKernel> Launcher for MailboxLauncher<K> {
         slots: &mut [Slot],
     ) -> Result<(), DeviceError> {
         let gpu = self.kernels.gpu();
-        let failed = |code| gpu.allocation_error("a batch", code);
         // One quiescent period, if any, for all slots, since the kernels have to leave for it.
         let mut quiet = None;
         let places = slots.len();
         for (number, chunk) in chunks.enumerate() {
             let (slot, shape) = (&mut slots[number % places], SlotShape::of(&chunk, effects));
             if quiet.is_none() && !slot.has_capacity(&shape) {
-                quiet = Some(gpu.context.quiesce().map_err(failed)?);
+                quiet = Some(gpu.context.quiesce().map_err(|code| batch_error(gpu, code))?);
             }
-            slot.ensure_capacity(&gpu.context, &shape).map_err(failed)?;
+            slot.ensure_capacity(&gpu.context, &shape).map_err(|code| batch_error(gpu, code))?;
         }
         Ok(())
     }
@@ -228,8 +256,7 @@ impl<K: MailboxKernel> Launcher for MailboxLauncher<K> {
     ) -> Result<(), DeviceError> {
         let gpu = self.kernels.gpu();
         let shape = SlotShape::of(chunk, effects);
-        let reserved = slot.ensure_capacity(&gpu.context, &shape);
-        reserved.map_err(|code| gpu.allocation_error("a batch", code))?;
+        slot.ensure_capacity(&gpu.context, &shape).map_err(|code| batch_error(gpu, code))?;
         // SAFETY: the launch that used the slot last was waited for (`Launcher`).
         unsafe { slot.write(chunk, effects) };
         // Makes packets in device memory visible to running kernels, whoever has written them.
@@ -246,8 +273,7 @@ impl<K: MailboxKernel> Launcher for MailboxLauncher<K> {
         count: usize,
     ) -> Result<Ticket, DeviceError> {
         let _current = self.kernels.gpu().enter()?;
-        // SAFETY: the chunk's upload and earlier launches only share parts of the slot with this
-        // launch that the kernel reads (`Launcher`).
+        // SAFETY: a launch that covers the chunk is its only one (`Launcher`).
         let tagged = unsafe { slot.begin_launch(effects, first, count) };
         let mut ticket = Ticket { first: 0, count: 0, tagged };
         for start in (first..first + count).step_by(self.limits.request_packets) {

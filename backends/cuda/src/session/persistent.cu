@@ -21,6 +21,7 @@ typedef struct {
 
 #ifdef __CUDACC_RTC__
 // Loads a word of a request with acquire semantics at system scope, to synchronise with the host.
+// The lap that it waits for only tells an emulated device whether to yield.
 static __device__ __forceinline__ ulonglong pc_poll(const ulonglong *at, uint lap)
 {
     ulonglong value;

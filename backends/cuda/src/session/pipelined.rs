@@ -26,10 +26,10 @@ use super::pinned_verdicts::PinnedVerdicts;
 use super::timing::{Stage, StageTimer};
 use crate::compile::{LoadedProgram, MAX_ARGUMENTS};
 use crate::driver::ErrorCode;
-use crate::driver::gpu::{Gpu, PINNING_ADVICE};
+use crate::driver::gpu::Gpu;
 use crate::driver::poll;
 use crate::driver::stream::Event;
-use crate::memory::{Buffer, DeviceMemory, HostMemory, PinnedSpan, PinnedSpanCache, SpanAddress};
+use crate::memory::{Buffer, DeviceMemory, HostMemory, PinnedSpan, PinnedSpanCache, SpanAddress, UnpinnedMemory};
 
 mod buffers;
 
@@ -57,30 +57,6 @@ pub(crate) struct PipelinedLauncher {
     unpinned: UnpinnedMemory,
     // Last: whatever was made on it is dropped first.
     pub gpu: Arc<Gpu>,
-}
-
-/// Whether the session does without pinned memory, and whether the user was told.
-#[derive(Debug, Default)]
-enum UnpinnedMemory {
-    #[default]
-    None,
-    Refused(ErrorCode),
-    Reported,
-}
-
-impl UnpinnedMemory {
-    fn record(&mut self, refusal: Option<ErrorCode>) {
-        if let (UnpinnedMemory::None, Some(code)) = (&self, refusal) {
-            *self = UnpinnedMemory::Refused(code);
-        }
-    }
-
-    /// Takes the cause, once.
-    fn take(&mut self) -> Option<ErrorCode> {
-        let UnpinnedMemory::Refused(code) = *self else { return None };
-        *self = UnpinnedMemory::Reported;
-        Some(code)
-    }
 }
 
 /// Memory of a batch that the device can access where it lies.
@@ -170,6 +146,22 @@ fn metadata_fields(arguments: &[Argument]) -> MetadataFields {
         _ => None,
     });
     fields.unwrap_or_default()
+}
+
+impl PipelinedLauncher {
+    /// Copies back what a kernel that has ended has changed, if that is still to be done.
+    fn finish_downloads(&self, buffers: &mut Buffers) -> Result<(), DeviceError> {
+        if !std::mem::take(&mut buffers.awaits_download) {
+            return Ok(());
+        }
+        let (gpu, stream) = (&*self.gpu, &*self.gpu.downloads);
+        let failed = |code| gpu.error("copying results failed", code);
+        // SAFETY: the session keeps the buffers until the device is idle if this fails, and else
+        // until the copies were waited for below.
+        unsafe { buffers.enqueue_downloads(self.loaded.effects, stream) }.map_err(failed)?;
+        let done = stream.record_event().map_err(failed)?;
+        poll::until(&gpu.id, &CancelToken::new(), || done.is_complete().map_err(failed))
+    }
 }
 
 /// The memory in which the kernel finds a chunk's packets, if they are filtered in place.
@@ -389,7 +381,10 @@ impl Launcher for PipelinedLauncher {
         if first + count < chunk.invocations() {
             return buffers.completions.record(&gpu.kernels).map_err(failed);
         }
-        if !buffers.has_downloads() {
+        // A copy that blocks is made when the kernel has ended: until then the session can be
+        // cancelled, and takes other batches.
+        buffers.awaits_download = buffers.has_downloads() && buffers.downloads_block();
+        if !buffers.has_downloads() || buffers.awaits_download {
             return buffers.completions.record(&gpu.kernels).map_err(failed);
         }
         let stream = &*gpu.downloads;
@@ -410,12 +405,7 @@ impl Launcher for PipelinedLauncher {
     }
 
     fn take_warning(&mut self) -> Option<String> {
-        let code = self.unpinned.take()?;
-        Some(format!(
-            "{}: host memory cannot be pinned ({code}), so packets or verdicts are copied once more, which is slower: \
-             {PINNING_ADVICE}",
-            self.gpu.id
-        ))
+        self.unpinned.take_warning(&self.gpu.id)
     }
 
     fn enable_device_clock(&mut self) -> bool {
@@ -435,6 +425,7 @@ impl Launcher for PipelinedLauncher {
         buffers: &mut Buffers,
         columns: &mut VerdictColumns,
     ) -> Result<(), DeviceError> {
+        self.finish_downloads(buffers)?;
         buffers.append_verdicts(self.loaded.effects, columns);
         Ok(())
     }
@@ -445,11 +436,13 @@ impl Launcher for PipelinedLauncher {
         buffers: &mut Buffers,
         read: &mut dyn FnMut(&[u8]),
     ) -> Result<(), DeviceError> {
+        self.finish_downloads(buffers)?;
         read(buffers.changed_descriptors());
         Ok(())
     }
 
     fn read_packets(&mut self, _: u64, buffers: &mut Buffers, read: &mut dyn FnMut(&[u8])) -> Result<(), DeviceError> {
+        self.finish_downloads(buffers)?;
         read(buffers.changed_packets());
         Ok(())
     }

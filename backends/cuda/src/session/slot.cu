@@ -137,29 +137,29 @@ static __device__ __forceinline__ uint2 pc_descriptor_of(const pc_request *reque
     return make_uint2(request->first_offset + request->stride * index, length);
 }
 
-// `words` words, split into 16-byte parts at multiples of 16 bytes and the fewer than four words
+// `words` words, split into 16-byte vectors at multiples of 16 bytes and the fewer than four words
 // before and behind them.
-typedef struct { uint before, parts, behind; } pc_extent;
+typedef struct { uint before, vectors, behind; } pc_extent;
 
 static __device__ __forceinline__ pc_extent pc_extent_of(const uint *at, uint words)
 {
     pc_extent extent;
     uint before = (0u - (uint)((ulonglong)at / 4u)) & 3u;
     extent.before = before < words ? before : words;
-    extent.parts = (words - extent.before) / 4u;
-    extent.behind = words - extent.before - 4u * extent.parts;
+    extent.vectors = (words - extent.before) / 4u;
+    extent.behind = words - extent.before - 4u * extent.vectors;
     return extent;
 }
 
-// Whether a word before or behind the 16-byte parts belongs to this thread, and which.
+// Whether a word before or behind the 16-byte vectors belongs to this thread, and which.
 static __device__ __forceinline__ bool pc_is_edge(pc_extent extent, uint *word)
 {
     uint i = threadIdx.x;
-    *word = i < extent.before ? i : i + 4u * extent.parts;
+    *word = i < extent.before ? i : i + 4u * extent.vectors;
     return i < extent.before + extent.behind;
 }
 
-static __device__ __forceinline__ uint pc_part(pc_extent extent, uint index) { return extent.before + 4u * index; }
+static __device__ __forceinline__ uint pc_vector_start(pc_extent extent, uint index) { return extent.before + 4u * index; }
 
 // Shared memory of a block for one part of a request: at most PC_BLOCK_SIZE packets.
 typedef struct {
@@ -169,8 +169,9 @@ typedef struct {
     uint metadata[PC_METADATA ? 5u * PC_BLOCK_SIZE : 1u];
     uint verdicts[PC_BLOCK_SIZE / 4u];
     uint targets[PC_REDIRECTS ? PC_BLOCK_SIZE : 1u];
-    // Packets, if they fit, and the bytes behind the last that kernels may read.
-    uint4 packets[PC_SHARED_BYTES / 16u + 2u];
+    // Packets, if they fit, from any address modulo 16, and the bytes behind the last one that
+    // filters may read.
+    uint4 packets[(PC_SHARED_BYTES + 16u + PC_OVERREAD_BYTES) / 16u];
 } pc_part_memory;
 
 // Copies `words` words from byte `start` of `from` to `to`, whose address is the same modulo 16.
@@ -187,11 +188,11 @@ static __device__ __forceinline__ void pc_copy_range(uchar *to, const uchar *fro
     if (has_edge) edge = pc_load4(source + word);
     for (uint done = lane;; done += 4u * step) {
         #pragma unroll
-        for (uint i = 0u; i < 4u; i++) if (done + i * step < extent.parts) parts[i] = pc_load16(source + pc_part(extent, done + i * step));
+        for (uint i = 0u; i < 4u; i++) if (done + i * step < extent.vectors) parts[i] = pc_load16(source + pc_vector_start(extent, done + i * step));
         if (done == lane && has_edge) target[word] = edge;
         #pragma unroll
-        for (uint i = 0u; i < 4u; i++) if (done + i * step < extent.parts) *(uint4 *)(target + pc_part(extent, done + i * step)) = parts[i];
-        if (done + 4u * step >= extent.parts) break;
+        for (uint i = 0u; i < 4u; i++) if (done + i * step < extent.vectors) *(uint4 *)(target + pc_vector_start(extent, done + i * step)) = parts[i];
+        if (done + 4u * step >= extent.vectors) break;
     }
 }
 
@@ -243,8 +244,8 @@ static __device__ __forceinline__ void pc_write_range(uchar *to, const uchar *fr
     const uint *source = (const uint *)from;
     pc_extent extent = pc_extent_of(source, words);
     if (pc_is_edge(extent, &word)) target[word] = source[word];
-    for (uint i = threadIdx.x; i < extent.parts; i += blockDim.x) {
-        word = pc_part(extent, i);
+    for (uint i = threadIdx.x; i < extent.vectors; i += blockDim.x) {
+        word = pc_vector_start(extent, i);
         *(uint4 *)(target + word) = *(const uint4 *)(source + word);
     }
 }
@@ -297,13 +298,13 @@ static __device__ __forceinline__ void pc_filter_part(const pc_request *request,
     }
     if (lane < here) {
         pc_filter_packet(base, memory.descriptors, memory.metadata, (uchar *)memory.verdicts, memory.targets, lane PC_WITH(maps));
-        // Tagged results are no release: what the filter has stored in maps comes before them.
-        if (PC_MAPS && request->tag) __threadfence_system();
     }
     __syncthreads();
 
     uchar *results = request->slot;
     if (request->tag) {
+        // Tagged results are no release: what the block has stored in maps comes before them.
+        if (PC_MAPS && lane < (PC_REDIRECTS ? here : (here + 3u) / 4u)) __threadfence_system();
         uint *target = (uint *)(results + pc_rounded(8u * ((request->packets + 3u) / 4u)));
         if (lane < (here + 3u) / 4u) pc_store_tagged(results + 8u * (first / 4u + lane), memory.verdicts[lane], request->tag);
         if (PC_REDIRECTS && lane < here) pc_store_tagged(target + 2u * (first + lane), memory.targets[lane], request->tag);

@@ -23,8 +23,8 @@ use crate::driver::context::Context;
 use crate::memory::{Buffer, DeviceMemory, HostMemory, PinnedSpan, PinnedSpanCache, SpanAddress, ensure_capacity};
 
 /// Size in bytes up to which the packets of a part of a request are copied to a block's shared
-/// memory: 256 windows of 64 bytes, two of which fit beside the rest in the 48 KiB that every
-/// kernel may have.
+/// memory: 256 windows of 64 bytes, which fit beside the rest in the 48 KiB that every kernel may
+/// have.
 pub(crate) const SHARED_BYTES: usize = 16 << 10;
 
 /// Bytes that 16-byte parts of packets move for the same alignment on both sides of a copy.
@@ -115,7 +115,7 @@ impl SlotArena {
         let reach = match &arena {
             None => MemoryReach::Unreachable,
             Some(SlotArena { is_on_device: true, .. }) => MemoryReach::DeviceLocal,
-            // What the planner has to know: the host's copies cost more than the bus.
+            // Reported as shared, so that the planner prefers it to a gather by the host.
             Some(_) => MemoryReach::Shared,
         };
         BatchMemory { reach, import: arena, word_aligned_only: true, gather_only: true }
@@ -305,7 +305,7 @@ impl Slot {
     /// of the chunk's, and only verdicts and targets.
     ///
     /// # Safety
-    /// All queued commands that use this slot have completed.
+    /// If the launch covers the chunk, all queued commands that use this slot have completed.
     pub unsafe fn begin_launch(&mut self, effects: KernelEffects, first: usize, count: usize) -> Option<TaggedResults> {
         let covers_chunk = first == 0 && count == self.shape.packets;
         if !covers_chunk || effects.writes_packets || effects.resizes_packets {

@@ -161,11 +161,10 @@ impl<'a, I, M> ChunkView<'a, I, M> {
         chunk::extent(self.batch, self.chunk.packets.clone(), self.needs)
     }
 
-    /// [`ChunkView::extent`] if the descriptors in the batch's memory ascend, those of empty
-    /// packets included; `None` also if all packets are empty.
+    /// [`ChunkView::extent`] if all packets lie in it one after the other; `None` if some may not, as
+    /// empty packets, whose offsets are arbitrary.
     pub fn ascending_extent(&self) -> Option<Range<u64>> {
-        let summary = self.batch.summary();
-        let ascends = !self.batch.is_scattered() && (summary.stride.is_some() || summary.min_length > 0);
+        let ascends = !self.batch.is_scattered() && self.batch.summary().min_length > 0;
         if ascends { self.extent() } else { None }
     }
 

@@ -55,9 +55,8 @@ impl<L: Launcher> Session for OffloadSession<L> {
     }
 
     fn map_device_view(&mut self, map: usize) -> Result<Option<DeviceView>, DeviceError> {
-        map_layout(&self.program, map)?;
-        let device = self.launcher.id().to_owned();
-        Ok(self.launcher.map_address(map).map(|address| DeviceView { device, address }))
+        let address = if map < self.program.maps().len() { self.launcher.map_address(map) } else { None };
+        Ok(address.map(|address| DeviceView { device: self.launcher.id().to_owned(), address }))
     }
 
     fn set_map_words(&mut self, map: usize, at: usize, words: &[u32]) -> Result<(), DeviceError> {
@@ -88,7 +87,7 @@ impl<L: Launcher> Instrumented for OffloadSession<L> {
     }
 
     fn take_warnings(&mut self) -> Vec<String> {
-        self.launcher.take_warning().into_iter().collect()
+        std::iter::from_fn(|| self.launcher.take_warning()).collect()
     }
 }
 

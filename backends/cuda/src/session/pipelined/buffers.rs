@@ -96,6 +96,8 @@ pub(crate) struct Buffers {
     pub completions: EventPool,
     /// Whether the next kernel still has to wait for the upload.
     pub awaits_upload: bool,
+    /// Whether what the kernel has changed is still to be copied back, once it has ended.
+    pub awaits_download: bool,
     /// Present if stages are timed.
     pub timer: Option<StageTimer>,
 }
@@ -232,6 +234,11 @@ impl Buffers {
     /// Whether anything is copied back after the kernel.
     pub fn has_downloads(&self) -> bool {
         self.response_layout.end > 0
+    }
+
+    /// Whether copies back block the caller until they are done, as those to pageable memory do.
+    pub fn downloads_block(&self) -> bool {
+        self.response.as_ref().is_some_and(|response| response.pinning_refusal().is_some())
     }
 
     /// Queues copying back what the kernel has changed.
