@@ -546,8 +546,8 @@ pub trait Session: Instrumented + Send {
     /// in host memory, the device's API has no addresses, or there is no such map. The memory lives
     /// as long as the session. Batches that were completed have written it, and others may be
     /// writing it. Other kernels must not: the filter may read it through caches that do not see
-    /// their writes. With a device for elephant flows, the map and its address may change from batch
-    /// to batch.
+    /// their writes. With a device for elephant flows, the map and its address may change from
+    /// batch to batch.
     ///
     /// # Errors
     /// The errors of [`Session::complete`], after which the session is unusable.

@@ -606,7 +606,7 @@ impl Batch {
             return Err(BatchError::MetadataCount { packets: self.descriptors.len(), metadata: descriptors.len() });
         }
         self.check_room(0, &descriptors)?;
-        self.forget_summaries();
+        self.forget_lengths();
         self.descriptors = descriptors;
         Ok(())
     }
@@ -621,15 +621,21 @@ impl Batch {
             return Err(BatchError::MetadataCount { packets, metadata: descriptors.len() });
         }
         self.check_room(first, descriptors)?;
-        self.forget_summaries();
+        self.forget_lengths();
         self.descriptors[first..first + descriptors.len()].copy_from_slice(descriptors);
         Ok(())
     }
 
-    /// Clears what depended on the descriptors. Wire lengths that were captured lengths may not be
-    /// any more.
-    fn forget_summaries(&mut self) {
-        (self.summary, self.metadata_summary) = Default::default();
+    /// Brings the summaries up to date before packets are resized. Metadata stays as it is, but
+    /// wire lengths that were captured lengths may not be any more; without original lengths they
+    /// are the present ones.
+    fn forget_lengths(&mut self) {
+        self.summary = OnceLock::new();
+        if self.metadata.is_empty() && self.original.is_empty() {
+            self.metadata_summary = OnceLock::new();
+        } else if let Some(summary) = self.metadata_summary.get_mut() {
+            summary.varies_from_captured_length = true;
+        }
     }
 
     /// The summary of `packets` consecutive packets, if it follows from that of the batch.
@@ -737,7 +743,10 @@ mod tests {
     fn the_metadata_summary_is_that_of_the_current_packets() {
         let check = |batch: &Batch| {
             let packets = (0..batch.len()).map(|index| (batch.metadata_of(index), batch.descriptors()[index].length));
-            assert_eq!(batch.metadata_summary(), MetadataSummary::of(packets));
+            let (summary, exact) = (batch.metadata_summary(), MetadataSummary::of(packets));
+            assert_eq!(summary.varying, exact.varying);
+            // Any resizing counts as a change of lengths.
+            assert!(summary.varies_from_captured_length >= exact.varies_from_captured_length);
         };
         let cut = |metadata| {
             let mut cutter = BatchCutter::new(Arena::new(512).unwrap(), None);

@@ -23,12 +23,13 @@
 //!
 //! ```wgsl
 //!     let run = pc_descriptors[pc_launched.base + lane];
-//!     packet = run.x;
+//!     var at = run.x;
 //!     loop {
-//!         if packet - run.x >= run.y { break; }
-//!         // Private variables are reset.
+//!         if at - run.x >= run.y { break; }
+//!         // Private variables are reset. The packets' numbers are behind the descriptors.
+//!         packet = pc_descriptors[at >> 1u][at & 1u];
 //!         pc_verdicts[packet] = ...;
-//!         packet = packet + 1u;
+//!         at = at + 1u;
 //!     }
 //! ```
 //!
@@ -37,7 +38,6 @@
 //!
 //! ```wgsl
 //! @group(0) @binding(1) var<storage> pc_descriptors: array<u32>;
-//!
 //! ```
 //!
 //! Bindings 0 to 2 are the prelude's (`docs/reference/abi.md`); a kernel has those that its filter

@@ -161,8 +161,8 @@ impl<'a, I, M> ChunkView<'a, I, M> {
         chunk::extent(self.batch, self.chunk.packets.clone(), self.needs)
     }
 
-    /// [`ChunkView::extent`] if all packets lie in it one after the other; `None` if some may not, as
-    /// empty packets, whose offsets are arbitrary.
+    /// [`ChunkView::extent`] if all packets lie in it one after the other; `None` if some may not,
+    /// as empty packets, whose offsets are arbitrary.
     pub fn ascending_extent(&self) -> Option<Range<u64>> {
         let ascends = !self.batch.is_scattered() && self.batch.summary().min_length > 0;
         if ascends { self.extent() } else { None }
@@ -297,7 +297,15 @@ impl<'a, I, M> ChunkView<'a, I, M> {
         if is_verbatim && !effects.resizes_packets {
             let size = self.descriptor_count() * size_of::<Descriptor>();
             let (packets, order) = to[..size].split_at_mut(size_of_val(descriptors));
-            descriptor_format::write_table(descriptors, self.chunk.bytes.start as u32, first, packets);
+            let empty = self.chunk.bytes.start as u32;
+            self.threads.run(parts, |has_threads| {
+                if !has_threads {
+                    return descriptor_format::write_table(descriptors, empty, first, packets);
+                }
+                let tables = packets.par_chunks_mut(PART_PACKETS * size_of::<Descriptor>());
+                let parts = descriptors.par_chunks(PART_PACKETS).zip(tables);
+                parts.for_each(|(part, to)| descriptor_format::write_table(part, empty, first, to));
+            });
             write_each(self.order_bytes(), order);
             return WrittenDescriptors { rule: DescriptorRule::TABLE, origin, size };
         }

@@ -70,7 +70,7 @@ impl Batch {
             && range_in_parent.packets.end == following.packets.start;
         assert!(is_next, "the batch is not the part behind this one");
         range_in_parent.packets.end = following.packets.end;
-        self.forget_summaries();
+        (self.summary, self.metadata_summary) = Default::default();
         self.descriptors.append(&mut next.descriptors);
         self.original.append(&mut next.original);
         self.metadata.append(&mut next.metadata);
