@@ -49,6 +49,9 @@ pub(crate) struct FunctionWriter<'w, 'a> {
     pub pending_reads: Vec<Handle<Expression>>,
     /// Depth of the text of expressions without a name.
     pub depths: HashMap<Handle<Expression>, u32>,
+    /// Whether atomic additions are combined with those of other threads; their results have no
+    /// meaning then.
+    pub combines_adds: bool,
     pub out: String,
     /// Number of blocks around the current statement.
     pub block_depth: usize,
@@ -74,6 +77,7 @@ impl<'w, 'a> FunctionWriter<'w, 'a> {
             function,
             info: &lowered.info[handle],
             names,
+            combines_adds: false,
             last_temporary: 0,
             last_label: 0,
             arguments,

@@ -12,6 +12,7 @@ use portcullis_core::map::layout::{HEADER_WORDS, Layout};
 use portcullis_core::packet::{Action, Metadata, MetadataFields, RESIZE_ROOM};
 use portcullis_core::program::passes::inlined_size;
 
+use crate::dialect::CombinedAdd;
 use crate::function::FunctionWriter;
 use crate::prelude::{FAR_SUFFIX, PACKET_TYPE, intrinsic_name};
 use crate::scope::Scope;
@@ -31,6 +32,9 @@ pub(crate) struct FunctionSignature {
     pub extra_state: bool,
     /// Whether the function has no side effects.
     is_pure: bool,
+    /// Name of the variant for calls whose result nobody takes, if there is one: additions of a
+    /// warp's threads to one word become one.
+    pub combined: Option<String>,
 }
 
 /// Results of analysing the call graph.
@@ -74,11 +78,15 @@ impl Writer<'_> {
         names.reserve(&self.options.entry);
         self.names = names;
         self.name_types();
+        let combined = self.combined_adders(&analysis.order);
         for &function in &analysis.order {
             let wanted = self.module.functions[function].name.as_deref().unwrap_or("helper");
             let packets = analysis.packets.get(&function).cloned().unwrap_or_default();
+            let name = self.names.unique_name(wanted);
+            let is_combined = combined.contains(&function);
             let signature = FunctionSignature {
-                name: self.names.unique_name(wanted),
+                combined: is_combined.then(|| self.names.unique_name(&format!("{name}_combined"))),
+                name,
                 extra_state: packets.is_empty() && analysis.state.contains(&function),
                 packets,
                 is_pure: analysis.pure.contains(&function),
@@ -348,7 +356,45 @@ typedef struct { pc_column wire_length; pc_column port; pc_column time; pc_colum
         CallAnalysis { order, packets, state, pure }
     }
 
-    fn write_function(&mut self, handle: Handle<Function>, mut names: Scope) -> Result<String> {
+    /// The functions that add to a word of a map and have calls whose result nobody takes, if the
+    /// language can combine these.
+    fn combined_adders(&self, functions: &[Handle<Function>]) -> HashSet<Handle<Function>> {
+        let mut combined = HashSet::new();
+        if self.dialect.combined_add().is_none() {
+            return combined;
+        }
+        for &caller in functions {
+            let info = &self.lowered.info[caller];
+            for_each_statement(&self.module.functions[caller].body, &mut |statement| match *statement {
+                Statement::Call { function, result, .. }
+                    if self.adders.words.contains(&function)
+                        && result.is_none_or(|result| info[result].ref_count == 0) =>
+                {
+                    combined.insert(function);
+                }
+                _ => {}
+            });
+        }
+        combined
+    }
+
+    /// Writes a function, and its variant for calls whose result nobody takes if it has one.
+    fn write_function(&mut self, handle: Handle<Function>, names: Scope) -> Result<String> {
+        let text = self.write_variant(handle, names.clone(), None)?;
+        match self.signatures[&handle].combined.clone() {
+            None => Ok(text),
+            Some(name) => Ok(text + "\n" + &self.write_variant(handle, names, Some(name))?),
+        }
+    }
+
+    /// Writes a function. With `combined`, the name of that variant, its additions are combined, and
+    /// its result has no meaning.
+    fn write_variant(
+        &mut self,
+        handle: Handle<Function>,
+        mut names: Scope,
+        combined: Option<String>,
+    ) -> Result<String> {
         let function = &self.module.functions[handle];
         let signature = self.signatures[&handle].clone();
         let mut parameters = Vec::new();
@@ -378,22 +424,32 @@ typedef struct { pc_column wire_length; pc_column port; pc_column time; pc_colum
         let parameters = if parameters.is_empty() { "void".into() } else { parameters.join(", ") };
         let body = match self.counter_add(handle, &arguments, state.as_deref()) {
             Some(body) => body,
-            None => FunctionWriter::new(self, handle, names, arguments, state).write()?,
+            None => {
+                let mut writer = FunctionWriter::new(self, handle, names, arguments, state);
+                writer.combines_adds = combined.is_some();
+                writer.write()?
+            }
         };
-        let start = self.dialect.function();
-        Ok(format!("{start}{result} {}({parameters})\n{{\n{body}}}\n", signature.name))
+        let (start, name) = (self.dialect.function(), combined.unwrap_or(signature.name));
+        Ok(format!("{start}{result} {name}({parameters})\n{{\n{body}}}\n"))
     }
 
     /// The body of the function that adds to a counter, if the language can add to 64 bits at once:
     /// the prelude's waits for the low word to know whether to carry.
-    fn counter_add(&self, function: Handle<Function>, arguments: &[String], state: Option<&str>) -> Option<String> {
-        let number = *self.counters.get(&function)? as usize;
+    fn counter_add(&mut self, function: Handle<Function>, arguments: &[String], state: Option<&str>) -> Option<String> {
+        let number = *self.adders.counters.get(&function)? as usize;
         let (map, words) = (&self.program.maps()[number], &self.globals[&self.maps[number]]);
         let ([index, amount], state) = (arguments, state?) else { return None };
         let Layout { slots, stride, .. } = Layout::of(map);
-        let add = self
-            .dialect
-            .atomic_add_wide(&format!("&{state}->{words}[{HEADER_WORDS}u + {index} * {stride}u]"), amount)?;
+        let place = format!("&{state}->{words}[{HEADER_WORDS}u + {index} * {stride}u]");
+        let add = self.dialect.atomic_add_wide(&place, amount)?;
+        let add = match self.dialect.combined_add() {
+            None => add,
+            Some(CombinedAdd { wide, wide_text, .. }) => {
+                self.define_helper(wide, wide_text);
+                format!("{wide}((ulonglong *){place}, {amount})")
+            }
+        };
         Some(format!("    if ({index} >= {slots}u) {{\n        return;\n    }}\n    {add};\n"))
     }
 

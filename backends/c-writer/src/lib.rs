@@ -256,8 +256,14 @@ impl Kernel {
 
 type Result<T, E = WriteError> = std::result::Result<T, E>;
 
-/// The functions that add to counters, each with its map's number.
-type Counters = HashMap<Handle<Function>, u32>;
+/// The functions that add to maps.
+#[derive(Default)]
+struct Adders {
+    /// Those of counters, each with its map's number.
+    counters: HashMap<Handle<Function>, u32>,
+    /// Those that add to a word of a value, and return what it was.
+    words: HashSet<Handle<Function>>,
+}
 
 /// Writes a filter.
 ///
@@ -270,34 +276,37 @@ pub fn write(program: &Program, options: &Options) -> Result<Kernel> {
             Lowering { fuel: true, clamp_indices: true, mask_shifts: true, if_convert: true, ..Lowering::default() };
         let lower = |lowering| {
             lower(program, lowering).map(|mut lowered| {
-                let counter = |(function, intrinsic): (&Handle<Function>, &Intrinsic)| match *intrinsic {
-                    Intrinsic::Map { map, call: MapFunction::Count } => Some((*function, map)),
-                    _ => None,
-                };
-                let counters: Counters = lowered.intrinsics.iter().filter_map(counter).collect();
+                let mut adders = Adders::default();
+                for (&function, intrinsic) in &lowered.intrinsics {
+                    match *intrinsic {
+                        Intrinsic::Map { map, call: MapFunction::Count } => _ = adders.counters.insert(function, map),
+                        Intrinsic::Map { call: MapFunction::Add, .. } => _ = adders.words.insert(function),
+                        _ => {}
+                    }
+                }
                 // The prelude's map functions are lowered like the filter's own.
                 lowered.intrinsics.retain(|_, intrinsic| !intrinsic.is_map_function());
-                (lowered, counters)
+                (lowered, adders)
             })
         };
-        let (mut lowered, mut counters) = lower(lowering).map_err(failed)?;
+        let (mut lowered, mut adders) = lower(lowering).map_err(failed)?;
         if options.packet_access == PacketAccess::Vectorizable {
             let plain = !program.facts().rewrites() && program.maps().is_empty() && !program.has_flows();
-            let (joined, counters_of_joined) = lower(Lowering { if_convert_all: true, ..lowering }).map_err(failed)?;
+            let (joined, adders_of_joined) = lower(Lowering { if_convert_all: true, ..lowering }).map_err(failed)?;
             if plain && kernel::is_straight_line(&joined) && !kernel::passes_vector_components(&joined) {
-                return Writer::new(program, &joined, counters_of_joined, options).write();
+                return Writer::new(program, &joined, adders_of_joined, options).write();
             }
             let bytes = options.clone().with_packet_access(PacketAccess::Bytes);
             if kernel::passes_vector_components(&lowered) {
-                (lowered, counters) = lower(Lowering { whole_pointers: true, ..lowering }).map_err(failed)?;
+                (lowered, adders) = lower(Lowering { whole_pointers: true, ..lowering }).map_err(failed)?;
             }
-            return Writer::new(program, &lowered, counters, &bytes).write();
+            return Writer::new(program, &lowered, adders, &bytes).write();
         }
         if kernel::passes_vector_components(&lowered) {
             lowering.whole_pointers = true;
-            (lowered, counters) = lower(lowering).map_err(failed)?;
+            (lowered, adders) = lower(lowering).map_err(failed)?;
         }
-        Writer::new(program, &lowered, counters, options).write()
+        Writer::new(program, &lowered, adders, options).write()
     };
     // Recursion is as deep as the filter's text is nested.
     run_on_large_stack(program.source(), work).map_err(|error| WriteError::Failed(error.to_string()))?
@@ -307,7 +316,7 @@ pub fn write(program: &Program, options: &Options) -> Result<Kernel> {
 struct Writer<'a> {
     program: &'a Program,
     lowered: &'a Lowered,
-    counters: Counters,
+    adders: Adders,
     module: &'a Module,
     dialect: &'static dyn Dialect,
     options: &'a Options,
@@ -341,13 +350,13 @@ struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    fn new(program: &'a Program, lowered: &'a Lowered, counters: Counters, options: &'a Options) -> Writer<'a> {
+    fn new(program: &'a Program, lowered: &'a Lowered, adders: Adders, options: &'a Options) -> Writer<'a> {
         let dialect = options.language.dialect();
         let words = scope::reserved_words(dialect);
         Writer {
             program,
             lowered,
-            counters,
+            adders,
             module: &lowered.module,
             dialect,
             options,

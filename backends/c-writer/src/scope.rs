@@ -7,6 +7,7 @@ use crate::dialect::{Dialect, MATH_FUNCTIONS};
 
 /// The names of one scope. No name shadows one of an enclosing scope, except built-in functions
 /// that the writer does not call.
+#[derive(Clone)]
 pub(crate) struct Scope {
     outer: Rc<HashSet<String>>,
     /// Names of the scope, in the order in which they were taken.

@@ -4,6 +4,7 @@ use naga::{AtomicFunction, Block, Expression, Function, Handle, Literal, Stateme
 use portcullis_core::program::prelude::Intrinsic;
 
 use crate::c_expr::CExpr;
+use crate::dialect::CombinedAdd;
 use crate::expressions::Place;
 use crate::function::FunctionWriter;
 use crate::naming::MAX_DEPTH;
@@ -111,8 +112,9 @@ impl<'a> FunctionWriter<'_, 'a> {
                 if !pure {
                     self.flush_pending_reads(arguments)?;
                 }
-                let text = self.call(function, arguments)?;
-                let Some(result) = result.filter(|&result| self.info[result].ref_count > 0) else {
+                let result = result.filter(|&result| self.info[result].ref_count > 0);
+                let text = self.call(function, arguments, result.is_some())?;
+                let Some(result) = result else {
                     self.line(&format!("{};", text.text));
                     return Ok(());
                 };
@@ -155,6 +157,12 @@ impl<'a> FunctionWriter<'_, 'a> {
         let compare = compare.map(|compare| self.expression(compare)).transpose()?;
         let dialect = self.writer.dialect;
         let text = match (function, &compare) {
+            (AtomicFunction::Add, _) if self.combines_adds => {
+                let CombinedAdd { word, word_text, .. } = dialect.combined_add().expect("it is why they are combined");
+                self.writer.define_helper(word, word_text);
+                self.line(&format!("{word}((uint *){place}, {value});"));
+                "0u".into()
+            }
             (AtomicFunction::Add, _) => dialect.atomic_add(&place, &value),
             (AtomicFunction::Exchange { .. }, None) => dialect.atomic_exchange(&place, &value),
             (AtomicFunction::Exchange { .. }, Some(compare)) => {
@@ -182,7 +190,12 @@ impl<'a> FunctionWriter<'_, 'a> {
         self.write_named(result)
     }
 
-    fn call(&mut self, callee: Handle<Function>, arguments: &[Handle<Expression>]) -> Result<CExpr> {
+    fn call(
+        &mut self,
+        callee: Handle<Function>,
+        arguments: &[Handle<Expression>],
+        takes_result: bool,
+    ) -> Result<CExpr> {
         let mut texts = Vec::new();
         let name = match self.writer.lowered.intrinsics.get(&callee) {
             Some(&intrinsic) => {
@@ -198,7 +211,7 @@ impl<'a> FunctionWriter<'_, 'a> {
                 if signature.extra_state {
                     texts.push(CExpr::atom(self.state()?));
                 }
-                signature.name.clone()
+                signature.combined.as_ref().filter(|_| !takes_result).unwrap_or(&signature.name).clone()
             }
         };
         for &argument in arguments {

@@ -184,6 +184,44 @@ fn packets_in_pinned_memory_are_filtered_without_gathering() {
     }
 }
 
+/// Packets that add to one word at the same time do so by one atomic operation a warp, with the same
+/// sums as one after the other.
+#[test]
+fn additions_of_a_warp_to_one_word_are_combined() {
+    const TEST: &str = "additions_of_a_warp_to_one_word_are_combined";
+    if is_child() {
+        let program = compiled(
+            "//! map words: array value=2 entries=64
+            //! map sums: counter entries=64
+            fn xdp_filter(pkt: u32) -> u32 {
+                let at = load_u8(pkt, 0u);
+                sums_add(at % 2u, 0xfffffff0u + at);
+                if at < 3u { words_add(at, 1u, pkt_len(pkt)); }
+                return XDP_PASS;
+            }",
+        );
+        let (mut session, mut reference) =
+            (device().load(&program, &LoadOptions::default()).unwrap(), reference(&program));
+        for spread in [1, 5, 64] {
+            let packets: Vec<Vec<u8>> = (0..256_u32).map(|index| vec![(index % spread) as u8; 60]).collect();
+            for session in [&mut session, &mut reference] {
+                session.run(Batch::from_packets(&packets).unwrap()).unwrap();
+            }
+        }
+        for map in 0..2 {
+            assert_eq!(session.map_words(map).unwrap(), reference.map_words(map).unwrap(), "map {map}");
+        }
+        return report("done");
+    }
+    let Some(child) = run_child_without(TEST, "report,count", &[], &[]) else { return };
+    assert_eq!(reported(&child), "done");
+    // Eight warps. All 32 threads agree in the first batch: 8 operations a map. In the second, 3 of
+    // 5 entries and 2 counters: 24 and 16. In the third, 3 of 64 entries, which four warps have, and
+    // 2 counters: 12 and 16.
+    let error = String::from_utf8_lossy(&child.stderr);
+    assert!(error.contains(&format!("{} atomic", 8 + 8 + 24 + 16 + 12 + 16)), "{error}");
+}
+
 #[test]
 fn artificial_work_is_done_once_for_each_packet() {
     const TEST: &str = "artificial_work_is_done_once_for_each_packet";

@@ -3,7 +3,7 @@
 
 use naga::{Scalar, ScalarKind};
 
-use super::{C_KEYWORDS, C_LIBRARY, Dialect, short_name};
+use super::{C_KEYWORDS, C_LIBRARY, CombinedAdd, Dialect, short_name};
 
 pub(super) struct Cuda;
 
@@ -147,6 +147,15 @@ impl Dialect for Cuda {
         Some(format!("atomicAdd((ulonglong *){place}, (ulonglong){value})"))
     }
 
+    fn combined_add(&self) -> Option<CombinedAdd> {
+        Some(CombinedAdd {
+            word: "pc_add_combined",
+            word_text: ADD_COMBINED,
+            wide: "pc_count_combined",
+            wide_text: COUNT_COMBINED,
+        })
+    }
+
     fn atomic_exchange(&self, place: &str, value: &str) -> String {
         format!("atomicExch((uint *){place}, {value})")
     }
@@ -187,4 +196,34 @@ const WORDS: &str = "
     atomicMin atomicMax atomicInc atomicDec atomicCAS atomicAnd atomicOr atomicXor umin umax llmin
     llmax ullmin ullmax mulhi umulhi saturate float2int int_as_float float_as_int clock64
     surfaceReference textureReference
+";
+
+/// Threads of a warp that add to one word at the same time elect one, the lowest, that adds for all:
+/// a word takes one atomic operation per clock cycle, whoever issues it. `__reduce_add_sync` came
+/// with compute capability 8.0. Blocks are one-dimensional.
+const ADD_COMBINED: &str = "\
+static __device__ __forceinline__ void pc_add_combined(uint *at, uint amount)
+{
+#if __CUDA_ARCH__ >= 800
+    uint peers = __match_any_sync(__activemask(), (ulonglong)at);
+    uint sum = __reduce_add_sync(peers, amount);
+    if ((threadIdx.x & 31u) + 1u == (uint)__ffs((int)peers)) atomicAdd(at, sum);
+#else
+    atomicAdd(at, amount);
+#endif
+}
+";
+
+/// [`ADD_COMBINED`] for 64 bits. The sum of a warp's amounts may exceed 32 bits.
+const COUNT_COMBINED: &str = "\
+static __device__ __forceinline__ void pc_count_combined(ulonglong *at, uint amount)
+{
+#if __CUDA_ARCH__ >= 800
+    uint peers = __match_any_sync(__activemask(), (ulonglong)at);
+    uint low = __reduce_add_sync(peers, amount & 0xffffu), high = __reduce_add_sync(peers, amount >> 16u);
+    if ((threadIdx.x & 31u) + 1u == (uint)__ffs((int)peers)) atomicAdd(at, ((ulonglong)high << 16u) + low);
+#else
+    atomicAdd(at, (ulonglong)amount);
+#endif
+}
 ";

@@ -129,6 +129,12 @@ pub(crate) trait Dialect: Sync {
         None
     }
 
+    /// Helpers that add to a buffer for all threads of a warp that add to the same place, if the
+    /// language has any. They return nothing.
+    fn combined_add(&self) -> Option<CombinedAdd> {
+        None
+    }
+
     /// Atomically replaces a `uint` in a buffer; the value is the previous one.
     fn atomic_exchange(&self, place: &str, value: &str) -> String;
 
@@ -137,6 +143,17 @@ pub(crate) trait Dialect: Sync {
 
     /// Name of the `float` variant of a function of `math.h`.
     fn float_function(&self, name: &str) -> String;
+}
+
+/// Names and definitions of helpers that add a `uint` to a place in a buffer.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CombinedAdd {
+    /// Adds to a `uint`.
+    pub word: &'static str,
+    pub word_text: &'static str,
+    /// Adds to 64 bits.
+    pub wide: &'static str,
+    pub wide_text: &'static str,
 }
 
 /// Short name of a scalar type for names of helpers, the same in every language.

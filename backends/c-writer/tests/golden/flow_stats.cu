@@ -16,25 +16,28 @@
 // 16. static __device__ __forceinline__ uint pc_word, shared.cu 19
 // 17. static __device__ __forceinline__ uint load_be32_far, shared.cu 20
 // 18. static __device__ __forceinline__ uint pc_min_u32, shared.cu 21
-// 19. static __device__ __forceinline__ uint load_be16, shared.cu 8
-// 20. static __device__ __forceinline__ uint pkt_wire_len
-// 21. static __device__ __forceinline__ vec2_u32 pkt_time
-// 22. static __device__ __forceinline__ uint pc_max_u32
-// 23. static __device__ __forceinline__ Flow flow_of
-// 24. static __device__ __forceinline__ uint n_pc_in_flows_word
-// 25. static __device__ __forceinline__ uint flows_add
-// 26. static __device__ __forceinline__ void add_bytes
-// 27. static __device__ __forceinline__ uint flows_read
-// 28. static __device__ __forceinline__ uint flows_compare_exchange
-// 29. static __device__ __forceinline__ void note_first
-// 30. static __device__ __forceinline__ void note_last
-// 31. static __device__ __forceinline__ uint seconds
-// 32. static __device__ __forceinline__ uint n_pc_in_flows_hash
-// 33. static __device__ __forceinline__ bool n_pc_in_flows_claim
-// 34. static __device__ __forceinline__ uint flows_insert
-// 35. static __device__ __forceinline__ void missed_add
-// 36. static __device__ __forceinline__ uint xdp_filter
-// 37. extern "C" __global__ void __launch_bounds__
+// 19. static __device__ __forceinline__ void pc_add_combined
+// 20. static __device__ __forceinline__ void pc_count_combined
+// 21. static __device__ __forceinline__ uint load_be16, shared.cu 8
+// 22. static __device__ __forceinline__ uint pkt_wire_len
+// 23. static __device__ __forceinline__ vec2_u32 pkt_time
+// 24. static __device__ __forceinline__ uint pc_max_u32
+// 25. static __device__ __forceinline__ Flow flow_of
+// 26. static __device__ __forceinline__ uint n_pc_in_flows_word
+// 27. static __device__ __forceinline__ uint flows_add
+// 28. static __device__ __forceinline__ uint flows_add_combined
+// 29. static __device__ __forceinline__ void add_bytes
+// 30. static __device__ __forceinline__ uint flows_read
+// 31. static __device__ __forceinline__ uint flows_compare_exchange
+// 32. static __device__ __forceinline__ void note_first
+// 33. static __device__ __forceinline__ void note_last
+// 34. static __device__ __forceinline__ uint seconds
+// 35. static __device__ __forceinline__ uint n_pc_in_flows_hash
+// 36. static __device__ __forceinline__ bool n_pc_in_flows_claim
+// 37. static __device__ __forceinline__ uint flows_insert
+// 38. static __device__ __forceinline__ void missed_add
+// 39. static __device__ __forceinline__ uint xdp_filter
+// 40. extern "C" __global__ void __launch_bounds__
 
 // CUDA C++, from flow_stats.wgsl
 typedef unsigned char uchar;
@@ -97,6 +100,28 @@ static constexpr uint ETH_P_8021Q = 33024u;
 static constexpr uint ETH_P_8021AD = 34984u;
 static constexpr uint XDP_PASS = 2u;
 static constexpr uint PACKETS = 0u;
+
+static __device__ __forceinline__ void pc_add_combined(uint *at, uint amount)
+{
+#if __CUDA_ARCH__ >= 800
+    uint peers = __match_any_sync(__activemask(), (ulonglong)at);
+    uint sum = __reduce_add_sync(peers, amount);
+    if ((threadIdx.x & 31u) + 1u == (uint)__ffs((int)peers)) atomicAdd(at, sum);
+#else
+    atomicAdd(at, amount);
+#endif
+}
+
+static __device__ __forceinline__ void pc_count_combined(ulonglong *at, uint amount)
+{
+#if __CUDA_ARCH__ >= 800
+    uint peers = __match_any_sync(__activemask(), (ulonglong)at);
+    uint low = __reduce_add_sync(peers, amount & 0xffffu), high = __reduce_add_sync(peers, amount >> 16u);
+    if ((threadIdx.x & 31u) + 1u == (uint)__ffs((int)peers)) atomicAdd(at, ((ulonglong)high << 16u) + low);
+#else
+    atomicAdd(at, (ulonglong)amount);
+#endif
+}
 
 static __device__ __forceinline__ uint pkt_wire_len(const pc_packet *pkt)
 {
@@ -182,11 +207,22 @@ static __device__ __forceinline__ uint flows_add(pc_packet *pkt, uint entry, uin
     return t1;
 }
 
+static __device__ __forceinline__ uint flows_add_combined(pc_packet *pkt, uint entry, uint word, uint amount)
+{
+    uint at = n_pc_in_flows_word(entry, word);
+    if (at == 0u) {
+        return 0u;
+    }
+    pc_add_combined((uint *)&pkt->flows[at], amount);
+    uint t1 = 0u;
+    return t1;
+}
+
 static __device__ __forceinline__ void add_bytes(pc_packet *pkt, uint flow, uint bytes)
 {
     uint before = flows_add(pkt, flow, BYTES, bytes);
     if (before + bytes < before) {
-        flows_add(pkt, flow, 2u, 1u);
+        flows_add_combined(pkt, flow, 2u, 1u);
         return;
     } else {
         return;
@@ -453,7 +489,7 @@ static __device__ __forceinline__ void missed_add(pc_packet *pkt, uint index, ui
     if (index >= 1u) {
         return;
     }
-    atomicAdd((ulonglong *)&pkt->missed[16u + index * 2u], (ulonglong)amount);
+    pc_count_combined((ulonglong *)&pkt->missed[16u + index * 2u], amount);
 }
 
 static __device__ __forceinline__ uint xdp_filter(pc_packet *pkt)
@@ -469,7 +505,7 @@ static __device__ __forceinline__ uint xdp_filter(pc_packet *pkt)
         missed_add(pkt, 0u, 1u);
         return XDP_PASS;
     }
-    flows_add(pkt, entry, PACKETS, 1u);
+    flows_add_combined(pkt, entry, PACKETS, 1u);
     add_bytes(pkt, entry, pkt_wire_len(pkt) - ip);
     vec2_u32 t1 = pkt_time(pkt);
     uint now = pc_max_u32(seconds(t1), 1u);

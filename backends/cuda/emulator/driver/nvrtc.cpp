@@ -52,7 +52,8 @@ bool compile(const std::string &source, int arch, std::string *object, std::stri
     char folder[] = "/tmp/portcullis-nvrtc-XXXXXX";
     if (!mkdtemp(folder)) return *log = "no folder to compile in", false;
     std::string base = folder;
-    bool barriers = source.find("__syncthreads") != std::string::npos;
+    // Kernels whose threads wait for each other.
+    bool barriers = source.find("__syncthreads") != std::string::npos || source.find("_sync(") != std::string::npos;
     std::string counted = source;
     if (asked("count")) {
         // Maps are volatile, or constant as only metadata and packets are besides.
@@ -62,6 +63,7 @@ bool compile(const std::string &source, int arch, std::string *object, std::stri
     {
         std::ofstream file(base + "/filter.cpp", std::ios::binary);
         file << (barriers ? "#define EMULATED_BARRIERS\n" : "") << (asked("count") ? "#define EMULATED_COUNTS\n" : "");
+        file << "#define __CUDA_ARCH__ " << arch * 10 << "\n";
         file << SHIM << "#line 1 \"filter.cu\"\n" << counted << BLOCKS;
         file << "extern \"C\" const int emulated_arch = " << arch << ";\n";
         file << "extern \"C\" const bool emulated_barriers = " << barriers << ";\n";

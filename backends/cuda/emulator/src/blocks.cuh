@@ -1,6 +1,7 @@
 // Thread blocks. Without barriers, the threads of a block run one after the other. With barriers,
 // each is a fiber with a stack of its own, and the fibers of a block take turns on one host thread,
 // from barrier to barrier.
+#include <string.h>
 #include <utility>
 
 #ifdef EMULATED_BARRIERS
@@ -36,6 +37,8 @@ static void emulated_block(void (*one)(void *), void *what)
         ucontext_t back;
         ucontext_t *fibers;
         unsigned char *state;
+        // The threads of the warp that each waits for, or is active with.
+        unsigned masks[1024];
         void (*one)(void *);
         void *what;
         static void start(unsigned high, unsigned low)
@@ -43,6 +46,7 @@ static void emulated_block(void (*one)(void *), void *what)
             Fibers *all = (Fibers *)((unsigned long)high << 32 | low);
             unsigned index = threadIdx.x;
             all->one(all->what);
+            emulated_count_thread();
             all->state[index] = 2;
             swapcontext(&all->fibers[index], &all->back);
         }
@@ -62,7 +66,8 @@ static void emulated_block(void (*one)(void *), void *what)
         unsigned long at = (unsigned long)&all;
         makecontext(&all.fibers[i], (void (*)())Fibers::start, 2, (unsigned)(at >> 32), (unsigned)at);
     }
-    // State of a fiber: 0 running, 1 waiting at a barrier, 2 finished.
+    // State of a fiber: 0 running, 1 waiting at a barrier, 2 finished, 3 waiting for the active mask,
+    // 4 waiting for the threads in its mask.
     emulated_wait = [](void *them) {
         Fibers *all = (Fibers *)them;
         unsigned index = threadIdx.x;
@@ -70,16 +75,46 @@ static void emulated_block(void (*one)(void *), void *what)
         swapcontext(&all->fibers[index], &all->back);
         threadIdx.x = index;
     };
+    emulated_converge = [](void *them, unsigned mask) {
+        Fibers *all = (Fibers *)them;
+        unsigned index = threadIdx.x;
+        all->state[index] = mask ? 4 : 3;
+        all->masks[index] = mask;
+        swapcontext(&all->fibers[index], &all->back);
+        threadIdx.x = index;
+        return all->masks[index];
+    };
     emulated_fibers = &all;
-    for (unsigned ended = 0; ended < count;) {
-        unsigned waiting = 0;
+    // Lets threads in a state go on whose masks have no others; returns how many.
+    auto release = [&](unsigned char state) {
+        unsigned there[32] = {}, released = 0;
+        for (unsigned i = 0; i < count; i++)
+            if (all.state[i] == state) there[i / 32] |= 1u << i % 32;
         for (unsigned i = 0; i < count; i++) {
-            if (all.state[i] == 2) continue;
-            threadIdx.x = i;
+            if (all.state[i] != state) continue;
+            if (state == 3) all.masks[i] = there[i / 32];
+            if (all.masks[i] & ~there[i / 32]) continue;
             all.state[i] = 0;
+            released++;
+        }
+        return released;
+    };
+    for (unsigned ended = 0; ended < count;) {
+        for (unsigned i = 0; i < count; i++) {
+            if (all.state[i]) continue;
+            threadIdx.x = i;
             swapcontext(&all.back, &all.fibers[i]);
             if (all.state[i] == 2) ended++;
-            else waiting++;
+        }
+        if (release(4) || release(3)) continue;
+        unsigned waiting = 0, stuck = 0;
+        for (unsigned i = 0; i < count; i++) {
+            if (all.state[i] == 1) all.state[i] = 0, waiting++;
+            if (all.state[i] == 4) stuck++;
+        }
+        if (stuck) {
+            fprintf(stderr, "emulated CUDA device: %u threads wait for others of their warp, which never come\n", stuck);
+            abort();
         }
         if (waiting && ended) {
             fprintf(stderr, "emulated CUDA device: %u threads of a block wait at a barrier that %u never reach\n", waiting, ended);

@@ -43,13 +43,14 @@ template <class T> static inline T *emulated_aligned(T *at, unsigned long bytes)
 struct emulated_counts_of { unsigned long threads, loads, stores, atomics, sectors, most; };
 extern "C" __attribute__((visibility("default"))) emulated_counts_of emulated_counts;
 emulated_counts_of emulated_counts = {};
-static thread_local std::set<unsigned long> emulated_sectors;
-static thread_local unsigned long emulated_accesses;
+// Of each thread of the block that the host thread runs.
+static thread_local std::set<unsigned long> emulated_sectors[1024];
+static thread_local unsigned long emulated_accesses[1024];
 static inline void emulated_count(unsigned long *kind, const volatile void *at)
 {
     __atomic_fetch_add(kind, 1, __ATOMIC_RELAXED);
-    emulated_accesses++;
-    emulated_sectors.insert((unsigned long)at / 32);
+    emulated_accesses[threadIdx.x]++;
+    emulated_sectors[threadIdx.x].insert((unsigned long)at / 32);
 }
 #define EMULATED_COUNT(kind, at) emulated_count(&emulated_counts.kind, at)
 struct emulated_word {
@@ -67,12 +68,14 @@ struct emulated_map {
 };
 static inline void emulated_count_thread(void)
 {
+    auto &sectors = emulated_sectors[threadIdx.x];
+    unsigned long accesses = emulated_accesses[threadIdx.x], most = __atomic_load_n(&emulated_counts.most, __ATOMIC_RELAXED);
     __atomic_fetch_add(&emulated_counts.threads, 1, __ATOMIC_RELAXED);
-    __atomic_fetch_add(&emulated_counts.sectors, emulated_sectors.size(), __ATOMIC_RELAXED);
-    // Launches without barriers run on one host thread.
-    if (emulated_accesses > emulated_counts.most) emulated_counts.most = emulated_accesses;
-    emulated_sectors.clear();
-    emulated_accesses = 0;
+    __atomic_fetch_add(&emulated_counts.sectors, sectors.size(), __ATOMIC_RELAXED);
+    while (accesses > most && !__atomic_compare_exchange_n(&emulated_counts.most, &most, accesses, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+    }
+    sectors.clear();
+    emulated_accesses[threadIdx.x] = 0;
 }
 #else
 #define EMULATED_COUNT(kind, at)

@@ -19,6 +19,35 @@ static inline long long clock64(void)
 static thread_local void (*emulated_wait)(void *);
 static thread_local void *emulated_fibers;
 static inline void __syncthreads(void) { emulated_wait(emulated_fibers); }
+// Functions of a warp's threads. Threads that ask for the active mask are active together once no
+// other thread of the block can go on; those with a mask wait for all threads in it.
+static thread_local unsigned int (*emulated_converge)(void *, unsigned int mask);
+struct emulated_warp { unsigned long long keys[32]; unsigned int values[32]; };
+static thread_local emulated_warp emulated_warps[32];
+static inline emulated_warp &emulated_own_warp(void) { return emulated_warps[threadIdx.x / 32]; }
+static inline int __ffs(int x) { return __builtin_ffs(x); }
+static inline unsigned int __activemask(void) { return emulated_converge(emulated_fibers, 0); }
+static inline void emulated_together(unsigned int mask) { emulated_converge(emulated_fibers, mask); }
+static inline unsigned int __match_any_sync(unsigned int mask, unsigned long long key)
+{
+    emulated_warp &warp = emulated_own_warp();
+    warp.keys[threadIdx.x % 32] = key;
+    emulated_together(mask);
+    unsigned int peers = 0;
+    for (unsigned int lane = 0; lane < 32; lane++) peers |= (mask >> lane & 1u && warp.keys[lane] == key ? 1u : 0u) << lane;
+    return peers;
+}
+static inline unsigned int __reduce_add_sync(unsigned int mask, unsigned int value)
+{
+    emulated_warp &warp = emulated_own_warp();
+    warp.values[threadIdx.x % 32] = value;
+    emulated_together(mask);
+    unsigned int sum = 0;
+    for (unsigned int lane = 0; lane < 32; lane++) sum += mask >> lane & 1u ? warp.values[lane] : 0u;
+    // Nobody overwrites a value before all have read it.
+    emulated_together(mask);
+    return sum;
+}
 static inline void __threadfence_system(void) { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 static inline void __nanosleep(unsigned int nanoseconds)
 {
