@@ -387,8 +387,8 @@ typedef struct { pc_column wire_length; pc_column port; pc_column time; pc_colum
         }
     }
 
-    /// Writes a function. With `combined`, the name of that variant, its additions are combined, and
-    /// its result has no meaning.
+    /// Writes a function. With `combined`, the name of that variant, its additions are combined,
+    /// and its result has no meaning.
     fn write_variant(
         &mut self,
         handle: Handle<Function>,

@@ -188,8 +188,8 @@ pub enum Argument {
         /// Whether the kernel writes the packets' ends back.
         writes: bool,
     },
-    /// [`DescriptorRule`](portcullis_core::device::descriptor_format::DescriptorRule) by value, four
-    /// words: the format of the descriptors. Absent unless requested
+    /// [`DescriptorRule`](portcullis_core::device::descriptor_format::DescriptorRule) by value,
+    /// four words: the format of the descriptors. Absent unless requested
     /// ([`Options::descriptor_rules`]).
     DescriptorRule,
     /// Metadata: five words for each packet, or the tables of a rule. Absent unless the filter
@@ -259,9 +259,9 @@ type Result<T, E = WriteError> = std::result::Result<T, E>;
 /// The functions that add to maps.
 #[derive(Default)]
 struct Adders {
-    /// Those of counters, each with its map's number.
+    /// Functions of counters, each with its map's number.
     counters: HashMap<Handle<Function>, u32>,
-    /// Those that add to a word of a value, and return what it was.
+    /// Functions that add to a word of a value, and return what it was.
     words: HashSet<Handle<Function>>,
 }
 

@@ -184,8 +184,8 @@ fn packets_in_pinned_memory_are_filtered_without_gathering() {
     }
 }
 
-/// Packets that add to one word at the same time do so by one atomic operation a warp, with the same
-/// sums as one after the other.
+/// Packets that add to one word at the same time do so by one atomic operation a warp, with the
+/// same sums as one after the other.
 #[test]
 fn additions_of_a_warp_to_one_word_are_combined() {
     const TEST: &str = "additions_of_a_warp_to_one_word_are_combined";
@@ -216,8 +216,8 @@ fn additions_of_a_warp_to_one_word_are_combined() {
     let Some(child) = run_child_without(TEST, "report,count", &[], &[]) else { return };
     assert_eq!(reported(&child), "done");
     // Eight warps. All 32 threads agree in the first batch: 8 operations a map. In the second, 3 of
-    // 5 entries and 2 counters: 24 and 16. In the third, 3 of 64 entries, which four warps have, and
-    // 2 counters: 12 and 16.
+    // 5 entries and 2 counters: 24 and 16. In the third, 3 of 64 entries, which four warps have,
+    // and 2 counters: 12 and 16.
     let error = String::from_utf8_lossy(&child.stderr);
     assert!(error.contains(&format!("{} atomic", 8 + 8 + 24 + 16 + 12 + 16)), "{error}");
 }

@@ -198,9 +198,9 @@ const WORDS: &str = "
     surfaceReference textureReference
 ";
 
-/// Threads of a warp that add to one word at the same time elect one, the lowest, that adds for all:
-/// a word takes one atomic operation per clock cycle, whoever issues it. `__reduce_add_sync` came
-/// with compute capability 8.0. Blocks are one-dimensional.
+/// Threads of a warp that add to one word at the same time elect one, the lowest, that adds for
+/// all: a word takes one atomic operation per clock cycle, whoever issues it. `__reduce_add_sync`
+/// came with compute capability 8.0. Blocks are one-dimensional.
 const ADD_COMBINED: &str = "\
 static __device__ __forceinline__ void pc_add_combined(uint *at, uint amount)
 {
