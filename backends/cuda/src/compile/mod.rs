@@ -27,7 +27,7 @@ pub use cubin::{CubinSource, NvrtcError, cubins, nvrtc_version};
 pub use target::CUBIN_FOLDER_ENV;
 
 pub(crate) use kernel::{Kernel, MAX_ARGUMENTS};
-pub(crate) use source::BLOCK_SIZE;
+pub(crate) use source::{BLOCK_SIZE, SHARED_BYTES};
 pub(crate) use target::Target;
 
 use nvrtc::{ImageKind, Nvrtc};

@@ -14,10 +14,14 @@ use portcullis_core::program::Program;
 
 use super::kernel::MAX_ARGUMENTS;
 use super::nvrtc::ImageKind;
-use crate::session::SHARED_BYTES;
 
 /// Threads in a block, unless the caller sets another number for `inline` and `pipelined`.
 pub(crate) const BLOCK_SIZE: u32 = 256;
+
+/// Size in bytes up to which the packets of a part of a request are copied to a block's shared
+/// memory: 256 windows of 64 bytes, which fit beside the rest in the 48 KiB that every kernel may
+/// have.
+pub(crate) const SHARED_BYTES: usize = 16 << 10;
 
 /// Name of the device function that filters one packet.
 const FILTER_FUNCTION: &str = "pc_filter_packet";

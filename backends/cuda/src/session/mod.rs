@@ -31,7 +31,6 @@ mod timing;
 mod waitvalue;
 
 pub(crate) use pipelined::PipelinedLauncher;
-pub(crate) use slots::SHARED_BYTES;
 
 /// Opens a session by [`Dispatch::Pipelined`] or [`Dispatch::Inline`].
 ///

@@ -18,14 +18,10 @@ use portcullis_core::packet::gather::StorePolicy;
 use portcullis_core::packet::{Batch, Metadata, RESIZE_ROOM, Span};
 
 use super::request::{PacketCopy, Request};
+use crate::compile::SHARED_BYTES;
 use crate::driver::ErrorCode;
 use crate::driver::context::Context;
 use crate::memory::{Buffer, DeviceMemory, HostMemory, PinnedSpan, PinnedSpanCache, SpanAddress, ensure_capacity};
-
-/// Size in bytes up to which the packets of a part of a request are copied to a block's shared
-/// memory: 256 windows of 64 bytes, which fit beside the rest in the 48 KiB that every kernel may
-/// have.
-pub(crate) const SHARED_BYTES: usize = 16 << 10;
 
 /// Bytes that 16-byte parts of packets move for the same alignment on both sides of a copy.
 const ALIGNMENT_BYTES: usize = 16;
