@@ -122,8 +122,8 @@ fn source(program: &Program, device: &GpuProperties) -> Result<Source, DeviceErr
 }
 
 /// Whether the CPU's gather instructions are faster than scalar loads. Intel's are, unless
-/// microcode mitigates Downfall (INTEL-SA-00828). AMD's are split into scalar loads: on Zen 4, such
-/// kernels reach a third to a half of the rate of others.
+/// microcode mitigates Downfall (INTEL-SA-00828). AMD's are split into scalar loads: on Zen 4 and 5
+/// such kernels reach a third to a half of the rate of others.
 fn has_fast_gather() -> bool {
     #[cfg(target_arch = "x86_64")]
     {

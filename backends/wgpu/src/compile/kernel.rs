@@ -306,12 +306,13 @@ fn find_by_rule(module: &mut Module, lowered: &Lowered, launched: Handle<GlobalV
     let lengths_word = binary(Op::ShiftRight, packet, one);
     let table_length_word = binary(Op::Add, twice, one);
     let group = binary(Op::ShiftRight, packet, group_bits);
-    // The first of the values whose format it is, or else the last.
-    let mut choose = |values: [Handle<Expression>; 4]| {
+    // The value whose format it is, or else the last.
+    let choose = |add: &mut dyn FnMut(Expression) -> Handle<Expression>, values: [Handle<Expression>; 4]| {
         let choices = is_format.into_iter().zip(values).rev();
         choices.fold(values[3], |reject, (condition, accept)| add(Expression::Select { condition, accept, reject }))
     };
-    let indices = [choose([twice, grouped_word, lengths_word, zero]), choose([table_length_word, group, zero, zero])];
+    let indices = [[twice, grouped_word, lengths_word, zero], [table_length_word, group, zero, zero]]
+        .map(|values| choose(&mut add, values));
     let [word, other_word] = indices.map(|index| {
         let pointer = add(Expression::Access { base: table, index });
         add(Expression::Load { pointer })
@@ -327,12 +328,8 @@ fn find_by_rule(module: &mut Module, lowered: &Lowered, launched: Handle<GlobalV
     let shift = binary(Op::Multiply, is_odd, sixteen);
     let shifted = binary(Op::ShiftRight, word, shift);
     let short_length = binary(Op::And, shifted, mask);
-    let mut choose = |values: [Handle<Expression>; 4]| {
-        let choices = is_format.into_iter().zip(values).rev();
-        choices.fold(values[3], |reject, (condition, accept)| add(Expression::Select { condition, accept, reject }))
-    };
-    let offset = choose([word, grouped_offset, strided_offset, strided_offset]);
-    let length = choose([other_word, grouped_length, short_length, common_length]);
+    let offset = choose(&mut add, [word, grouped_offset, strided_offset, strided_offset]);
+    let length = choose(&mut add, [other_word, grouped_length, short_length, common_length]);
     let mut binary = |op, left, right| add(Expression::Binary { op, left, right });
     let lowest = binary(Op::Subtract, offset, room);
     let end = binary(Op::Add, offset, length);

@@ -76,18 +76,27 @@ fn cancel_while_the_device_is_busy(device: &WgpuDevice, program: &Arc<Program>) 
     drop((gpu, queue));
 }
 
+/// All devices, each also as one with memory of its own; none, with a message, if there are none.
+fn devices() -> impl Iterator<Item = WgpuDevice> {
+    let devices = probe().unwrap_or_else(|error| {
+        println!("skipped: {error}");
+        Vec::new()
+    });
+    devices.into_iter().flat_map(|device| [device.clone(), device.as_discrete()])
+}
+
+fn compiled(text: &str) -> Arc<Program> {
+    let program = wgsl::compile(&Source::new("filter.wgsl", text), &ProgramOptions::default());
+    Arc::new(program.unwrap_or_else(|e| panic!("{}", e.render())))
+}
+
 /// A device that is lost in mid-batch returns no verdicts: the error names it, and a batch that it
 /// does not take comes back as it was.
 #[test]
 fn batches_of_a_lost_device_come_back_unfiltered() {
     let text = "fn xdp_filter(pkt: u32) -> u32 { store_u8(pkt, 0u, load_u8(pkt, 0u) + 1u); return XDP_TX; }";
-    let program = wgsl::compile(&Source::new("writes.wgsl", text), &ProgramOptions::default());
-    let program = Arc::new(program.unwrap_or_else(|e| panic!("{}", e.render())));
-    let devices = probe().unwrap_or_else(|error| {
-        println!("skipped: {error}");
-        Vec::new()
-    });
-    for device in devices.into_iter().flat_map(|device| [device.clone(), device.as_discrete()]) {
+    let program = compiled(text);
+    for device in devices() {
         let mut session = open(device.properties(), &program, &LoadOptions::default()).unwrap();
         let batch = || Batch::from_packets(&vec![[7; 60]; 1000]).unwrap();
         assert!(session.run(batch()).is_ok());
@@ -119,13 +128,8 @@ fn batches_of_a_lost_device_come_back_unfiltered() {
 #[test]
 fn batches_in_steady_state_take_few_calls() {
     let text = "fn xdp_filter(pkt: u32) -> u32 { return select(XDP_DROP, XDP_PASS, load_u8(pkt, 0u) == 1u); }";
-    let program = wgsl::compile(&Source::new("reads.wgsl", text), &ProgramOptions::default());
-    let program = Arc::new(program.unwrap_or_else(|e| panic!("{}", e.render())));
-    let devices = probe().unwrap_or_else(|error| {
-        println!("skipped: {error}");
-        Vec::new()
-    });
-    for device in devices.into_iter().flat_map(|device| [device.clone(), device.as_discrete()]) {
+    let program = compiled(text);
+    for device in devices() {
         let mut session = open(device.properties(), &program, &LoadOptions::default()).unwrap();
         for packets in [1000, 500, 1000] {
             let mut batch = Batch::from_packets(&vec![[1; 60]; packets]).unwrap();
