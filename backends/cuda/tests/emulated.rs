@@ -615,6 +615,28 @@ fn assert_is_pinning_warning(warnings: &[String]) {
     }
 }
 
+/// A batch for which slots get no pinned memory comes back, and another device may take it.
+#[test]
+fn batches_without_pinned_memory_are_refused_and_smaller_ones_go_on() {
+    if !is_child() {
+        let behaviour = "pinned=400000,no-registering";
+        return child_passes("batches_without_pinned_memory_are_refused_and_smaller_ones_go_on", behaviour);
+    }
+    let program = program(FILTERS[3]);
+    for dispatch in [Dispatch::Persistent, Dispatch::WaitValue, Dispatch::Graph] {
+        let mut session = device().load(&program, &options(dispatch)).unwrap();
+        for _ in 0..2 {
+            let done = session.run(batch(60, 128, 1)).unwrap();
+            assert_eq!(bytes(&done.batch), bytes(&reference(&program).run(batch(60, 128, 1)).unwrap().batch));
+            let refused = session.submit(batch(30_000, 128, 1)).unwrap_err();
+            let text = refused.error.to_string();
+            assert!(matches!(refused.error, DeviceError::Refused(_)), "{dispatch}: {text}");
+            assert!(text.contains("cuda:0") && text.contains("cannot be pinned"), "{dispatch}: {text}");
+            assert_eq!(bytes(&refused.batch), bytes(&batch(30_000, 128, 1)));
+        }
+    }
+}
+
 /// Without any pinned memory `pipelined` and `inline` copy from and to pageable memory; the other
 /// methods, whose kernels access host memory, say what to do.
 #[test]

@@ -120,8 +120,8 @@ struct Ring {
 static std::atomic<int> residents{0};
 
 static void stay(Ring ring, unsigned blocks) {
-    // Requests answered so far, by an address that no other ring has: a kernel that is launched again
-    // goes on from there.
+    // Requests answered so far, by an address that no other ring has: a kernel that is launched
+    // again goes on from there.
     static auto &answered = *new std::map<Address, uint64_t>;
     static auto &mutex = *new std::mutex;
     auto load = [&](Address at) { return word(at)->load(std::memory_order_acquire); };

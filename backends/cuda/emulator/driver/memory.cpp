@@ -135,7 +135,10 @@ API int cuMemHostAlloc(void **start, size_t bytes, unsigned flags) {
     if (!bytes || flags & ~7u) return INVALID_VALUE;
     std::lock_guard<std::mutex> lock(mutex);
     Allocation made;
-    if (asked("no-pinned-memory") || !allocate(context, bytes, false, &made)) return OUT_OF_MEMORY;
+    size_t all = bytes;
+    for (auto &own : host) all += own.second.size;
+    bool refused = asked("no-pinned-memory") || all > (size_t)asked("pinned", 1l << 40);
+    if (refused || !allocate(context, bytes, false, &made)) return OUT_OF_MEMORY;
     host[(uintptr_t)made.start] = made;
     *start = made.start;
     context->objects++;

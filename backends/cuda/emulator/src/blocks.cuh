@@ -66,8 +66,8 @@ static void emulated_block(void (*one)(void *), void *what)
         unsigned long at = (unsigned long)&all;
         makecontext(&all.fibers[i], (void (*)())Fibers::start, 2, (unsigned)(at >> 32), (unsigned)at);
     }
-    // State of a fiber: 0 running, 1 waiting at a barrier, 2 finished, 3 waiting for the active mask,
-    // 4 waiting for the threads in its mask.
+    // State of a fiber: 0 running, 1 waiting at a barrier, 2 finished, 3 waiting for the active
+    // mask, 4 waiting for the threads in its mask.
     emulated_wait = [](void *them) {
         Fibers *all = (Fibers *)them;
         unsigned index = threadIdx.x;

@@ -29,9 +29,9 @@ pub const SHIM: &str = include_str!("shim.cuh");
 ///   architecture that the compiler knows;
 /// - `init=803`, `no-device`, `prohibited`: `cuInit` fails with this code; there is no device; its
 ///   compute mode is Prohibited;
-/// - `memory=BYTES`, `no-pinned-memory`, `no-registering`, `registered=BYTES`, `local=BYTES`: size
-///   of device memory; pinned allocations fail; registering host memory fails; most bytes that can
-///   be registered; local memory of each thread;
+/// - `memory=BYTES`, `no-pinned-memory`, `pinned=BYTES`, `no-registering`, `registered=BYTES`,
+///   `local=BYTES`: size of device memory; pinned allocations fail; most bytes of them; registering
+///   host memory fails; most bytes that can be registered; local memory of each thread;
 /// - `launch-fails=N`, `hang=N`, `hang-plain`: the N-th launch fails; that launch and all later
 ///   ones never end; no launch of a kernel for `pipelined` or `inline` ever ends;
 /// - `no-gdrcopy`, `window=BYTES`: GDRCopy's module is not loaded; most bytes of device memory that
