@@ -33,7 +33,9 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use portcullis_core::device::{Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, LoadOptions, Session};
+use portcullis_core::device::{
+    Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, LoadOptions, Session, SingleDispatch,
+};
 use portcullis_core::program::Program;
 
 use calibration::{CalibrationError, CalibrationKey, CalibrationStore};
@@ -254,6 +256,11 @@ impl AutoDevice {
         self.candidates.iter().map(|device| device.info().id.clone()).collect()
     }
 
+    /// Id of the device of a candidate, which may be restricted to a dispatch method.
+    fn base_id(&self, device: usize) -> &str {
+        SingleDispatch::base_id(&self.candidates[device].info().id)
+    }
+
     /// Index of the CPU among the candidates.
     fn cpu_index(&self) -> usize {
         let cpu = self.candidates.iter().position(|device| device.info().kind == DeviceKind::Cpu);
@@ -281,9 +288,7 @@ impl AutoDevice {
         if excluded.iter().any(|(out, _)| *out == device) {
             return Ok(None);
         }
-        let others = &self.candidates[..device];
-        if options.dispatch.is_some() && others.iter().any(|other| base_id(other) == base_id(&self.candidates[device]))
-        {
+        if options.dispatch.is_some() && (0..device).any(|other| self.base_id(other) == self.base_id(device)) {
             excluded.push((device, "the dispatch method was named".into()));
             return Ok(None);
         }
@@ -402,8 +407,7 @@ impl AutoDevice {
             gains.sum::<f64>()
         };
         // A GPU's dispatch methods share the device.
-        let device = |index: usize| base_id(&self.candidates[index]);
-        let others = (0..self.candidates.len()).filter(|&second| device(second) != device(first));
+        let others = (0..self.candidates.len()).filter(|&second| self.base_id(second) != self.base_id(first));
         let useful = others.filter(|&second| (0..LENGTH_CLASSES.len()).any(|class| from(second, class).is_some()));
         let Some(second) = useful.min_by(|&a, &b| gain(a).total_cmp(&gain(b))) else { return Ok(None) };
 
@@ -516,13 +520,6 @@ impl AutoDevice {
             }
         }
     }
-}
-
-/// The id of a device that may be restricted to a dispatch method
-/// ([`SingleDispatch`](portcullis_core::device::SingleDispatch)).
-fn base_id(device: &Arc<dyn Device>) -> &str {
-    let id = &device.info().id;
-    id.split_once(' ').map_or(id, |(base, _)| base)
 }
 
 /// Whether batches may go to different devices.

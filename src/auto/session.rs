@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use portcullis_core::device::{
-    self, Completion, DeviceError, Imported, Instrumented, Session, Stages, SubmitError, check_batch,
+    self, Completion, DeviceError, Imported, Instrumented, Session, SingleDispatch, Stages, SubmitError, check_batch,
     check_host_memory, check_map_range, map_layout,
 };
 use portcullis_core::packet::{Batch, Span};
@@ -26,14 +26,6 @@ pub struct LoadedDevice {
     pub id: String,
     /// Session on the device.
     pub session: Box<dyn Session>,
-}
-
-impl LoadedDevice {
-    /// Whether this is the device of this id, maybe restricted to a dispatch method
-    /// ([`SingleDispatch`](device::SingleDispatch)).
-    fn is_on(&self, id: &str) -> bool {
-        self.id.strip_prefix(id).is_some_and(|method| method.is_empty() || method.starts_with(' '))
-    }
 }
 
 /// A batch in flight.
@@ -126,7 +118,10 @@ impl AutoSession {
     fn choose(&mut self, batch: &Batch) -> (Choice, usize) {
         let class = length_class(typical_length(batch));
         if let Some(view) = batch.span().device_view().filter(|_| !batch.span().is_on_host()) {
-            let owner = self.devices.iter().position(|it| it.as_ref().is_some_and(|it| it.is_on(&view.device)));
+            let owner = self
+                .devices
+                .iter()
+                .position(|it| it.as_ref().is_some_and(|it| SingleDispatch::base_id(&it.id) == view.device));
             // If none of the devices owns the memory, any of them will report that.
             let any = self.devices.iter().position(Option::is_some);
             let placement = Placement::Single(owner.or(any).unwrap_or(0));

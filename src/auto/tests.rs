@@ -612,6 +612,30 @@ fn predictions_match_the_choice_and_load_nothing() {
 }
 
 #[test]
+fn a_gpus_dispatch_methods_are_chosen_by_batch_size() {
+    let program = program(PLAIN);
+    let clock = Arc::new(SimulatedClock::default());
+    // They cost the same for 11,000 packets.
+    let fakes = [("gpu", 60_000, 1), ("gpu persistent", 5_000, 6)]
+        .map(|(id, fixed, packet)| FakeDevice::new(id, DeviceKind::DiscreteGpu, &clock, fixed, packet))
+        .map(|fake| FakeDevice { behavior: FilterBehavior::PassAll, ..fake });
+    let (device, fakes) = auto(fakes.clone().into(), settings(&clock));
+    let mut session = device.load(&program, &LoadOptions::default()).unwrap();
+    fakes.iter().for_each(|fake| fake.batch_sizes.lock().unwrap().clear());
+    for packets in [64, 1024, 32_768] {
+        session.run(Batch::from_packets(&vec![[0; 60]; packets]).unwrap()).unwrap();
+    }
+    let sizes = |index: usize| fakes[index].batch_sizes.lock().unwrap().clone();
+    assert_eq!([sizes(0), sizes(1)], [vec![32_768], vec![64, 1024]]);
+
+    // A method that the user names is not loaded twice.
+    let loads = |index: usize| fakes[index].loads.load(Ordering::Relaxed);
+    let before = loads(1);
+    device.load(&program, &LoadOptions::default().with_dispatch(Dispatch::Inline)).unwrap();
+    assert_eq!(loads(1), before);
+}
+
+#[test]
 fn failing_devices_are_reported_and_others_used() {
     let options = LoadOptions::default();
     let program = program(PLAIN);

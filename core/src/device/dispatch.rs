@@ -136,6 +136,11 @@ impl SingleDispatch {
             dispatch,
         })
     }
+
+    /// The id of the device that an id names, which may be restricted to a method.
+    pub fn base_id(id: &str) -> &str {
+        id.split_once(' ').map_or(id, |(base, _)| base)
+    }
 }
 
 impl Device for SingleDispatch {
