@@ -288,17 +288,17 @@ pub enum CopiedPackets<'a> {
     /// In rows this many bytes apart.
     Rows(usize),
     /// At the batch's offsets, which count from this one.
-    From(u64),
+    AtBatchOffsets(u64),
     /// At these locations in the copy, from before the launch, when the packets in the batch were
     /// at the first ones.
-    Listed(&'a [Descriptor], &'a [Descriptor]),
+    AtDescriptors(&'a [Descriptor], &'a [Descriptor]),
 }
 
 impl CopiedPackets<'_> {
     fn split_at(self, packets: usize) -> (Self, Self) {
-        let CopiedPackets::Listed(before, in_kernel) = self else { return (self, self) };
+        let CopiedPackets::AtDescriptors(before, in_kernel) = self else { return (self, self) };
         let ((before, before_rest), (in_kernel, rest)) = (before.split_at(packets), in_kernel.split_at(packets));
-        (CopiedPackets::Listed(before, in_kernel), CopiedPackets::Listed(before_rest, rest))
+        (CopiedPackets::AtDescriptors(before, in_kernel), CopiedPackets::AtDescriptors(before_rest, rest))
     }
 }
 
@@ -324,9 +324,9 @@ fn write_part_back(packets: PacketsMut<'_>, copied: CopiedPackets<'_>, window: u
     }
     match copied {
         CopiedPackets::Rows(stride) => gather::scatter(packets, window, from, stride),
-        CopiedPackets::From(start) => write_each(packets, window, from, |_, d| d.offset - start as u32),
+        CopiedPackets::AtBatchOffsets(start) => write_each(packets, window, from, |_, d| d.offset - start as u32),
         // A packet's start has moved by the same distance in either memory.
-        CopiedPackets::Listed(before, in_kernel) => write_each(packets, window, from, |index, d| {
+        CopiedPackets::AtDescriptors(before, in_kernel) => write_each(packets, window, from, |index, d| {
             in_kernel[index].offset.wrapping_add(d.offset.wrapping_sub(before[index].offset))
         }),
     }
@@ -519,8 +519,8 @@ mod tests {
                 }
                 let copied = match layout {
                     PacketLayout::Rows => CopiedPackets::Rows(gather::stride(needs.window)),
-                    PacketLayout::Copied => CopiedPackets::From(chunks[0].bytes.start),
-                    _ => CopiedPackets::Listed(&before, &in_kernel),
+                    PacketLayout::Copied => CopiedPackets::AtBatchOffsets(chunks[0].bytes.start),
+                    _ => CopiedPackets::AtDescriptors(&before, &in_kernel),
                 };
                 let threads = HostThreads::new(std::num::NonZeroUsize::new(threads));
                 write_back(batch.packets_mut(0..count), copied, window, &bytes, &threads);

@@ -270,7 +270,7 @@ impl Slot {
         // function.
         let to = unsafe { self.memory().slice_mut(self.input, at.end) };
         if effects.metadata {
-            to.as_chunks_mut().0.iter_mut().zip(chunk.metadata_bytes()).for_each(|(to, metadata)| *to = metadata);
+            chunk.write_metadata_table(to);
         }
         let written = chunk.write_descriptors(effects, &mut to[at.tables..]);
         if chunk.is_copied() {

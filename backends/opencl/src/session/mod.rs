@@ -388,7 +388,10 @@ impl Launcher for OpenClLauncher {
             let written = match chunk.metadata() {
                 // SAFETY: as for the descriptors.
                 Some(metadata) => unsafe { buffers.metadata.share(gpu, metadata)? },
-                None => buffers.metadata.write(gpu, size, |to| copy_each(chunk.metadata_bytes(), to))?,
+                None => buffers.metadata.write(gpu, size, |to| {
+                    chunk.write_metadata_table(to);
+                    size as usize
+                })?,
             };
             *uploaded_bytes += size;
             record(written);
@@ -564,12 +567,4 @@ pub(crate) fn time_kernel(
         launch(rounds)?;
         Ok(started.elapsed() / rounds.max(1))
     })
-}
-
-/// Writes items one after the other, as many as there is room for, and returns the size in bytes.
-fn copy_each<const N: usize>(items: impl Iterator<Item = [u8; N]>, to: &mut [u8]) -> usize {
-    for (to, item) in to.as_chunks_mut().0.iter_mut().zip(items) {
-        *to = item;
-    }
-    to.len()
 }

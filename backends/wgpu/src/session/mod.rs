@@ -18,7 +18,7 @@ use portcullis_core::map::BIND_GROUP;
 use portcullis_core::packet::gather::StorePolicy;
 use portcullis_core::packet::{Batch, Descriptor, Metadata, Span};
 use portcullis_core::program::Program;
-use wgpu::{BufferUsages, CommandEncoder, WriteOnly};
+use wgpu::{BufferUsages, CommandEncoder};
 
 use crate::compile::{self, ARENA, DESCRIPTORS, LAUNCH, Launch, LoadedProgram, METADATA, VERDICTS};
 use crate::driver::gpu::Gpu;
@@ -333,7 +333,10 @@ impl Launcher for WgpuLauncher {
         })?;
         if effects.metadata {
             let size = packets * size_of::<Metadata>() as u64;
-            buffers.metadata.write(gpu, size, limit, |to| write_each(chunk.metadata_bytes(), to))?;
+            buffers.metadata.write(gpu, size, limit, |mut to| {
+                // SAFETY: as for packets, below.
+                chunk.write_metadata_table(unsafe { to.as_raw_ptr().as_mut() });
+            })?;
         }
         if chunk.is_copied() {
             // Bypass the cache where the device will copy the bytes.
@@ -562,10 +565,4 @@ pub(crate) fn time_kernel(
 /// Size in bytes of the descriptors' table, in whole words.
 fn table_size(buffers: &Buffers) -> u64 {
     buffers.written.size.next_multiple_of(4) as u64
-}
-
-/// Writes items one after the other.
-fn write_each<const N: usize>(items: impl Iterator<Item = [u8; N]>, to: WriteOnly<'_, [u8]>) {
-    let (chunks, _) = to.into_chunks::<N>();
-    chunks.write_iter(items);
 }

@@ -156,12 +156,7 @@ fn batches_in_steady_state_take_few_calls() {
 #[test]
 fn kernels_find_descriptors_in_every_format() {
     let text = "fn xdp_filter(pkt: u32) -> u32 { return redirect(pkt_len(pkt) << 8u | load_u8(pkt, 0u)); }";
-    let program = wgsl::compile(&Source::new("lengths.wgsl", text), &ProgramOptions::default());
-    let program = Arc::new(program.unwrap_or_else(|e| panic!("{}", e.render())));
-    let devices = probe().unwrap_or_else(|error| {
-        println!("skipped: {error}");
-        Vec::new()
-    });
+    let program = compiled(text);
     const PACKETS: u32 = 1000;
     let layouts: [fn(u32) -> (u32, u32); 5] = [
         |i| (301 * i + i % 2, 60 + i % 90),
@@ -170,7 +165,7 @@ fn kernels_find_descriptors_in_every_format() {
         |i| (64 * i + 128, 60),
         |i| (2048 * i, if i % 7 == 6 || i < 3 { 0 } else { 60 }),
     ];
-    for device in devices.into_iter().flat_map(|device| [device.clone(), device.as_discrete()]) {
+    for device in devices() {
         for (transfer, (number, layout)) in
             Transfer::ALL.into_iter().flat_map(|transfer| layouts.iter().enumerate().map(move |it| (transfer, it)))
         {

@@ -53,6 +53,11 @@ impl<'a, I, M> ChunkView<'a, I, M> {
         self.chunk.packets.start
     }
 
+    /// Number of packets of the whole batch.
+    pub fn batch_packets(&self) -> usize {
+        self.batch.len()
+    }
+
     /// Number of packets; at least one.
     pub fn packets(&self) -> usize {
         self.chunk.packets.len()
@@ -329,12 +334,8 @@ impl<'a, I, M> ChunkView<'a, I, M> {
 
     fn write_packed_table(&self, to: &mut [u8]) {
         let (descriptors, needs) = (self.descriptors(), self.needs);
-        let to = &mut to[..size_of_val(descriptors)];
         let write = |start: u32, part: &[Descriptor], to: &mut [u8]| {
-            let in_kernel = chunk::packed_descriptors(part, needs, start);
-            for (to, d) in to.as_chunks_mut::<8>().0.iter_mut().zip(in_kernel) {
-                *to = (u64::from(d.offset) | u64::from(d.length) << 32).to_le_bytes();
-            }
+            write_each(chunk::packed_descriptors(part, needs, start).map(descriptor_bytes), to);
         };
         self.threads.run(descriptors.len() / PART_PACKETS, |has_threads| {
             if !has_threads {
@@ -364,11 +365,24 @@ impl<'a, I, M> ChunkView<'a, I, M> {
         (!all.is_empty()).then(|| &all[self.chunk.packets.clone()])
     }
 
-    /// The packets' metadata as the kernel reads it (`docs/reference/abi.md`); derived from the
-    /// descriptors if the batch has none.
-    pub fn metadata_bytes(&self) -> impl Iterator<Item = [u8; size_of::<Metadata>()]> + 'a {
-        let batch = self.batch;
-        self.chunk.packets.clone().map(move |index| batch.metadata_of(index).to_bytes())
+    /// Writes the packets' metadata as a table (`docs/reference/abi.md`), derived from the
+    /// descriptors if the batch has none, with all threads of the session if there are many.
+    ///
+    /// # Panics
+    /// If `to` has no room for each packet's metadata.
+    pub fn write_metadata_table(&self, to: &mut [u8]) {
+        let (batch, packets) = (self.batch, self.chunk.packets.clone());
+        let to = &mut to[..packets.len() * size_of::<Metadata>()];
+        let write = |first: usize, to: &mut [u8]| {
+            write_each((first..packets.end).map(|index| batch.metadata_of(index).to_bytes()), to);
+        };
+        self.threads.run(packets.len() / PART_PACKETS, |has_threads| match has_threads {
+            true => {
+                let parts = to.par_chunks_mut(PART_PACKETS * size_of::<Metadata>()).enumerate();
+                parts.for_each(|(number, to)| write(packets.start + number * PART_PACKETS, to));
+            }
+            false => write(packets.start, to),
+        });
     }
 
     /// Size in bytes of the buffer for [`ChunkView::write_metadata`].

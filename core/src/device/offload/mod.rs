@@ -412,8 +412,10 @@ impl<L: Launcher> OffloadSession<L> {
             let window = if self.effects.resizes_packets { u32::MAX } else { self.program.facts().writes.max_bytes() };
             let copied = match plan.layout {
                 PacketLayout::Rows => CopiedPackets::Rows(gather::stride(plan.needs.window)),
-                PacketLayout::Copied if !self.effects.resizes_packets => CopiedPackets::From(chunk.bytes.start),
-                _ => CopiedPackets::Listed(before, in_kernel),
+                PacketLayout::Copied if !self.effects.resizes_packets => {
+                    CopiedPackets::AtBatchOffsets(chunk.bytes.start)
+                }
+                _ => CopiedPackets::AtDescriptors(before, in_kernel),
             };
             let window = window.min(plan.needs.window);
             self.launcher.read_packets(bytes, buffers, &mut |from| {

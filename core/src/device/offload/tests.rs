@@ -509,6 +509,27 @@ fn lent_verdicts_of_flows_keep_the_batch_order() {
     assert!(done.verdicts.targets().iter().zip(&packets).all(|(target, packet)| *target == 100 + u32::from(packet[0])));
 }
 
+/// A chunk without import, lent memory and flow order.
+fn view<'a>(
+    batch: &'a Batch,
+    chunk: &'a chunk::Chunk,
+    layout: PacketLayout,
+    needs: AccessNeeds,
+    threads: &'a HostThreads,
+) -> ChunkView<'a, (), NoVerdictMemory> {
+    ChunkView {
+        batch,
+        chunk,
+        layout,
+        needs,
+        import: None,
+        verdict_memory: None,
+        flow_order: None,
+        threads,
+        gather_time: Default::default(),
+    }
+}
+
 /// Many packets, gathered by several threads, are those that one thread gathers.
 #[test]
 fn threads_gather_what_one_gathers() {
@@ -529,17 +550,7 @@ fn threads_gather_what_one_gathers() {
         chunk::split_batch(&batch, layout, needs, limits, &mut chunks).unwrap();
         let gather = |threads: usize| {
             let threads = HostThreads::new(std::num::NonZeroUsize::new(threads));
-            let view = ChunkView::<(), NoVerdictMemory> {
-                batch: &batch,
-                chunk: &chunks[0],
-                layout,
-                needs,
-                import: None,
-                verdict_memory: None,
-                flow_order: None,
-                threads: &threads,
-                gather_time: Default::default(),
-            };
+            let view = view(&batch, &chunks[0], layout, needs, &threads);
             let mut copy = vec![0; view.copy_size() as usize];
             view.copy_into(&mut copy, StorePolicy::Cached);
             let mut descriptors = vec![0; view.descriptor_capacity(WRITES)];
@@ -607,17 +618,7 @@ fn rebased_descriptors_count_from_the_chunk() {
         chunk::split_batch(batch, layout, needs, limits, &mut chunks).unwrap();
         assert_eq!(chunks.len(), 2);
         for chunk in &chunks {
-            let view = ChunkView::<(), NoVerdictMemory> {
-                batch,
-                chunk,
-                layout,
-                needs,
-                import: None,
-                verdict_memory: None,
-                flow_order: None,
-                threads: &threads,
-                gather_time: Default::default(),
-            };
+            let view = view(batch, chunk, layout, needs, &threads);
             let mut table = vec![0; view.descriptor_capacity(WRITES)];
             let written = view.write_rebased_descriptors(WRITES, &mut table);
             assert_eq!((written.rule.format, written.origin), (format, 0));

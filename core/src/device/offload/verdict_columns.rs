@@ -76,7 +76,7 @@ impl<M> VerdictPool<M> {
     /// returns `None` if it is refused.
     ///
     /// # Errors
-    /// Those of `allocate`.
+    /// Errors of `allocate`.
     pub fn lend<E>(
         &mut self,
         packets: usize,
