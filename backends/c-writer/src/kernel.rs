@@ -422,7 +422,7 @@ typedef struct { pc_column wire_length; pc_column port; pc_column time; pc_colum
             None => "void".into(),
         };
         let parameters = if parameters.is_empty() { "void".into() } else { parameters.join(", ") };
-        let body = match self.counter_add(handle, &arguments, state.as_deref()) {
+        let body = match self.write_counter_add(handle, &arguments, state.as_deref()) {
             Some(body) => body,
             None => {
                 let mut writer = FunctionWriter::new(self, handle, names, arguments, state);
@@ -436,7 +436,12 @@ typedef struct { pc_column wire_length; pc_column port; pc_column time; pc_colum
 
     /// The body of the function that adds to a counter, if the language can add to 64 bits at once:
     /// the prelude's waits for the low word to know whether to carry.
-    fn counter_add(&mut self, function: Handle<Function>, arguments: &[String], state: Option<&str>) -> Option<String> {
+    fn write_counter_add(
+        &mut self,
+        function: Handle<Function>,
+        arguments: &[String],
+        state: Option<&str>,
+    ) -> Option<String> {
         let number = *self.adders.counters.get(&function)? as usize;
         let (map, words) = (&self.program.maps()[number], &self.globals[&self.maps[number]]);
         let ([index, amount], state) = (arguments, state?) else { return None };

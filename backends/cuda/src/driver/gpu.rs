@@ -23,7 +23,8 @@ const CONTEXT_RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
 const FASTEST_CLOCK_KHZ: u32 = 4_000_000;
 
 /// What a user can do if host memory cannot be pinned.
-pub(crate) const PINNING_ADVICE: &str = "raise what this user may lock (`ulimit -l`; for a container, `--ulimit memlock=-1`), or close programs that pin memory";
+pub(crate) const PINNING_ADVICE: &str = "raise what this user may lock (`ulimit -l`; for a container, \
+                                         `--ulimit memlock=-1`), or close programs that pin memory";
 
 /// The properties of a device that opening it and compiling for it depend on.
 #[derive(Debug, Clone)]

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use cudarc::driver::sys::{CUDA_KERNEL_NODE_PARAMS, CUgraph_st, CUgraphExec_st};
 use portcullis_core::device::{CancelToken, DeviceError};
 
-use super::mailbox::{MailboxKernel, RequestLimits};
+use super::mailbox::MailboxKernel;
 use super::queued::BlockCounters;
 use super::request::{Request, RequestRing};
 use crate::compile::{BLOCK_SIZE, LoadedProgram};
@@ -91,9 +91,7 @@ impl ResidentKernels for GraphKernels {
 }
 
 impl MailboxKernel for GraphKernels {
-    fn limits(&self, _: usize) -> RequestLimits {
-        RequestLimits { slot_packets: SLOT_PACKETS, slot_bytes: SLOT_BYTES, request_packets: SLOT_PACKETS }
-    }
+    const SLOT_LIMITS: (usize, u64) = (SLOT_PACKETS, SLOT_BYTES);
 
     fn max_chunks(&self) -> usize {
         GRAPHS as usize

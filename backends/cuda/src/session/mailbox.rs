@@ -32,21 +32,17 @@ pub(crate) fn wait_for_launch_permit<'a>(
     Ok(guard.expect("waited for"))
 }
 
-/// Limits of what a kernel takes at once.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct RequestLimits {
-    /// Maximum number of packets in a slot, and of packets of which the kernel accesses no bytes.
-    pub slot_packets: usize,
-    /// Maximum size in bytes of a slot's packets.
-    pub slot_bytes: u64,
-    /// Maximum number of packets in a request; a multiple of 4.
-    pub request_packets: usize,
-}
-
 /// Kernels that take requests; implemented by each way of launching them.
 pub(crate) trait MailboxKernel: ResidentKernels + Sized + 'static {
-    /// Returns the limits for a batch of `packets` packets.
-    fn limits(&self, packets: usize) -> RequestLimits;
+    /// Maximum number of packets in a slot, and their maximum size in bytes.
+    const SLOT_LIMITS: (usize, u64);
+
+    /// Returns the maximum number of packets in a request of a batch of `packets` packets, a
+    /// multiple of 4.
+    fn request_packets(&self, packets: usize) -> usize {
+        let _ = packets;
+        Self::SLOT_LIMITS.0
+    }
 
     /// See [`Launcher::max_chunks`].
     fn max_chunks(&self) -> usize;
@@ -117,8 +113,7 @@ pub(crate) trait MailboxKernel: ResidentKernels + Sized + 'static {
 /// The launcher of a session over mailbox kernels.
 pub(crate) struct MailboxLauncher<K: MailboxKernel> {
     effects: KernelEffects,
-    /// Limits for the batch that is being split, and the length of its longest packet in bytes.
-    limits: RequestLimits,
+    /// Length in bytes of the longest packet of the batch that is being split.
     longest_packet: u32,
     cancel: CancelToken,
     pinned_spans: PinnedSpanCache,
@@ -128,9 +123,8 @@ pub(crate) struct MailboxLauncher<K: MailboxKernel> {
 
 impl<K: MailboxKernel> MailboxLauncher<K> {
     pub fn new(kernels: Arc<K>, effects: KernelEffects, cancel: &CancelToken) -> MailboxLauncher<K> {
-        let (limits, cancel) = (kernels.limits(0), cancel.clone());
         let (pinned_spans, unpinned) = Default::default();
-        MailboxLauncher { effects, limits, longest_packet: 0, cancel, pinned_spans, unpinned, kernels }
+        MailboxLauncher { effects, longest_packet: 0, cancel: cancel.clone(), pinned_spans, unpinned, kernels }
     }
 
     /// Closes the mailbox; returns whether the kernels have left within [`DRAIN_TIMEOUT`].
@@ -191,24 +185,14 @@ impl<K: MailboxKernel> Launcher for MailboxLauncher<K> {
     }
 
     fn batch_memory(&mut self, batch: &Batch, requested: bool) -> BatchMemory<SlotArena> {
-        self.limits = self.kernels.limits(batch.len());
         self.longest_packet = batch.summary().max_length;
         let gpu = self.kernels.gpu();
         SlotArena::batch_memory(&mut self.pinned_spans, &gpu.context, batch, &gpu.id, self.effects, requested)
     }
 
     fn chunk_limits(&self, layout: PacketLayout) -> ChunkLimits {
-        SlotArena::chunk_limits(layout, self.limits.slot_packets, self.limits.slot_bytes, self.longest_packet)
-    }
-
-    /// Lends none; this is where every batch passes, also one whose packets are not accessed.
-    fn lend_verdict_memory(
-        &mut self,
-        packets: usize,
-        _: KernelEffects,
-    ) -> Result<Option<Arc<NoVerdictMemory>>, DeviceError> {
-        self.limits = self.kernels.limits(packets);
-        Ok(None)
+        let (packets, bytes) = K::SLOT_LIMITS;
+        SlotArena::chunk_limits(layout, packets, bytes, self.longest_packet)
     }
 
     fn max_chunks(&self) -> usize {
@@ -266,7 +250,7 @@ impl<K: MailboxKernel> Launcher for MailboxLauncher<K> {
 
     fn launch(
         &mut self,
-        _: &ChunkView<'_, SlotArena>,
+        chunk: &ChunkView<'_, SlotArena>,
         effects: KernelEffects,
         slot: &mut Slot,
         first: usize,
@@ -276,8 +260,9 @@ impl<K: MailboxKernel> Launcher for MailboxLauncher<K> {
         // SAFETY: a launch that covers the chunk is its only one (`Launcher`).
         let tagged = unsafe { slot.begin_launch(effects, first, count) };
         let mut ticket = Ticket { first: 0, count: 0, tagged };
-        for start in (first..first + count).step_by(self.limits.request_packets) {
-            let packets = (first + count - start).min(self.limits.request_packets);
+        let request_packets = self.kernels.request_packets(chunk.batch_packets());
+        for start in (first..first + count).step_by(request_packets) {
+            let packets = (first + count - start).min(request_packets);
             let number = self.kernels.post(&slot.request(effects, start, packets), &self.cancel)?;
             if ticket.count == 0 {
                 ticket.first = number;

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use portcullis_core::device::{CancelToken, DeviceError};
 
-use super::mailbox::{MailboxKernel, RequestLimits, wait_for_launch_permit};
+use super::mailbox::{MailboxKernel, wait_for_launch_permit};
 use super::request::{Request, RequestRing};
 use crate::compile::{Kernel, LoadedProgram};
 use crate::driver::ErrorCode;
@@ -39,9 +39,8 @@ const REQUESTS_PER_BLOCK: u64 = 8;
 /// Chunks of a batch posted before the first is answered: several for each block.
 const MAX_CHUNKS_IN_FLIGHT: usize = 2 * MAX_BLOCKS as usize;
 
-/// Range of packets in a request. Batches of more packets are split among blocks.
+/// Number of packets in a request up to which a batch is not split among blocks.
 const MIN_REQUEST_PACKETS: usize = 128;
-const MAX_REQUEST_PACKETS: usize = 4 << 10;
 
 /// Maximum number of packets in a slot, and their maximum size in bytes.
 const SLOT_PACKETS: usize = 4 << 10;
@@ -181,13 +180,11 @@ impl ResidentKernels for PersistentKernel {
 }
 
 impl MailboxKernel for PersistentKernel {
-    fn limits(&self, packets: usize) -> RequestLimits {
+    const SLOT_LIMITS: (usize, u64) = (SLOT_PACKETS, SLOT_BYTES);
+
+    fn request_packets(&self, packets: usize) -> usize {
         let per_block = packets.div_ceil(self.blocks as usize).next_multiple_of(4);
-        RequestLimits {
-            slot_packets: SLOT_PACKETS,
-            slot_bytes: SLOT_BYTES,
-            request_packets: per_block.clamp(MIN_REQUEST_PACKETS, MAX_REQUEST_PACKETS),
-        }
+        per_block.clamp(MIN_REQUEST_PACKETS, SLOT_PACKETS)
     }
 
     fn max_chunks(&self) -> usize {

@@ -137,18 +137,7 @@ impl PipelinedLauncher {
         let launched = unsafe { kernel.launch(kernel.blocks_for(invocations), &mut arguments, &self.gpu.kernels) };
         launched.map_err(|code| self.gpu.error("launching the filter failed", code))
     }
-}
 
-/// The fields of metadata that the kernel reads.
-fn metadata_fields(arguments: &[Argument]) -> MetadataFields {
-    let fields = arguments.iter().find_map(|argument| match argument {
-        Argument::MetadataRule(fields) => Some(*fields),
-        _ => None,
-    });
-    fields.unwrap_or_default()
-}
-
-impl PipelinedLauncher {
     /// Copies back what a kernel that has ended has changed, if that is still to be done.
     fn finish_downloads(&self, buffers: &mut Buffers) -> Result<(), DeviceError> {
         if !std::mem::take(&mut buffers.awaits_download) {
@@ -162,6 +151,15 @@ impl PipelinedLauncher {
         let done = stream.record_event().map_err(failed)?;
         poll::until(&gpu.id, &CancelToken::new(), || done.is_complete().map_err(failed))
     }
+}
+
+/// The fields of metadata that the kernel reads.
+fn metadata_fields(arguments: &[Argument]) -> MetadataFields {
+    let fields = arguments.iter().find_map(|argument| match argument {
+        Argument::MetadataRule(fields) => Some(*fields),
+        _ => None,
+    });
+    fields.unwrap_or_default()
 }
 
 /// The memory in which the kernel finds a chunk's packets, if they are filtered in place.

@@ -1,5 +1,5 @@
-// Shared by the kernels of `graph`, `waitvalue` and `persistent`. The text above this is the filter,
-// as `pc_filter_packet`, and what it does: PC_ACCESSES_PACKETS, PC_WRITES_PACKETS,
+// Shared by the kernels of `graph`, `waitvalue` and `persistent`. The text above this is the
+// filter, as `pc_filter_packet`, and what it does: PC_ACCESSES_PACKETS, PC_WRITES_PACKETS,
 // PC_RESIZES_PACKETS, PC_METADATA, PC_REDIRECTS and PC_MAPS are 0 or 1. A filter has at most
 // PC_MAX_MAPS maps. Blocks have PC_BLOCK_SIZE threads.
 //
@@ -203,7 +203,8 @@ static __device__ __forceinline__ uint pc_row_words(uint length, uint words)
     return all < words ? all : words;
 }
 
-// Copies the first words of `here` packets to rows of `words` words. `memory` has their descriptors.
+// Copies the first words of `here` packets to rows of `words` words. `memory` has their
+// descriptors.
 static __device__ __forceinline__ void pc_copy_rows(uint *to, const uchar *from, const pc_part_memory *memory, uint here, uint words)
 {
     const uint step = blockDim.x, all = here * words;
@@ -220,8 +221,8 @@ static __device__ __forceinline__ void pc_copy_rows(uint *to, const uchar *from,
     }
 }
 
-// Writes the first words of `here` packets from their copies back to `to`. Bytes behind the end of a
-// packet stay as they are.
+// Writes the first words of `here` packets from their copies back to `to`. Bytes behind the end of
+// a packet stay as they are.
 static __device__ __forceinline__ void pc_write_packets(uchar *to, const uchar *from, const pc_part_memory *memory, uint here, uint words)
 {
     const uint all = here * words;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use portcullis_core::device::offload::{DRAIN_TIMEOUT, LAUNCH_TIMEOUT};
 use portcullis_core::device::{CancelToken, DeviceError};
 
-use super::mailbox::{MailboxKernel, RequestLimits, wait_for_launch_permit};
+use super::mailbox::{MailboxKernel, wait_for_launch_permit};
 use super::queued::BlockCounters;
 use super::request::{Request, RequestRing};
 use crate::compile::{BLOCK_SIZE, Kernel, LoadedProgram};
@@ -165,9 +165,7 @@ impl ResidentKernels for QueuedKernels {
 }
 
 impl MailboxKernel for QueuedKernels {
-    fn limits(&self, _: usize) -> RequestLimits {
-        RequestLimits { slot_packets: SLOT_PACKETS, slot_bytes: SLOT_BYTES, request_packets: SLOT_PACKETS }
-    }
+    const SLOT_LIMITS: (usize, u64) = (SLOT_PACKETS, SLOT_BYTES);
 
     fn max_chunks(&self) -> usize {
         QUEUE_DEPTH as usize
