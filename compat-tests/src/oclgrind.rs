@@ -137,7 +137,8 @@ fn simulate(source: &str, races: bool, simulation: &str) -> Result<String, Strin
 /// Returns Oclgrind's description of a launch: the kernel, the number of work items, and the
 /// arguments with their contents (the manual page, "info oclgrind-kernel").
 fn simulation(kernel: &Kernel, memory: &Memory, base: usize, count: usize) -> String {
-    let mut text = format!("kernel.cl\n{}\n{} 1 1\n{GROUP} 1 1\n", kernel.entry, count.next_multiple_of(GROUP));
+    let items = count.div_ceil(kernel.packets_per_item as usize).next_multiple_of(GROUP);
+    let mut text = format!("kernel.cl\n{}\n{items} 1 1\n{GROUP} 1 1\n", kernel.entry);
     for argument in &kernel.arguments {
         match argument {
             Argument::Arena { writes } => bytes(&mut text, &memory.arena, *writes),

@@ -257,6 +257,13 @@ fn opencl_vectorizable_source() {
     random_filters(&vectorizable, 340..400);
 }
 
+#[test]
+fn opencl_loop_fission() {
+    let fission = Options::new(Language::OpenCl).with_packet_access(PacketAccess::LoopFission);
+    stock_and_probes(&fission);
+    random_filters(&fission, 340..400);
+}
+
 /// Regression test: a constant stored in a vector of booleans was a byte of which clang assumed a
 /// single bit, which ended the process.
 #[test]

@@ -72,6 +72,13 @@ fn word_accesses_are_aligned_and_in_bounds() {
     check(&oclgrind.without_races().with_packet_access(PacketAccess::Words), is_stock);
 }
 
+/// Kernels for CPUs, in which a work item filters several packets by two loops.
+#[test]
+fn loops_for_loads_stay_in_bounds() {
+    let Some(oclgrind) = oclgrind() else { return };
+    check(&oclgrind.with_packet_access(PacketAccess::LoopFission), is_stock);
+}
+
 /// Maps of every kind, packet by packet. Races are not checked: map words are read by plain loads
 /// beside atomic functions, because OpenCL C 1.2 has no atomic load.
 #[test]

@@ -9,7 +9,20 @@ use naga::{Expression, Function, Handle, LocalVariable, Scalar, Statement, Type,
 use crate::c_expr::CExpr;
 use crate::scope::Scope;
 use crate::types::unsupported_type;
-use crate::{Result, WriteError, Writer};
+use crate::{FISSION_PACKETS, Result, WriteError, Writer};
+
+/// The loop of a kernel for [`PacketAccess::LoopFission`](crate::PacketAccess::LoopFission) that a
+/// function is written for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FissionLoop {
+    /// Loads from packets, and stores what was loaded in arrays.
+    Loads,
+    /// Takes what was loaded from the arrays.
+    Verdicts,
+}
+
+/// Parameter of functions that load from packets, with loop fission: what was loaded.
+pub(crate) const LOADED: &str = "loaded";
 
 /// A condition `a && b` or `a || b` that replaces a variable.
 pub(crate) struct Condition {
@@ -52,6 +65,10 @@ pub(crate) struct FunctionWriter<'w, 'a> {
     /// Whether atomic additions are combined with those of other threads; their results have no
     /// meaning then.
     pub combines_adds: bool,
+    /// The loop that the function is written for, if it loads from packets and loops are split.
+    pub fission: Option<FissionLoop>,
+    /// Number of loads by the calls so far.
+    pub loads: u32,
     pub out: String,
     /// Number of blocks around the current statement.
     pub block_depth: usize,
@@ -78,6 +95,8 @@ impl<'w, 'a> FunctionWriter<'w, 'a> {
             info: &lowered.info[handle],
             names,
             combines_adds: false,
+            fission: None,
+            loads: 0,
             last_temporary: 0,
             last_label: 0,
             arguments,
@@ -130,6 +149,14 @@ impl<'w, 'a> FunctionWriter<'w, 'a> {
     /// Name of the pointer to the invocation's state.
     pub(crate) fn state(&self) -> Result<&str> {
         self.state.as_deref().ok_or_else(|| WriteError::internal("a function without its packet"))
+    }
+
+    /// Numbers the loads of a call, and returns the place of the first: elements of the array
+    /// [`LOADED`] are [`FISSION_PACKETS`] apart, those of other packets are between.
+    pub(crate) fn loaded_index(&mut self, loads: u32) -> String {
+        let first = self.loads;
+        self.loads += loads;
+        format!("{}u", first * FISSION_PACKETS)
     }
 
     pub(crate) fn line(&mut self, text: &str) {

@@ -13,10 +13,10 @@ use portcullis_core::packet::{Action, Metadata, MetadataFields, RESIZE_ROOM};
 use portcullis_core::program::passes::inlined_size;
 
 use crate::dialect::CombinedAdd;
-use crate::function::FunctionWriter;
+use crate::function::{FissionLoop, FunctionWriter, LOADED};
 use crate::prelude::{FAR_SUFFIX, PACKET_TYPE, intrinsic_name};
 use crate::scope::Scope;
-use crate::{Argument, EntryKind, Kernel, PacketAccess, Result, WriteError, Writer};
+use crate::{Argument, EntryKind, FISSION_PACKETS, Kernel, PacketAccess, Result, WriteError, Writer};
 
 /// Members of the packet struct that hold metadata, in the order of [`Metadata`]'s words.
 const METADATA_MEMBERS: [&str; 5] = ["wire_length", "port", "time_low", "time_high", "time_ms"];
@@ -35,6 +35,30 @@ pub(crate) struct FunctionSignature {
     /// Name of the variant for calls whose result nobody takes, if there is one: additions of a
     /// warp's threads to one word become one.
     pub combined: Option<String>,
+    /// Name of the variant for the first loop, if it loads from packets and loops are split.
+    pub loads: Option<String>,
+}
+
+/// A form in which a function is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Variant {
+    Plain,
+    /// Additions to a word of a map are combined with those of other threads; the result has no
+    /// meaning.
+    Combined,
+    /// What the function loads from packets is stored in an array.
+    Loads,
+}
+
+impl Variant {
+    /// Name of the variant, unless it is the function's own or the function lacks the variant.
+    fn name(self, signature: &FunctionSignature) -> Option<&String> {
+        match self {
+            Variant::Plain => None,
+            Variant::Combined => signature.combined.as_ref(),
+            Variant::Loads => signature.loads.as_ref(),
+        }
+    }
 }
 
 /// Results of analysing the call graph.
@@ -79,13 +103,18 @@ impl Writer<'_> {
         self.names = names;
         self.name_types();
         let combined = self.combined_adders(&analysis.order);
+        if self.options.packet_access == PacketAccess::LoopFission && self.options.entry_kind == EntryKind::Kernel {
+            self.names.reserve(LOADED);
+            self.count_loads(&analysis.order);
+        }
         for &function in &analysis.order {
             let wanted = self.module.functions[function].name.as_deref().unwrap_or("helper");
             let packets = analysis.packets.get(&function).cloned().unwrap_or_default();
             let name = self.names.unique_name(wanted);
-            let is_combined = combined.contains(&function);
+            let (is_combined, loads) = (combined.contains(&function), self.load_counts.contains_key(&function));
             let signature = FunctionSignature {
                 combined: is_combined.then(|| self.names.unique_name(&format!("{name}_combined"))),
+                loads: loads.then(|| self.names.unique_name(&format!("{name}_loads"))),
                 name,
                 extra_state: packets.is_empty() && analysis.state.contains(&function),
                 packets,
@@ -165,7 +194,31 @@ impl Writer<'_> {
             }
         }
         let size = inlined_size(self.module, &self.module.functions[self.lowered.filter]);
-        Ok(Kernel { source, entry: self.options.entry.clone(), arguments, size })
+        let packets_per_item = if self.filter_loads().is_some() { FISSION_PACKETS } else { 1 };
+        Ok(Kernel { source, entry: self.options.entry.clone(), arguments, packets_per_item, size })
+    }
+
+    /// Number of loads from packets by the filter, if the kernel has a loop for them.
+    fn filter_loads(&self) -> Option<u32> {
+        self.load_counts.get(&self.lowered.filter).copied()
+    }
+
+    /// Counts the loads from packets of each function, callees first.
+    fn count_loads(&mut self, functions: &[Handle<Function>]) {
+        for &function in functions {
+            let mut loads = 0;
+            for_each_statement(&self.module.functions[function].body, &mut |statement| {
+                if let Statement::Call { function: callee, .. } = statement {
+                    loads += match self.lowered.intrinsics.get(callee) {
+                        Some(Intrinsic::Load { .. }) => 1,
+                        _ => self.load_counts.get(callee).copied().unwrap_or(0),
+                    };
+                }
+            });
+            if loads > 0 {
+                self.load_counts.insert(function, loads);
+            }
+        }
     }
 
     /// Whether the kernel finds descriptors by a rule: those that it neither writes back nor takes
@@ -380,21 +433,17 @@ typedef struct { pc_column wire_length; pc_column port; pc_column time; pc_colum
 
     /// Writes a function, and its variant for calls whose result nobody takes if it has one.
     fn write_function(&mut self, handle: Handle<Function>, names: Scope) -> Result<String> {
-        let text = self.write_variant(handle, names.clone(), None)?;
-        match self.signatures[&handle].combined.clone() {
-            None => Ok(text),
-            Some(name) => Ok(text + "\n" + &self.write_variant(handle, names, Some(name))?),
+        let mut text = self.write_variant(handle, names.clone(), Variant::Plain)?;
+        for variant in [Variant::Combined, Variant::Loads] {
+            if variant.name(&self.signatures[&handle]).is_some() {
+                text += "\n";
+                text += &self.write_variant(handle, names.clone(), variant)?;
+            }
         }
+        Ok(text)
     }
 
-    /// Writes a function. With `combined`, the name of that variant, its additions are combined,
-    /// and its result has no meaning.
-    fn write_variant(
-        &mut self,
-        handle: Handle<Function>,
-        mut names: Scope,
-        combined: Option<String>,
-    ) -> Result<String> {
+    fn write_variant(&mut self, handle: Handle<Function>, mut names: Scope, variant: Variant) -> Result<String> {
         let function = &self.module.functions[handle];
         let signature = self.signatures[&handle].clone();
         let mut parameters = Vec::new();
@@ -417,6 +466,16 @@ typedef struct { pc_column wire_length; pc_column port; pc_column time; pc_colum
             }
             arguments.push(name);
         }
+        let fission = match variant {
+            _ if !self.load_counts.contains_key(&handle) => None,
+            Variant::Loads => Some(FissionLoop::Loads),
+            _ => Some(FissionLoop::Verdicts),
+        };
+        match fission {
+            None => {}
+            Some(FissionLoop::Loads) => parameters.push(format!("uint *{LOADED}")),
+            Some(FissionLoop::Verdicts) => parameters.push(format!("const uint *{LOADED}")),
+        }
         let result = match &function.result {
             Some(result) => self.type_name(result.ty)?,
             None => "void".into(),
@@ -426,11 +485,12 @@ typedef struct { pc_column wire_length; pc_column port; pc_column time; pc_colum
             Some(body) => body,
             None => {
                 let mut writer = FunctionWriter::new(self, handle, names, arguments, state);
-                writer.combines_adds = combined.is_some();
+                writer.combines_adds = variant == Variant::Combined;
+                writer.fission = fission;
                 writer.write()?
             }
         };
-        let (start, name) = (self.dialect.function(), combined.unwrap_or(signature.name));
+        let (start, name) = (self.dialect.function(), variant.name(&signature).unwrap_or(&signature.name));
         Ok(format!("{start}{result} {name}({parameters})\n{{\n{body}}}\n"))
     }
 
@@ -526,6 +586,7 @@ typedef struct { pc_column wire_length; pc_column port; pc_column time; pc_colum
             ["arena", "descriptors", "metadata", "verdicts", "targets", "base", "count"].map(&mut names_of);
         let [packet, descriptor, rule, metadata_rule, pkt, verdict, lane] =
             ["packet", "descriptor", "rule", "metadata_rule", "pkt", "verdict", "lane"].map(&mut names_of);
+        let [turn, first, packets] = ["turn", "first", "packets"].map(&mut names_of);
         let touches = self.uses_bytes || self.uses_words;
         let writes = self.writes_packets();
         let moves = facts.changes_length;
@@ -583,7 +644,7 @@ typedef struct { pc_column wire_length; pc_column port; pc_column time; pc_colum
         // The descriptor of an empty packet may hold any offset. Branch-free loads read there
         // before they check the length, by words if packets are word-aligned.
         let start = match self.options.packet_access {
-            PacketAccess::Vectorizable => format!("({descriptor}.length == 0u ? 0u : {descriptor}.offset)"),
+            access if access.is_branch_free() => format!("({descriptor}.length == 0u ? 0u : {descriptor}.offset)"),
             _ if self.is_word_aligned() => format!("({descriptor}.offset & ~3u)"),
             _ => format!("{descriptor}.offset"),
         };
@@ -628,8 +689,16 @@ typedef struct { pc_column wire_length; pc_column port; pc_column time; pc_colum
             };
             lines.push(format!("{pkt}.{} = {init};", self.globals[&handle]));
         }
-        let filter = &self.signatures[&self.lowered.filter].name;
-        lines.push(format!("uint {verdict} = {filter}(&{pkt});"));
+        let signature = &self.signatures[&self.lowered.filter];
+        let filter = &signature.name;
+        let mut load_lines = None;
+        match &signature.loads {
+            None => lines.push(format!("uint {verdict} = {filter}(&{pkt});")),
+            Some(loads) => {
+                load_lines = Some([&lines[..], &[format!("{loads}(&{pkt}, {LOADED} + {turn});")]].concat());
+                lines.push(format!("uint {verdict} = {filter}(&{pkt}, {LOADED} + {turn});"));
+            }
+        }
         lines.extend(self.options.epilogue.clone());
         // docs/reference/semantics.md, "Verdicts": 1, 2, 3, and what ends in 4; all else is
         // ABORTED.
@@ -671,11 +740,41 @@ typedef struct { pc_column wire_length; pc_column port; pc_column time; pc_colum
             let parameters = parameters.join(",\n    ");
             return Ok((format!("{start}void {entry}(\n    {parameters})\n{{\n{lines}}}\n"), arguments));
         }
+        let (this, all) = self.dialect.grid();
+        let parameters = parameters.join(",\n    ");
+        let start = self.dialect.kernel(self.options.group_size);
+        let entry = &self.options.entry;
+        if let Some((load_lines, loads)) = load_lines.zip(self.filter_loads()) {
+            let for_each_packet = |lines: &[String]| {
+                let lines: String = lines.iter().map(|line| format!("        {line}\n")).collect();
+                format!(
+                    "    for (uint {turn} = 0u; {turn} < {packets}; ++{turn}) {{\n        uint {packet} = {base} + {first} + \
+                     {turn};\n{lines}    }}\n"
+                )
+            };
+            let (load_loop, verdict_loop) = (for_each_packet(&load_lines), for_each_packet(&lines));
+            let text = format!(
+                "{start} {entry}(
+    {parameters})
+{{
+    uint {lane} = {this};
+    if ({lane} >= ({count} + {}u) / {FISSION_PACKETS}u) return;
+    uint {first} = {lane} * {FISSION_PACKETS}u;
+    uint {packets} = {count} - {first} < {FISSION_PACKETS}u ? {count} - {first} : {FISSION_PACKETS}u;
+    uint {LOADED}[{}];
+#pragma clang loop vectorize(disable) interleave(disable)
+{load_loop}{verdict_loop}}}
+",
+                FISSION_PACKETS - 1,
+                loads * FISSION_PACKETS,
+            );
+            return Ok((text, arguments));
+        }
         if flows {
             // A work item filters the packets of a run, one after the other. The next one's
             // descriptor, and the number after that, are loaded meanwhile.
-            let [run, numbers, turn, next, later, ahead] =
-                ["run", "numbers", "turn", "next", "later", "ahead"].map(|name| names.unique_name(name));
+            let [run, numbers, next, later, ahead] =
+                ["run", "numbers", "next", "later", "ahead"].map(|name| names.unique_name(name));
             lines[0] = format!("pc_descriptor {descriptor} = {ahead};");
             lines = lines.iter().map(|line| format!("    {line}")).collect();
             let begin = [
@@ -698,7 +797,6 @@ typedef struct { pc_column wire_length; pc_column port; pc_column time; pc_colum
         } else {
             lines.insert(0, format!("uint {packet} = {base} + {lane};"));
         }
-        let (this, all) = self.dialect.grid();
         let (head, tail, indent) = match self.options.grid_stride {
             false => (format!("    uint {lane} = {this};\n    if ({lane} >= {count}) return;\n"), "", 4),
             // Avoids overflow of the lane number: stops if fewer than a grid of packets are left.
@@ -712,9 +810,6 @@ typedef struct { pc_column wire_length; pc_column port; pc_column time; pc_colum
             ),
         };
         let lines: String = lines.iter().map(|line| format!("{:indent$}{line}\n", "")).collect();
-        let parameters = parameters.join(",\n    ");
-        let start = self.dialect.kernel(self.options.group_size);
-        let entry = &self.options.entry;
         Ok((format!("{start} {entry}(\n    {parameters})\n{{\n{head}{lines}{tail}}}\n"), arguments))
     }
 }

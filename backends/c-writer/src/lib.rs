@@ -67,7 +67,23 @@ pub enum PacketAccess {
     /// vectorise across packets. Only for filters without loops or writes whose branches can all be
     /// if-converted; others are written as for [`PacketAccess::Bytes`].
     Vectorizable,
+    /// Like [`PacketAccess::Vectorizable`], for CPUs whose gather instructions are slow. A work
+    /// item filters [`FISSION_PACKETS`] packets in two loops (loop fission): the first loads from
+    /// the packets into arrays, one packet after the other; the second computes verdicts from the
+    /// arrays and is vectorised without gathers. There is no grid-stride loop.
+    LoopFission,
 }
+
+impl PacketAccess {
+    /// Whether filters are written without branches if possible.
+    pub(crate) fn is_branch_free(self) -> bool {
+        matches!(self, PacketAccess::Vectorizable | PacketAccess::LoopFission)
+    }
+}
+
+/// Packets that a work item of a kernel for [`PacketAccess::LoopFission`] filters: as many words as
+/// the widest vectors have. With 8, 32 or 64 PoCL's kernels are slower on Zen 5.
+pub const FISSION_PACKETS: u32 = 16;
 
 /// The form in which a filter is emitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -224,6 +240,8 @@ pub struct Kernel {
     pub entry: String,
     /// The kernel's arguments, in order; of a function, those that it uses.
     pub arguments: Vec<Argument>,
+    /// Packets, or runs, that a work item filters; with a grid-stride loop any number.
+    pub packets_per_item: u32,
     /// Number of expressions with all calls inlined.
     pub size: u64,
 }
@@ -290,7 +308,7 @@ pub fn write(program: &Program, options: &Options) -> Result<Kernel> {
             })
         };
         let (mut lowered, mut adders) = lower(lowering).map_err(failed)?;
-        if options.packet_access == PacketAccess::Vectorizable {
+        if options.packet_access.is_branch_free() {
             let plain = !program.facts().rewrites() && program.maps().is_empty() && !program.has_flows();
             let (joined, adders_of_joined) = lower(Lowering { if_convert_all: true, ..lowering }).map_err(failed)?;
             if plain && kernel::is_straight_line(&joined) && !kernel::passes_vector_components(&joined) {
@@ -347,6 +365,9 @@ struct Writer<'a> {
     uses_words: bool,
     /// Fields of metadata that functions read.
     metadata_fields: MetadataFields,
+    /// For loop fission: the number of loads from packets by each function that has any, those of
+    /// the functions it calls included.
+    load_counts: HashMap<Handle<Function>, u32>,
 }
 
 impl<'a> Writer<'a> {
@@ -377,6 +398,7 @@ impl<'a> Writer<'a> {
             uses_bytes: false,
             uses_words: false,
             metadata_fields: MetadataFields::default(),
+            load_counts: HashMap::new(),
         }
     }
 }

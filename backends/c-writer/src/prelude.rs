@@ -161,7 +161,7 @@ impl Writer<'_> {
     /// Memory safety: the bytes lie in the packet, or, for a near load, at most
     /// [`READABLE_PAST_END`] after its first byte, which is never past the arena's end.
     fn load(&mut self, name: &str, size: u32, order: ByteOrder, near: bool) -> String {
-        if self.options.packet_access == PacketAccess::Vectorizable {
+        if self.options.packet_access.is_branch_free() {
             return self.vectorizable_load(name, size, order, near);
         }
         let (function, buffer) = (self.dialect.function(), self.dialect.buffer());

@@ -6,7 +6,7 @@ use portcullis_core::program::prelude::Intrinsic;
 use crate::c_expr::CExpr;
 use crate::dialect::CombinedAdd;
 use crate::expressions::Place;
-use crate::function::FunctionWriter;
+use crate::function::{FissionLoop, FunctionWriter, LOADED};
 use crate::naming::MAX_DEPTH;
 use crate::{Result, WriteError};
 
@@ -197,12 +197,17 @@ impl<'a> FunctionWriter<'_, 'a> {
         takes_result: bool,
     ) -> Result<CExpr> {
         let mut texts = Vec::new();
+        // With loop fission, the place of what is loaded.
+        let mut loaded = None;
         let name = match self.writer.lowered.intrinsics.get(&callee) {
             Some(&intrinsic) => {
                 let end = match intrinsic {
                     Intrinsic::Load { size, .. } => Some(self.upper_bound(arguments[1], 8) + u64::from(size)),
                     _ => None,
                 };
+                if self.fission.is_some() && matches!(intrinsic, Intrinsic::Load { .. }) {
+                    loaded = Some(format!("{LOADED}[{}]", self.loaded_index(1)));
+                }
                 self.writer.intrinsic(intrinsic, end)
             }
             None => {
@@ -211,16 +216,30 @@ impl<'a> FunctionWriter<'_, 'a> {
                 if signature.extra_state {
                     texts.push(CExpr::atom(self.state()?));
                 }
-                signature.combined.as_ref().filter(|_| !takes_result).unwrap_or(&signature.name).clone()
+                let name = match self.fission {
+                    Some(FissionLoop::Loads) => signature.loads.as_ref().unwrap_or(&signature.name),
+                    _ => signature.combined.as_ref().filter(|_| !takes_result).unwrap_or(&signature.name),
+                };
+                name.clone()
             }
         };
+        if let (Some(FissionLoop::Verdicts), Some(loaded)) = (self.fission, &loaded) {
+            return Ok(CExpr::atom(loaded.clone()));
+        }
         for &argument in arguments {
             texts.push(match self.inner(argument) {
                 TypeInner::Pointer { .. } | TypeInner::ValuePointer { .. } => self.address(argument)?,
                 _ => self.expression(argument)?,
             });
         }
-        Ok(CExpr::call(&name, &texts))
+        if let Some(&loads) = self.writer.load_counts.get(&callee) {
+            texts.push(CExpr::atom(format!("{LOADED} + {}", self.loaded_index(loads))));
+        }
+        let call = CExpr::call(&name, &texts);
+        Ok(match loaded {
+            Some(loaded) => CExpr::atom(format!("({loaded} = {})", call.text)),
+            None => call,
+        })
     }
 
     /// The assignment `pointer = value`, without a semicolon.

@@ -24,9 +24,9 @@ const BUILD_OPTIONS: &str = "-cl-std=CL1.2 -w";
 /// Work items in a group on a GPU: a multiple of every GPU's SIMD width.
 const GPU_GROUP_SIZE: usize = 64;
 
-/// Work items in a group on a CPU, where a group is a loop on one thread. With PoCL 3.1 anything
-/// from 32 to 4,096 performs alike; below, the cost per group shows.
-const CPU_GROUP_SIZE: usize = 256;
+/// Packets of a group on a CPU, where a group is a loop on one thread. With PoCL 3.1 anything from
+/// 32 to 4,096 performs alike; below, the cost per group shows.
+const CPU_GROUP_PACKETS: usize = 256;
 
 /// Longest part of the compiler's messages that is shown, in bytes.
 const MAX_LOG_BYTES: usize = 4096;
@@ -41,6 +41,8 @@ pub(crate) struct LoadedProgram {
     pub takes_descriptor_rule: bool,
     /// Work items in a group.
     pub group_size: usize,
+    /// Packets, or runs, that a work item filters.
+    pub packets_per_item: usize,
 }
 
 /// Opens the device and compiles the program for it.
@@ -61,7 +63,8 @@ pub(crate) fn load_source(
     text: &str,
     entry: &str,
 ) -> Result<(Arc<Gpu>, LoadedProgram), DeviceError> {
-    let mut source = Source { source: text.into(), entry: entry.into(), ..source(program, device)? };
+    let mut source =
+        Source { source: text.into(), entry: entry.into(), packets_per_item: 1, ..source(program, device)? };
     // Hand-written kernels read a table of descriptors.
     source.arguments.retain(|argument| *argument != Argument::DescriptorRule);
     let gpu = Gpu::open(device, false)?;
@@ -89,12 +92,17 @@ impl LoadedProgram {
         cache: Option<&Cache>,
     ) -> Result<LoadedProgram, DeviceError> {
         let kernel = build_kernel(gpu, &source, fingerprint, cache)?;
+        let packets_per_item = source.packets_per_item as usize;
         Ok(LoadedProgram {
             kernel,
             effects: source.effects(),
             takes_descriptor_rule: source.arguments.contains(&Argument::DescriptorRule),
             arguments: source.arguments,
-            group_size: if gpu.kind == DeviceKind::Cpu { CPU_GROUP_SIZE } else { GPU_GROUP_SIZE },
+            group_size: match gpu.kind {
+                DeviceKind::Cpu => (CPU_GROUP_PACKETS / packets_per_item).max(1),
+                _ => GPU_GROUP_SIZE,
+            },
+            packets_per_item,
         })
     }
 }
@@ -105,8 +113,7 @@ fn source(program: &Program, device: &GpuProperties) -> Result<Source, DeviceErr
     let packet_access = match processor {
         // The compiler vectorises work items if loads are gathers of words and nothing branches.
         true if has_fast_gather() => PacketAccess::Vectorizable,
-        // A CPU's compiler merges byte loads into one; elsewhere each byte would be a load.
-        true => PacketAccess::Bytes,
+        true => PacketAccess::LoopFission,
         false => PacketAccess::Words,
     };
     let options = Options::new(Language::OpenCl).with_packet_access(packet_access);
@@ -273,7 +280,7 @@ mod tests {
 
     fn source(body: &str) -> Source {
         let source = format!("__kernel void go(__global uint *out)\n{{\n    {body}\n}}\n");
-        Source { source, entry: "go".into(), arguments: vec![], size: 1 }
+        Source { source, entry: "go".into(), arguments: vec![], packets_per_item: 1, size: 1 }
     }
 
     #[test]

@@ -2,7 +2,6 @@
 
 use naga::{BinaryOperator, Scalar, ScalarKind, UnaryOperator};
 
-use crate::PacketAccess;
 use crate::c_expr::CExpr;
 use crate::dialect::short_name;
 use crate::types::{is_signed, unsigned};
@@ -26,7 +25,7 @@ impl Writer<'_> {
     /// cannot fail, so vectorisable text evaluates both: LLVM would turn a branch between two
     /// comparisons of one value into a `switch`, and not vectorise.
     pub(crate) fn logical(&self, all: bool) -> &'static str {
-        match (self.options.packet_access == PacketAccess::Vectorizable, all) {
+        match (self.options.packet_access.is_branch_free(), all) {
             (true, true) => "&",
             (true, false) => "|",
             (false, true) => "&&",

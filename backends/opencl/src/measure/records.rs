@@ -66,8 +66,13 @@ impl OpenClRecords {
         per_item: usize,
     ) -> Result<OpenClRecords, DeviceError> {
         let gpu = Gpu::open(device.properties(), false)?;
-        let source =
-            Source { source: format!("{DEFINITIONS}{text}"), entry: entry.to_owned(), arguments: Vec::new(), size: 0 };
+        let source = Source {
+            source: format!("{DEFINITIONS}{text}"),
+            entry: entry.to_owned(),
+            arguments: Vec::new(),
+            packets_per_item: 1,
+            size: 0,
+        };
         let kernel = build_kernel(&gpu, &source, "", None)?;
         let bytes = (count * record).max(1);
         let queues = (0..QUEUES)

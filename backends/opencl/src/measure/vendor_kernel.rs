@@ -22,7 +22,13 @@ impl VendorKernel {
     /// If the kernel does not compile.
     pub fn compile(device: &OpenClDevice, text: &str, name: &str) -> Result<VendorKernel, DeviceError> {
         let gpu = Gpu::open(device.properties(), false)?;
-        let source = Source { source: text.to_owned(), entry: name.to_owned(), arguments: Vec::new(), size: 0 };
+        let source = Source {
+            source: text.to_owned(),
+            entry: name.to_owned(),
+            arguments: Vec::new(),
+            packets_per_item: 1,
+            size: 0,
+        };
         Ok(VendorKernel { kernel: build_kernel(&gpu, &source, "", None)?, gpu })
     }
 

@@ -189,7 +189,7 @@ impl OpenClLauncher {
     /// Queues `count` invocations of the kernel.
     fn enqueue_kernel(&self, count: usize, after: Option<&Event>) -> Result<Event, DeviceError> {
         let group = self.loaded.group_size;
-        let size = [count.div_ceil(group) * group, 1, 1];
+        let size = [count.div_ceil(self.loaded.packets_per_item).next_multiple_of(group), 1, 1];
         let mut event = Event::null();
         let kernel = &self.loaded.kernel;
         // SAFETY: the kernel stays within its buffers whatever the filter does: invocations from
