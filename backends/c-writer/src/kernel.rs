@@ -10,6 +10,7 @@ use portcullis_core::device::metadata_format::ColumnFormat;
 use portcullis_core::map::BIND_GROUP;
 use portcullis_core::map::layout::{HEADER_WORDS, Layout};
 use portcullis_core::packet::{Action, Metadata, MetadataFields, RESIZE_ROOM};
+use portcullis_core::program::Lowered;
 use portcullis_core::program::passes::inlined_size;
 
 use crate::dialect::CombinedAdd;
@@ -105,7 +106,7 @@ impl Writer<'_> {
         let combined = self.combined_adders(&analysis.order);
         if self.options.packet_access == PacketAccess::LoopFission && self.options.entry_kind == EntryKind::Kernel {
             self.names.reserve(LOADED);
-            self.count_loads(&analysis.order);
+            self.load_counts = load_counts(self.lowered);
         }
         for &function in &analysis.order {
             let wanted = self.module.functions[function].name.as_deref().unwrap_or("helper");
@@ -201,24 +202,6 @@ impl Writer<'_> {
     /// Number of loads from packets by the filter, if the kernel has a loop for them.
     fn filter_loads(&self) -> Option<u32> {
         self.load_counts.get(&self.lowered.filter).copied()
-    }
-
-    /// Counts the loads from packets of each function, callees first.
-    fn count_loads(&mut self, functions: &[Handle<Function>]) {
-        for &function in functions {
-            let mut loads = 0;
-            for_each_statement(&self.module.functions[function].body, &mut |statement| {
-                if let Statement::Call { function: callee, .. } = statement {
-                    loads += match self.lowered.intrinsics.get(callee) {
-                        Some(Intrinsic::Load { .. }) => 1,
-                        _ => self.load_counts.get(callee).copied().unwrap_or(0),
-                    };
-                }
-            });
-            if loads > 0 {
-                self.load_counts.insert(function, loads);
-            }
-        }
     }
 
     /// Whether the kernel finds descriptors by a rule: those that it neither writes back nor takes
@@ -850,8 +833,29 @@ fn for_each_statement(block: &naga::Block, visit: &mut impl FnMut(&Statement)) {
     }
 }
 
+/// Number of loads from packets by each function that has any, those of its callees included.
+pub(crate) fn load_counts(lowered: &Lowered) -> HashMap<Handle<Function>, u32> {
+    let mut counts = HashMap::new();
+    // Functions come after those that they call.
+    for (handle, function) in lowered.module.functions.iter() {
+        let mut loads = 0;
+        for_each_statement(&function.body, &mut |statement| {
+            if let Statement::Call { function: callee, .. } = statement {
+                loads += match lowered.intrinsics.get(callee) {
+                    Some(Intrinsic::Load { .. }) => 1,
+                    _ => counts.get(callee).copied().unwrap_or(0),
+                };
+            }
+        });
+        if loads > 0 && !lowered.intrinsics.contains_key(&handle) {
+            counts.insert(handle, loads);
+        }
+    }
+    counts
+}
+
 /// Whether a call passes a pointer to a component of a vector, which C does not have.
-pub(crate) fn passes_vector_components(lowered: &portcullis_core::program::Lowered) -> bool {
+pub(crate) fn passes_vector_components(lowered: &Lowered) -> bool {
     lowered.module.functions.iter().any(|(handle, function)| {
         let mut found = false;
         for_each_statement(&function.body, &mut |statement| {
@@ -869,7 +873,7 @@ pub(crate) fn passes_vector_components(lowered: &portcullis_core::program::Lower
 
 /// Whether all packets take the same path through the filter and its functions: no loop, no switch,
 /// one return.
-pub(crate) fn is_straight_line(lowered: &portcullis_core::program::Lowered) -> bool {
+pub(crate) fn is_straight_line(lowered: &Lowered) -> bool {
     let own = |handle: &Handle<Function>| !lowered.prelude.contains(handle);
     lowered.fuel.is_none()
         && lowered.module.functions.iter().filter(|(handle, _)| own(handle)).all(|(_, function)| {

@@ -70,7 +70,8 @@ pub enum PacketAccess {
     /// Like [`PacketAccess::Vectorizable`], for CPUs whose gather instructions are slow. A work
     /// item filters [`FISSION_PACKETS`] packets in two loops (loop fission): the first loads from
     /// the packets into arrays, one packet after the other; the second computes verdicts from the
-    /// arrays and is vectorised without gathers. There is no grid-stride loop.
+    /// arrays and is vectorised without gathers. There is no grid-stride loop. Filters with many
+    /// loads are written as for [`PacketAccess::Bytes`].
     LoopFission,
 }
 
@@ -84,6 +85,12 @@ impl PacketAccess {
 /// Packets that a work item of a kernel for [`PacketAccess::LoopFission`] filters: as many words as
 /// the widest vectors have. With 8, 32 or 64 PoCL's kernels are slower on Zen 5.
 pub const FISSION_PACKETS: u32 = 16;
+
+/// Maximum loads from a packet for [`PacketAccess::LoopFission`]; filters with more are written as
+/// for [`PacketAccess::Bytes`]. All loads are executed for every packet. With PoCL on Zen 5 a filter
+/// with 16 of them reaches 1.5 times the rate of one with branches if it needs them all, and 0.6 if
+/// its first condition decides; with 8, 1.0 or more in both cases.
+const MAX_FISSION_LOADS: u32 = 12;
 
 /// The form in which a filter is emitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -311,7 +318,9 @@ pub fn write(program: &Program, options: &Options) -> Result<Kernel> {
         if options.packet_access.is_branch_free() {
             let plain = !program.facts().rewrites() && program.maps().is_empty() && !program.has_flows();
             let (joined, adders_of_joined) = lower(Lowering { if_convert_all: true, ..lowering }).map_err(failed)?;
-            if plain && kernel::is_straight_line(&joined) && !kernel::passes_vector_components(&joined) {
+            let is_short = options.packet_access != PacketAccess::LoopFission
+                || kernel::load_counts(&joined).get(&joined.filter).is_none_or(|&loads| loads <= MAX_FISSION_LOADS);
+            if plain && is_short && kernel::is_straight_line(&joined) && !kernel::passes_vector_components(&joined) {
                 return Writer::new(program, &joined, adders_of_joined, options).write();
             }
             let bytes = options.clone().with_packet_access(PacketAccess::Bytes);

@@ -66,7 +66,12 @@ fn filters_that_need_no_second_loop_have_one() {
     let with_stores = "fn xdp_filter(pkt: u32) -> u32 { store_u8(pkt, 0u, load_u8(pkt, 1u)); return XDP_PASS; }";
     let with_a_map = "//! map seen: hash key=1 value=1 entries=256
 fn xdp_filter(pkt: u32) -> u32 { return seen_find(load_u8(pkt, 0u)) & 1u; }";
-    for text in [no_loads, with_a_loop, with_stores, with_a_map] {
+    let sum = |loads: u32| {
+        let terms: Vec<String> = (0..loads).map(|at| format!("load_u8(pkt, {at}u)")).collect();
+        format!("fn xdp_filter(pkt: u32) -> u32 {{ return ({}) & 1u; }}", terms.join(" + "))
+    };
+    assert_eq!(opencl(&sum(12)).packets_per_item, FISSION_PACKETS);
+    for text in [no_loads, with_a_loop, with_stores, with_a_map, &sum(13)] {
         let kernel = opencl(text);
         assert_eq!(kernel.packets_per_item, 1);
         assert!(!kernel.source.contains("uint turn"), "{}", kernel.source);
