@@ -1,5 +1,6 @@
-//! What a reader must know before trusting the figures of a run: unconverged intervals, load of the
-//! machine, filters without a measurement. The report and the terminal summary begin with it.
+//! What a reader must know before trusting the figures of a run: warnings of devices, unconverged
+//! intervals, load of the machine, filters without a measurement. The report and the terminal
+//! summary begin with it.
 
 use super::number::{grouped, trimmed};
 use super::results::{Cell, Results, StopReason};
@@ -9,7 +10,9 @@ const TOLERATED_LOAD: f64 = 0.05;
 
 /// Returns the caveats of a run, a sentence or two each.
 pub fn caveats(results: &Results) -> Vec<String> {
-    [missing_filters(results), unconverged(results), load(results)].into_iter().flatten().collect()
+    let warnings = results.run.warnings.iter().map(|warning| format!("{warning}."));
+    let others = [missing_filters(results), unconverged(results), load(results)];
+    warnings.chain(others.into_iter().flatten()).collect()
 }
 
 /// Filters that were to be measured and have no figure.
@@ -52,13 +55,15 @@ mod tests {
     use crate::results::{Outcome, SystemLoad};
 
     #[test]
-    fn a_clean_run_has_no_caveats() {
+    fn only_warnings_are_caveats_of_a_clean_run() {
         let mut results = fixture::full();
         for measured in results.cells.iter_mut().filter_map(fixture::measured) {
             measured.ended = StopReason::Narrow;
         }
         results.run.load = None;
         assert_eq!(caveats(&results), [""; 0]);
+        results.run.warnings = vec!["cuda:0: host memory cannot be pinned".into()];
+        assert_eq!(caveats(&results), ["cuda:0: host memory cannot be pinned."]);
     }
 
     #[test]

@@ -31,6 +31,8 @@ pub enum Fault {
     Maps,
     /// Fails after batch N as a lost device does.
     Lost(usize),
+    /// Warns with every batch; the results stay right.
+    Warns,
 }
 
 struct FaultySession {
@@ -109,4 +111,8 @@ impl Session for FaultySession {
     }
 }
 
-impl Instrumented for FaultySession {}
+impl Instrumented for FaultySession {
+    fn take_warnings(&mut self) -> Vec<String> {
+        if self.fault == Fault::Warns { vec!["faulty: slow".into()] } else { Vec::new() }
+    }
+}

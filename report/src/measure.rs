@@ -143,6 +143,8 @@ pub struct Figures {
     pub stages: Option<(results::Stages, f64)>,
     /// How packets reached the device.
     pub transfer: &'static str,
+    /// Warnings of the session.
+    pub warnings: Vec<String>,
 }
 
 /// A contender with the sessions that are kept from cell to cell.
@@ -449,6 +451,7 @@ fn finish(
         true => loads(session, ring, filter, settings, packet)?,
         false => Vec::new(),
     };
+    let warnings = session.take_warnings();
     let stages = if stopped { None } else { stages(lane, cell.batches, ring, filter, settings)? };
     cell.found = Some(CellOutcome::Figures(Box::new(Figures {
         packet,
@@ -459,6 +462,7 @@ fn finish(
         loads,
         stages,
         transfer: cell.transfer,
+        warnings,
     })));
     Ok(())
 }

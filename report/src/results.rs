@@ -66,6 +66,9 @@ pub struct Run {
     /// Load of the machine by other processes; `None` if the system does not report it.
     #[serde(default)]
     pub load: Option<SystemLoad>,
+    /// Warnings of devices that were measured, such as that they could not use pinned memory.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
 }
 
 /// Load of the machine by other processes during a run.

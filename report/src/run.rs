@@ -483,6 +483,7 @@ fn empty(plan: &RunPlan, began: String) -> Results {
             commands: plan.commands.clone(),
             interrupted: false,
             load: None,
+            warnings: Vec::new(),
         },
         machine: machine::machine(),
         method: Method {
@@ -527,8 +528,13 @@ fn record_outcome(
         Transfer::Imported => "imported memory",
     };
     let outcome = match found {
-        CellOutcome::Figures(figures) => {
+        CellOutcome::Figures(mut figures) => {
             transfer = figures.transfer;
+            for warning in std::mem::take(&mut figures.warnings) {
+                if !results.run.warnings.contains(&warning) {
+                    results.run.warnings.push(warning);
+                }
+            }
             Outcome::Measured(Box::new(summarize_measurement(results, contender, filter, pool, *figures)))
         }
         CellOutcome::Mismatch(detail) => Outcome::Mismatch { detail },

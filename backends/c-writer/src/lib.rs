@@ -87,9 +87,9 @@ impl PacketAccess {
 pub const FISSION_PACKETS: u32 = 16;
 
 /// Maximum loads from a packet for [`PacketAccess::LoopFission`]; filters with more are written as
-/// for [`PacketAccess::Bytes`]. All loads are executed for every packet. With PoCL on Zen 5 a filter
-/// with 16 of them reaches 1.5 times the rate of one with branches if it needs them all, and 0.6 if
-/// its first condition decides; with 8, 1.0 or more in both cases.
+/// for [`PacketAccess::Bytes`]. All loads are executed for every packet. With PoCL on Zen 5 a
+/// filter with 16 of them reaches 1.5 times the rate of one with branches if it needs them all, and
+/// 0.6 if its first condition decides; with 8, 1.0 or more in both cases.
 const MAX_FISSION_LOADS: u32 = 12;
 
 /// The form in which a filter is emitted.

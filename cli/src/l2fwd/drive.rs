@@ -317,7 +317,12 @@ impl Benchmark<'_> {
                 let is_idle = &is_idle;
                 scope.spawn(move || is_idle.store(drive::end_when_idle(idle, run, stop), Ordering::Relaxed));
             }
-            let result = run_live(lanes, &stats, &live, stop, at_stop, &mut |_: Event<'_>| {});
+            let mut observer = |event: Event<'_>| {
+                if let Event::SessionWarning(warning) = event {
+                    out::warn(&warning);
+                }
+            };
+            let result = run_live(lanes, &stats, &live, stop, at_stop, &mut observer);
             // End the waiting threads, which the scope joins.
             stop.cancel();
             result

@@ -97,6 +97,16 @@ fn a_lost_device_does_not_affect_others() {
 }
 
 #[test]
+fn warnings_of_sessions_are_kept() {
+    let mut lanes = [lane("cpu", Fault::Warns), lane("cpu", Fault::Nothing)];
+    let all = measure_stock_filter("simple_filter", &mut lanes, &settings());
+    for (outcome, expected) in all.iter().zip([&["faulty: slow".to_owned()][..], &[]]) {
+        let CellOutcome::Figures(figures) = outcome else { panic!("{outcome:?}") };
+        assert_eq!(figures.warnings, expected);
+    }
+}
+
+#[test]
 fn filters_with_maps_start_from_empty_maps() {
     let mut lanes = [lane("cpu", Fault::Nothing), lane("noop", Fault::Nothing)];
     // The filter's verdicts depend on its maps.

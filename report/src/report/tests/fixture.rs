@@ -98,6 +98,7 @@ pub fn empty() -> Results {
             commands: vec!["portcullis bench --quick --report out.html".into()],
             interrupted: false,
             load: Some(SystemLoad { average_at_start: 0.4, busy_elsewhere: 0.1 }),
+            warnings: Vec::new(),
         },
         machine: Machine {
             processor: "AMD EPYC 9B45".into(),
