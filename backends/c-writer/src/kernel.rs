@@ -569,7 +569,7 @@ typedef struct { pc_column wire_length; pc_column port; pc_column time; pc_colum
             ["arena", "descriptors", "metadata", "verdicts", "targets", "base", "count"].map(&mut names_of);
         let [packet, descriptor, rule, metadata_rule, pkt, verdict, lane] =
             ["packet", "descriptor", "rule", "metadata_rule", "pkt", "verdict", "lane"].map(&mut names_of);
-        let [turn, first, packets] = ["turn", "first", "packets"].map(&mut names_of);
+        let [turn, first, packets, lengths] = ["turn", "first", "packets", "lengths"].map(&mut names_of);
         let touches = self.uses_bytes || self.uses_words;
         let writes = self.writes_packets();
         let moves = facts.changes_length;
@@ -678,7 +678,12 @@ typedef struct { pc_column wire_length; pc_column port; pc_column time; pc_colum
         match &signature.loads {
             None => lines.push(format!("uint {verdict} = {filter}(&{pkt});")),
             Some(loads) => {
-                load_lines = Some([&lines[..], &[format!("{loads}(&{pkt}, {LOADED} + {turn});")]].concat());
+                let ends = [
+                    format!("{loads}(&{pkt}, {LOADED} + {turn});"),
+                    format!("{lengths}[{turn}] = {descriptor}.length;"),
+                ];
+                load_lines = Some([&lines[..], &ends].concat());
+                lines[0] = format!("pc_descriptor {descriptor} = {{ 0u, {lengths}[{turn}] }};");
                 lines.push(format!("uint {verdict} = {filter}(&{pkt}, {LOADED} + {turn});"));
             }
         }
@@ -744,6 +749,7 @@ typedef struct { pc_column wire_length; pc_column port; pc_column time; pc_colum
     if ({lane} >= ({count} + {}u) / {FISSION_PACKETS}u) return;
     uint {first} = {lane} * {FISSION_PACKETS}u;
     uint {packets} = {count} - {first} < {FISSION_PACKETS}u ? {count} - {first} : {FISSION_PACKETS}u;
+    uint {lengths}[{FISSION_PACKETS}];
     uint {LOADED}[{}];
 #pragma clang loop vectorize(disable) interleave(disable)
 {load_loop}{verdict_loop}}}

@@ -45,7 +45,8 @@ fn every_load_of_every_call_has_its_place() {
         "uint loaded_ = (loaded[0u] = load_u8(pkt, 23u));",
         "twice(ports_loads(pkt, 34u, loaded + 16u)) == ports_loads(pkt, 40u, loaded + 48u)",
         "uint loaded[80];",
-        "        xdp_filter_loads(&pkt, loaded + turn);\n    }\n    for (",
+        "        xdp_filter_loads(&pkt, loaded + turn);\n        lengths[turn] = descriptor.length;\n    }\n    for (",
+        "pc_descriptor descriptor = { 0u, lengths[turn] };",
         "uint verdict = xdp_filter(&pkt, loaded + turn);",
     ] {
         assert!(kernel.source.contains(expected), "{expected} is missing:\n{}", kernel.source);

@@ -117,8 +117,10 @@ fn source(program: &Program, device: &GpuProperties) -> Result<Source, DeviceErr
         false => PacketAccess::Words,
     };
     let options = Options::new(Language::OpenCl).with_packet_access(packet_access);
-    // A device that shares memory reads the batch's own descriptors.
-    let options = if device.shares_memory { options } else { options.with_descriptor_rules() };
+    // A device that shares memory can read the batch's own descriptors, and a rule would be a branch
+    // in what the compiler vectorises.
+    let is_table = device.shares_memory && packet_access != PacketAccess::LoopFission;
+    let options = if is_table { options } else { options.with_descriptor_rules() };
     portcullis_c_writer::write(program, &options).map_err(|error| {
         let (device, reason) = (device.id.clone(), error.to_string());
         match error {

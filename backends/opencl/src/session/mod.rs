@@ -149,7 +149,7 @@ impl Buffers {
 impl OpenClLauncher {
     /// Whether kernels read the batch's own descriptors.
     fn shares_descriptors(&self, chunk: &ChunkView<'_>, effects: KernelEffects) -> bool {
-        !chunk.is_copied() && !effects.resizes_packets && !chunk.is_ordered()
+        self.gpu.shares_memory && !chunk.is_copied() && !effects.resizes_packets && !chunk.is_ordered()
     }
 
     /// Sets the kernel's arguments for a launch.
@@ -310,15 +310,9 @@ impl Launcher for OpenClLauncher {
     }
 
     fn traffic(&self, chunk: &ChunkView<'_>, effects: KernelEffects, buffers: &Buffers) -> TransferBytes {
-        let all = TransferBytes::of(chunk, effects);
-        if !self.gpu.shares_memory {
-            return TransferBytes { to_device: buffers.uploaded_bytes, ..all };
-        }
-        // The batch's own columns are read in place, and verdicts are written to the caller's.
-        let metadata = if chunk.metadata().is_some() { chunk.packets() * size_of::<Metadata>() } else { 0 };
-        let descriptors = if self.shares_descriptors(chunk, effects) { 8 * chunk.descriptor_count() } else { 0 };
-        let lent = descriptors * usize::from(effects.accesses_packets) + metadata * usize::from(effects.metadata);
-        TransferBytes { to_device: all.to_device.saturating_sub(lent as u64), to_host: 0 }
+        // Where memory is shared, verdicts are written to the caller's columns.
+        let to_host = if self.gpu.shares_memory { 0 } else { TransferBytes::of(chunk, effects).to_host };
+        TransferBytes { to_device: buffers.uploaded_bytes, to_host }
     }
 
     fn chunk_limits(&self, layout: PacketLayout) -> ChunkLimits {
@@ -365,13 +359,16 @@ impl Launcher for OpenClLauncher {
             // The queue is in order.
             *uploaded = event.or(uploaded.take());
         };
-        record(if self.loaded.takes_descriptor_rule {
+        let shares = self.shares_descriptors(chunk, effects);
+        let needs_no_table = chunk.descriptor_capacity(effects) == 0;
+        record(if self.loaded.takes_descriptor_rule && (needs_no_table || !shares) {
             buffers.descriptors.write(gpu, chunk.descriptor_capacity(effects) as u64, |to| {
                 *written = chunk.write_rebased_descriptors(effects, to);
                 *uploaded_bytes += written.size as u64;
                 written.size
             })?
-        } else if self.shares_descriptors(chunk, effects) {
+        } else if shares {
+            *written = WrittenDescriptors::default();
             // SAFETY: the batch's descriptors do not move, and the session keeps the batch until
             // its last command has completed (`Launcher`); `release` drops the buffer.
             unsafe { buffers.descriptors.share(gpu, chunk.descriptors())? }
@@ -393,7 +390,9 @@ impl Launcher for OpenClLauncher {
                     size as usize
                 })?,
             };
-            *uploaded_bytes += size;
+            if !gpu.shares_memory || chunk.metadata().is_none() {
+                *uploaded_bytes += size;
+            }
             record(written);
         }
         if chunk.is_copied() {
