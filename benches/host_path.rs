@@ -15,6 +15,7 @@ use std::hint::black_box;
 use std::num::NonZeroUsize;
 use std::path::Path;
 use std::process::{Command, ExitCode};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use portcullis::packet_io::synth::Random;
@@ -139,6 +140,9 @@ fn measure() {
     }
     metadata(&device, scale, cores, &mut bars);
     windows(&device, scale, cores, &irregular, &mut bars);
+    if cores > 1 {
+        bars.at_most("a word to another core and back", round_trip(scale), None, "µs");
+    }
     latency(&device, scale, &mut bars);
     bars.print();
 }
@@ -365,6 +369,43 @@ fn prefetch(at: *const u8) {
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = at;
+}
+
+/// Microseconds that a word takes to a thread on another core and back, which the kernels of
+/// `persistent` and `waitvalue` cost at least. It differs from machine to machine, and by the cores
+/// that the threads got.
+fn round_trip(scale: &Scale) -> f64 {
+    // On a cache line of its own, as words beside it would move with it.
+    #[repr(align(128))]
+    struct Line(AtomicU32);
+    let (there, back) = (Line(AtomicU32::new(0)), Line(AtomicU32::new(0)));
+    let next_word = |line: &Line, old: u32| loop {
+        let word = line.0.load(Ordering::Acquire);
+        if word != old {
+            break word;
+        }
+        std::hint::spin_loop();
+    };
+    const END: u32 = u32::MAX;
+    let times = std::thread::scope(|threads| {
+        threads.spawn(|| {
+            let mut word = 0;
+            while word != END {
+                word = next_word(&there, word);
+                back.0.store(word, Ordering::Release);
+            }
+        });
+        let mut word = 0;
+        let times = time_alone(scale.rounds, || {
+            for _ in 0..scale.small_batches {
+                there.0.store(word + 1, Ordering::Release);
+                word = next_word(&back, word);
+            }
+        });
+        there.0.store(END, Ordering::Release);
+        times
+    });
+    times.median.as_secs_f64() * 1e6 / f64::from(scale.small_batches)
 }
 
 /// From submitting a small batch to its verdicts, for each dispatch method; from pinned memory too
