@@ -15,13 +15,13 @@ use crate::{FISSION_PACKETS, Result, WriteError, Writer};
 /// function is written for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FissionLoop {
-    /// Loads from packets, and stores what was loaded in arrays.
+    /// Loads words from packets, and stores them in arrays.
     Loads,
-    /// Takes what was loaded from the arrays.
+    /// Takes the words from the arrays.
     Verdicts,
 }
 
-/// Parameter of functions that load from packets, with loop fission: what was loaded.
+/// Parameter of functions that load from packets, with loop fission: the words that they load.
 pub(crate) const LOADED: &str = "loaded";
 
 /// A condition `a && b` or `a || b` that replaces a variable.

@@ -15,7 +15,7 @@ use portcullis_core::program::passes::inlined_size;
 
 use crate::dialect::CombinedAdd;
 use crate::function::{FissionLoop, FunctionWriter, LOADED};
-use crate::prelude::{FAR_SUFFIX, PACKET_TYPE, intrinsic_name};
+use crate::prelude::{FAR_SUFFIX, LOADS_SUFFIX, PACKET_TYPE, intrinsic_name};
 use crate::scope::Scope;
 use crate::{Argument, EntryKind, FISSION_PACKETS, Kernel, PacketAccess, Result, WriteError, Writer};
 
@@ -97,14 +97,17 @@ impl Writer<'_> {
         for (_, intrinsic) in portcullis_core::program::prelude::FUNCTIONS {
             names.reserve(intrinsic_name(*intrinsic));
             if let Intrinsic::Load { .. } = intrinsic {
-                names.reserve(&format!("{}{FAR_SUFFIX}", intrinsic_name(*intrinsic)));
+                let name = intrinsic_name(*intrinsic);
+                for suffix in [FAR_SUFFIX, LOADS_SUFFIX, &format!("{FAR_SUFFIX}{LOADS_SUFFIX}")] {
+                    names.reserve(&format!("{name}{suffix}"));
+                }
             }
         }
         names.reserve(&self.options.entry);
         self.names = names;
         self.name_types();
         let combined = self.combined_adders(&analysis.order);
-        if self.options.packet_access == PacketAccess::LoopFission && self.options.entry_kind == EntryKind::Kernel {
+        if self.splits_loops() {
             self.names.reserve(LOADED);
             self.load_counts = load_counts(self.lowered);
         }
@@ -115,7 +118,7 @@ impl Writer<'_> {
             let (is_combined, loads) = (combined.contains(&function), self.load_counts.contains_key(&function));
             let signature = FunctionSignature {
                 combined: is_combined.then(|| self.names.unique_name(&format!("{name}_combined"))),
-                loads: loads.then(|| self.names.unique_name(&format!("{name}_loads"))),
+                loads: loads.then(|| self.names.unique_name(&format!("{name}{LOADS_SUFFIX}"))),
                 name,
                 extra_state: packets.is_empty() && analysis.state.contains(&function),
                 packets,
@@ -197,6 +200,11 @@ impl Writer<'_> {
         let size = inlined_size(self.module, &self.module.functions[self.lowered.filter]);
         let packets_per_item = if self.filter_loads().is_some() { FISSION_PACKETS } else { 1 };
         Ok(Kernel { source, entry: self.options.entry.clone(), arguments, packets_per_item, size })
+    }
+
+    /// Whether the kernel has a loop for loads from packets, if there are any.
+    pub(crate) fn splits_loops(&self) -> bool {
+        self.options.packet_access == PacketAccess::LoopFission && self.options.entry_kind == EntryKind::Kernel
     }
 
     /// Number of loads from packets by the filter, if the kernel has a loop for them.
@@ -841,19 +849,20 @@ fn for_each_statement(block: &naga::Block, visit: &mut impl FnMut(&Statement)) {
 
 /// Number of loads from packets by each function that has any, those of its callees included.
 pub(crate) fn load_counts(lowered: &Lowered) -> HashMap<Handle<Function>, u32> {
-    let mut counts = HashMap::new();
+    let mut counts: HashMap<_, u32> = HashMap::new();
     // Functions come after those that they call.
     for (handle, function) in lowered.module.functions.iter() {
         let mut loads = 0;
-        for_each_statement(&function.body, &mut |statement| {
-            if let Statement::Call { function: callee, .. } = statement {
-                loads += match lowered.intrinsics.get(callee) {
-                    Some(Intrinsic::Load { .. }) => 1,
-                    _ => counts.get(callee).copied().unwrap_or(0),
-                };
-            }
-        });
-        if loads > 0 && !lowered.intrinsics.contains_key(&handle) {
+        match lowered.intrinsics.get(&handle) {
+            Some(Intrinsic::Load { .. }) => loads = 1,
+            Some(_) => {}
+            None => for_each_statement(&function.body, &mut |statement| {
+                if let Statement::Call { function: callee, .. } = statement {
+                    loads += counts.get(callee).copied().unwrap_or(0);
+                }
+            }),
+        }
+        if loads > 0 {
             counts.insert(handle, loads);
         }
     }

@@ -3,10 +3,15 @@
 use portcullis_core::packet::{MIN_PACKET_LENGTH, READABLE_PAST_END};
 use portcullis_core::program::prelude::{ByteOrder, FUNCTIONS, Intrinsic};
 
+use crate::function::LOADED;
 use crate::{PacketAccess, Writer};
 
 /// Name of the struct of an invocation's state.
 pub(crate) const PACKET_TYPE: &str = "pc_packet";
+
+/// Suffix of functions that also store the words that they load; with loop fission, others take
+/// them from where they were stored.
+pub(crate) const LOADS_SUFFIX: &str = "_loads";
 
 /// Suffix of a load that checks bounds before it reads. A load from a small offset reads first.
 pub(crate) const FAR_SUFFIX: &str = "_far";
@@ -203,7 +208,8 @@ impl Writer<'_> {
     }
 
     /// Writes the load function `name`, which checks bounds: it loads a whole word for any size,
-    /// without a branch.
+    /// without a branch. With loop fission it takes the word from memory, and a second function
+    /// loads it.
     ///
     /// Memory safety: the word of a near load ends at most [`READABLE_PAST_END`], a multiple of 4,
     /// after the packet's first byte. Another's starts in the packet, or at its first byte.
@@ -226,6 +232,9 @@ impl Writer<'_> {
             (true, 2) => "(off & 3u) == 3u ? off - 2u : off & ~3u",
             (true, _) => "off",
         };
+        let outside = format!("bool outside = (pkt->length < {size}u) | (off > pkt->length - {size}u);");
+        let from = format!("uint from = {from};");
+        let load = "pc_any_word(pkt->bytes + from)";
         let down = if near && size < 4 { " >> (off - from) * 8u" } else { "" };
         let value = match (size, order) {
             (1, _) => "word & 0xffu".to_owned(),
@@ -234,14 +243,23 @@ impl Writer<'_> {
             (_, ByteOrder::Big) => self.swap().replace('@', "word"),
             (_, ByteOrder::Little) => "word".to_owned(),
         };
-        let lines = [
-            format!("bool outside = (pkt->length < {size}u) | (off > pkt->length - {size}u);"),
-            format!("uint from = {from};"),
-            format!("uint word = pc_any_word(pkt->bytes + from){down};"),
-            format!("return outside ? 0u : {value};"),
-        ];
-        let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
-        definition(function, &format!("uint {name}(const pc_packet *pkt, uint off)"), &lines)
+        let result = format!("return outside ? 0u : {value};");
+        if !self.splits_loops() {
+            let word = format!("uint word = {load}{down};");
+            let signature = format!("uint {name}(const pc_packet *pkt, uint off)");
+            return definition(function, &signature, &[&outside, &from, &word, &result]);
+        }
+        // What only the address needs is not in the loop that is vectorised, and the reverse.
+        let word = format!("uint word = *{LOADED}{down};");
+        let mut lines = vec![outside.as_str(), &from, &word, &result];
+        lines.retain(|line| *line != from || !down.is_empty());
+        let of_word =
+            definition(function, &format!("uint {name}(const pc_packet *pkt, uint off, const uint *{LOADED})"), &lines);
+        let (store, returned) = (format!("*{LOADED} = {load};"), format!("return {name}(pkt, off, {LOADED});"));
+        let mut lines = vec![outside.as_str(), &from, &store, &returned];
+        lines.retain(|line| *line != outside || !near);
+        let signature = format!("uint {name}{LOADS_SUFFIX}(const pc_packet *pkt, uint off, uint *{LOADED})");
+        of_word + "\n" + &definition(function, &signature, &lines)
     }
 
     /// An expression that swaps the bytes of a `uint`, with `@` for the value.

@@ -8,6 +8,7 @@ use crate::dialect::CombinedAdd;
 use crate::expressions::Place;
 use crate::function::{FissionLoop, FunctionWriter, LOADED};
 use crate::naming::MAX_DEPTH;
+use crate::prelude::LOADS_SUFFIX;
 use crate::{Result, WriteError};
 
 /// Nesting that the deepest expression may add to that of the blocks around it.
@@ -197,18 +198,18 @@ impl<'a> FunctionWriter<'_, 'a> {
         takes_result: bool,
     ) -> Result<CExpr> {
         let mut texts = Vec::new();
-        // With loop fission, the place of what is loaded.
-        let mut loaded = None;
+        let loads = self.fission.and(self.writer.load_counts.get(&callee).copied());
         let name = match self.writer.lowered.intrinsics.get(&callee) {
             Some(&intrinsic) => {
                 let end = match intrinsic {
                     Intrinsic::Load { size, .. } => Some(self.upper_bound(arguments[1], 8) + u64::from(size)),
                     _ => None,
                 };
-                if self.fission.is_some() && matches!(intrinsic, Intrinsic::Load { .. }) {
-                    loaded = Some(format!("{LOADED}[{}]", self.loaded_index(1)));
+                let name = self.writer.intrinsic(intrinsic, end);
+                match self.fission {
+                    Some(FissionLoop::Loads) if loads.is_some() => format!("{name}{LOADS_SUFFIX}"),
+                    _ => name,
                 }
-                self.writer.intrinsic(intrinsic, end)
             }
             None => {
                 let signature = self.writer.signatures.get(&callee);
@@ -223,23 +224,16 @@ impl<'a> FunctionWriter<'_, 'a> {
                 name.clone()
             }
         };
-        if let (Some(FissionLoop::Verdicts), Some(loaded)) = (self.fission, &loaded) {
-            return Ok(CExpr::atom(loaded.clone()));
-        }
         for &argument in arguments {
             texts.push(match self.inner(argument) {
                 TypeInner::Pointer { .. } | TypeInner::ValuePointer { .. } => self.address(argument)?,
                 _ => self.expression(argument)?,
             });
         }
-        if let Some(&loads) = self.writer.load_counts.get(&callee) {
+        if let Some(loads) = loads {
             texts.push(CExpr::atom(format!("{LOADED} + {}", self.loaded_index(loads))));
         }
-        let call = CExpr::call(&name, &texts);
-        Ok(match loaded {
-            Some(loaded) => CExpr::atom(format!("({loaded} = {})", call.text)),
-            None => call,
-        })
+        Ok(CExpr::call(&name, &texts))
     }
 
     /// The assignment `pointer = value`, without a semicolon.

@@ -36,13 +36,13 @@ fn every_load_of_every_call_has_its_place() {
     let kernel = opencl(HELPERS);
     assert_eq!(kernel.packets_per_item, FISSION_PACKETS);
     for expected in [
-        // Of the helper's loads the second is one array of 16 words further.
-        "return loaded[0u] ^ loaded[16u];",
-        "return (loaded[0u] = load_be16_far(pkt, at)) ^ (loaded[16u] = load_be16_far(pkt, at + 2u));",
-        // The first call has the arrays 1 and 2, the second 3 and 4.
-        "uint loaded_ = loaded[0u];",
+        // The second of the helper's loads has the next array of 16 words.
+        "return load_be16_far(pkt, at, loaded + 0u) ^ load_be16_far(pkt, at + 2u, loaded + 16u);",
+        "return load_be16_far_loads(pkt, at, loaded + 0u) ^ load_be16_far_loads(pkt, at + 2u, loaded + 16u);",
+        // The helper's first call has the arrays 1 and 2, its second 3 and 4.
+        "uint loaded_ = load_u8(pkt, 23u, loaded + 0u);",
         "twice(ports(pkt, 34u, loaded + 16u)) == ports(pkt, 40u, loaded + 48u)",
-        "uint loaded_ = (loaded[0u] = load_u8(pkt, 23u));",
+        "uint loaded_ = load_u8_loads(pkt, 23u, loaded + 0u);",
         "twice(ports_loads(pkt, 34u, loaded + 16u)) == ports_loads(pkt, 40u, loaded + 48u)",
         "uint loaded[80];",
         "        xdp_filter_loads(&pkt, loaded + turn);\n        lengths[turn] = descriptor.length;\n    }\n    for (",
