@@ -113,12 +113,13 @@ fn source(program: &Program, device: &GpuProperties) -> Result<Source, DeviceErr
     let packet_access = match processor {
         // The compiler vectorises work items if loads are gathers of words and nothing branches.
         true if has_fast_gather() => PacketAccess::Vectorizable,
+        // It vectorises one of a work item's two loops.
         true => PacketAccess::LoopFission,
         false => PacketAccess::Words,
     };
     let options = Options::new(Language::OpenCl).with_packet_access(packet_access);
-    // A device that shares memory can read the batch's own descriptors, and a rule would be a branch
-    // in what the compiler vectorises.
+    // A device that shares memory can read the batch's own descriptors; a rule would be a branch in
+    // what the compiler vectorises.
     let is_table = device.shares_memory && packet_access != PacketAccess::LoopFission;
     let options = if is_table { options } else { options.with_descriptor_rules() };
     portcullis_c_writer::write(program, &options).map_err(|error| {
