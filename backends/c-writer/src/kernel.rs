@@ -104,13 +104,13 @@ impl Writer<'_> {
             }
         }
         names.reserve(&self.options.entry);
+        if self.splits_loops() {
+            names.reserve(LOADED);
+            self.load_counts = load_counts(self.lowered);
+        }
         self.names = names;
         self.name_types();
         let combined = self.combined_adders(&analysis.order);
-        if self.splits_loops() {
-            self.names.reserve(LOADED);
-            self.load_counts = load_counts(self.lowered);
-        }
         for &function in &analysis.order {
             let wanted = self.module.functions[function].name.as_deref().unwrap_or("helper");
             let packets = analysis.packets.get(&function).cloned().unwrap_or_default();
@@ -847,18 +847,19 @@ fn for_each_statement(block: &naga::Block, visit: &mut impl FnMut(&Statement)) {
     }
 }
 
-/// Number of loads from packets by each function that has any, those of its callees included.
+/// Number of loads from packets by each function that has any, those of its callees included, or
+/// `u32::MAX` if there are more.
 pub(crate) fn load_counts(lowered: &Lowered) -> HashMap<Handle<Function>, u32> {
     let mut counts: HashMap<_, u32> = HashMap::new();
     // Functions come after those that they call.
     for (handle, function) in lowered.module.functions.iter() {
-        let mut loads = 0;
+        let mut loads = 0_u32;
         match lowered.intrinsics.get(&handle) {
             Some(Intrinsic::Load { .. }) => loads = 1,
             Some(_) => {}
             None => for_each_statement(&function.body, &mut |statement| {
                 if let Statement::Call { function: callee, .. } = statement {
-                    loads += counts.get(callee).copied().unwrap_or(0);
+                    loads = loads.saturating_add(counts.get(callee).copied().unwrap_or(0));
                 }
             }),
         }

@@ -57,6 +57,31 @@ fn every_load_of_every_call_has_its_place() {
 }
 
 #[test]
+fn no_type_is_hidden_by_the_array() {
+    let kernel = opencl(
+        "struct loaded { a: u32, b: u32 }
+        fn xdp_filter(pkt: u32) -> u32 {
+            var both: array<loaded, 2>;
+            both[load_u8(pkt, 0u) & 1u] = loaded(load_u8(pkt, 1u), 2u);
+            return both[1].a & 1u;
+        }",
+    );
+    assert_eq!(kernel.packets_per_item, FISSION_PACKETS);
+    assert!(kernel.source.contains("} loaded_;"), "{}", kernel.source);
+}
+
+/// Functions that nobody calls may have more loads than there are words.
+#[test]
+fn loads_are_counted_without_overflow() {
+    let mut text = String::from("fn f0(pkt: u32) -> u32 { return load_u8(pkt, 0u); }\n");
+    for i in 1..40 {
+        text += &format!("fn f{i}(pkt: u32) -> u32 {{ return f{0}(pkt) + f{0}(pkt); }}\n", i - 1);
+    }
+    text += "fn xdp_filter(pkt: u32) -> u32 { return load_u8(pkt, 0u) & 1u; }";
+    assert_eq!(opencl(&text).packets_per_item, FISSION_PACKETS);
+}
+
+#[test]
 fn filters_that_need_no_second_loop_have_one() {
     let no_loads = "fn xdp_filter(pkt: u32) -> u32 { return pkt_len(pkt) & 1u; }";
     let with_a_loop = "fn xdp_filter(pkt: u32) -> u32 {
