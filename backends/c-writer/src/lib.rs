@@ -116,7 +116,7 @@ pub struct Options {
     /// Work items in a group, if the kernel is to be compiled for a fixed number.
     pub group_size: Option<u32>,
     /// Whether the kernel has a grid-stride loop, so that any number of work items will do;
-    /// otherwise each filters one packet.
+    /// otherwise each filters [`Kernel::packets_per_item`] packets.
     pub grid_stride: bool,
     /// How packets are read and written.
     pub packet_access: PacketAccess,
@@ -132,7 +132,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Default options: a kernel, a packet for each work item, groups of any size, byte accesses.
+    /// Default options: a kernel, a work item for each packet, groups of any size, byte accesses.
     pub fn new(language: Language) -> Options {
         Options {
             language,
@@ -236,6 +236,17 @@ pub enum Argument {
     Base,
     /// `u32`: number of packets, or of runs.
     Count,
+}
+
+impl Argument {
+    /// The fields of metadata that a kernel with these arguments finds by a rule.
+    pub fn metadata_fields(arguments: &[Argument]) -> MetadataFields {
+        let fields = arguments.iter().find_map(|argument| match argument {
+            Argument::MetadataRule(fields) => Some(*fields),
+            _ => None,
+        });
+        fields.unwrap_or_default()
+    }
 }
 
 /// A filter in C.

@@ -43,6 +43,15 @@ impl OpenClDevice {
         self
     }
 
+    /// Sets whether kernels for a CPU gather words of several packets at once, or load them in a
+    /// loop of their own. For tests: which is faster depends on the processor, and a filter's
+    /// result on neither.
+    #[must_use]
+    pub fn with_fast_gather(mut self, gathers: bool) -> OpenClDevice {
+        self.properties.has_fast_gather = gathers;
+        self
+    }
+
     pub(crate) fn properties(&self) -> &GpuProperties {
         &self.properties
     }

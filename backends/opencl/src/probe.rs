@@ -9,6 +9,7 @@ use ocl_core::ffi::{self, cl_device_id, cl_platform_id, cl_uint};
 use ocl_core::{DeviceId, DeviceInfo as Query, DeviceType, PlatformId, PlatformInfo, Status};
 use portcullis_core::device::{DeviceError, DeviceInfo, DeviceKind, DeviceLimit, Dispatch};
 
+use crate::compile::has_fast_gather;
 use crate::device::OpenClDevice;
 use crate::driver::gpu::{GpuProperties, error_text, status_name};
 use crate::driver::loader;
@@ -186,6 +187,7 @@ fn describe(platform: PlatformId, device: DeviceId) -> (DeviceKind, OpenClDevice
         max_buffer_size: max_buffer_size.max(GUARANTEED_BUFFER_SIZE),
         shares_memory,
         group_size: None,
+        has_fast_gather: has_fast_gather(),
     };
     (kind, OpenClDevice::new(info, properties, unsupported_reason))
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use cudarc::driver::sys::{
     CUdevice, CUdevice_attribute, CUflushGPUDirectRDMAWritesScope, CUflushGPUDirectRDMAWritesTarget,
 };
-use portcullis_core::device::offload::{self, LAUNCH_TIMEOUT};
+use portcullis_core::device::offload::{self, LAUNCH_TIMEOUT, PINNING_ADVICE};
 use portcullis_core::device::{CancelToken, DeviceError, DeviceKind, Dispatch};
 
 use super::api::{Driver, ErrorCode, check};
@@ -21,10 +21,6 @@ const CONTEXT_RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Clock rate assumed if the driver does not report one, in kHz: no GPU runs faster than 4 GHz.
 const FASTEST_CLOCK_KHZ: u32 = 4_000_000;
-
-/// What a user can do if host memory cannot be pinned.
-pub(crate) const PINNING_ADVICE: &str = "raise what this user may lock (`ulimit -l`; for a container, \
-                                         `--ulimit memlock=-1`), or close programs that pin memory";
 
 /// The properties of a device that opening it and compiling for it depend on.
 #[derive(Debug, Clone)]

@@ -1,7 +1,8 @@
 //! Sessions that do without pinned memory.
 
+use portcullis_core::device::offload;
+
 use crate::driver::ErrorCode;
-use crate::driver::gpu::PINNING_ADVICE;
 
 /// Whether a session does without pinned memory, and whether the user was told.
 #[derive(Debug, Default)]
@@ -24,9 +25,6 @@ impl UnpinnedMemory {
     pub fn take_warning(&mut self, device: &str) -> Option<String> {
         let UnpinnedMemory::Refused(code) = *self else { return None };
         *self = UnpinnedMemory::Reported;
-        Some(format!(
-            "{device}: host memory cannot be pinned ({code}), so packets or verdicts are copied once more, which is \
-             slower: {PINNING_ADVICE}"
-        ))
+        Some(offload::unpinned_warning(device, &code.to_string()))
     }
 }

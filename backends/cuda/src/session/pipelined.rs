@@ -20,7 +20,7 @@ use portcullis_core::device::offload::{
 };
 use portcullis_core::device::transfer_planner::{BatchMemory, MemoryReach, TransferCosts};
 use portcullis_core::device::{CancelToken, DeviceError, Imported, StageTimes};
-use portcullis_core::packet::{Batch, MetadataFields, Span};
+use portcullis_core::packet::{Batch, Span};
 
 use super::pinned_verdicts::PinnedVerdicts;
 use super::timing::{Stage, StageTimer};
@@ -153,15 +153,6 @@ impl PipelinedLauncher {
     }
 }
 
-/// The fields of metadata that the kernel reads.
-fn metadata_fields(arguments: &[Argument]) -> MetadataFields {
-    let fields = arguments.iter().find_map(|argument| match argument {
-        Argument::MetadataRule(fields) => Some(*fields),
-        _ => None,
-    });
-    fields.unwrap_or_default()
-}
-
 /// The memory in which the kernel finds a chunk's packets, if they are filtered in place.
 fn in_place<'a>(chunk: &ChunkView<'a>) -> Option<&'a InPlaceArena> {
     chunk.import().filter(|_| chunk.layout() == PacketLayout::InPlace)
@@ -279,7 +270,7 @@ impl Launcher for PipelinedLauncher {
 
     fn new_buffers(&self) -> Buffers {
         let timer = self.times_stages.then(|| StageTimer::new(&self.gpu.context));
-        Buffers::new(metadata_fields(&self.loaded.arguments), timer)
+        Buffers::new(Argument::metadata_fields(&self.loaded.arguments), timer)
     }
 
     /// Uploaded data stays in the slot until another chunk is written to it.

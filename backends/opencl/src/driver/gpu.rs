@@ -2,6 +2,7 @@
 
 use std::fmt::Display;
 use std::ptr;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use num_traits::FromPrimitive;
@@ -31,6 +32,8 @@ pub(crate) struct GpuProperties {
     pub shares_memory: bool,
     /// Work items in a group, if the caller has set a number.
     pub group_size: Option<usize>,
+    /// Whether kernels for a CPU may gather; see [`crate::compile`].
+    pub has_fast_gather: bool,
 }
 
 impl GpuProperties {
@@ -60,6 +63,8 @@ pub(crate) struct Gpu {
     pub polls_completion: bool,
     /// Whether events record when their commands began and ended.
     pub profiles: bool,
+    /// Why the driver refused to pin host memory, if it did.
+    pub unpinned: OnceLock<String>,
     // Three in-order queues, so that uploads, kernels and downloads of different batches overlap;
     // events order what depends on each other.
     pub uploads: CommandQueue,
@@ -95,6 +100,7 @@ impl Gpu {
             group_size: properties.group_size,
             polls_completion: !properties.shares_memory || properties.kind != DeviceKind::Cpu,
             profiles,
+            unpinned: OnceLock::new(),
             uploads: queue()?,
             downloads: queue()?,
             kernels,

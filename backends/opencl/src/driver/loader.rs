@@ -167,6 +167,14 @@ macro_rules! forward {
     (@define create $name:ident($($argument:ident: $type:ty),*) -> $object:ty) => {
         forward!(@extern $name($($argument: $type,)* status: *mut cl_int) -> $object, |function| {
             let mut code = FUNCTION_MISSING;
+            #[cfg(test)]
+            let fault = calls::fault(stringify!($name));
+            #[cfg(not(test))]
+            let fault: Option<cl_int> = None;
+            if let Some(fault) = fault {
+                code = fault;
+            }
+            let function = function.filter(|_| fault.is_none());
             // SAFETY: the caller answers for the arguments, except for the last, which is ours.
             let object = function.map_or(std::ptr::null_mut(), |f| unsafe { f($($argument,)* &mut code) });
             if object.is_null() && code == Status::CL_SUCCESS as cl_int {

@@ -44,10 +44,18 @@ unsafe impl Sync for PinnedBuffer {}
 impl PinnedBuffer {
     pub fn new(gpu: &Gpu, bytes: u64) -> Result<PinnedBuffer, DeviceError> {
         let size = capacity_for(bytes, gpu.max_buffer_size);
-        let memory = gpu.device_buffer(MemFlags::READ_WRITE | MemFlags::ALLOC_HOST_PTR, size)?;
-        // SAFETY: only this struct uses the map, within its size, and unmaps it when dropped.
-        let map = unsafe { gpu.map_blocking(&memory, MapFlags::READ | MapFlags::WRITE, size)? };
-        Ok(PinnedBuffer { map, memory, queue: gpu.uploads.clone(), size })
+        let pin = || {
+            let memory = gpu.device_buffer(MemFlags::READ_WRITE | MemFlags::ALLOC_HOST_PTR, size)?;
+            // SAFETY: only this struct uses the map, within its size, and unmaps it when dropped.
+            let map = unsafe { gpu.map_blocking(&memory, MapFlags::READ | MapFlags::WRITE, size)? };
+            Ok(PinnedBuffer { map, memory, queue: gpu.uploads.clone(), size })
+        };
+        pin().inspect_err(|error: &DeviceError| {
+            if let DeviceError::Failed { reason, .. } = error {
+                // Only the first reason is reported.
+                let _ = gpu.unpinned.set(reason.clone());
+            }
+        })
     }
 
     /// The address of the first byte.
@@ -62,6 +70,54 @@ impl Drop for PinnedBuffer {
         let unmapped =
             ocl_core::enqueue_unmap_mem_object::<u8, _, (), ()>(&self.queue, &self.memory, &self.map, None, None);
         let _ = unmapped.and_then(|()| ocl_core::flush(&self.queue));
+    }
+}
+
+/// Host memory that the device copies from or to.
+enum HostBuffer {
+    Pinned(PinnedBuffer),
+    /// Pageable memory, because the driver pins none.
+    Pageable(Vec<u8>),
+}
+
+impl HostBuffer {
+    fn new(gpu: &Gpu, bytes: u64) -> HostBuffer {
+        match PinnedBuffer::new(gpu, bytes) {
+            Ok(pinned) => HostBuffer::Pinned(pinned),
+            // If the driver is lost, the next command says so.
+            Err(_) => HostBuffer::Pageable(vec![0; capacity_for(bytes, gpu.max_buffer_size) as usize]),
+        }
+    }
+
+    fn size(&self) -> u64 {
+        match self {
+            HostBuffer::Pinned(pinned) => pinned.size,
+            HostBuffer::Pageable(bytes) => bytes.len() as u64,
+        }
+    }
+
+    /// The first `bytes` bytes.
+    ///
+    /// # Safety
+    /// They are within the buffer, and no command writes them meanwhile.
+    unsafe fn as_slice(&self, bytes: usize) -> &[u8] {
+        match self {
+            // SAFETY: by the caller's promise.
+            HostBuffer::Pinned(pinned) => unsafe { pinned.map.as_slice(bytes) },
+            HostBuffer::Pageable(all) => &all[..bytes],
+        }
+    }
+
+    /// The first `bytes` bytes.
+    ///
+    /// # Safety
+    /// They are within the buffer, and no command uses them meanwhile.
+    unsafe fn as_slice_mut(&mut self, bytes: usize) -> &mut [u8] {
+        match self {
+            // SAFETY: by the caller's promise.
+            HostBuffer::Pinned(pinned) => unsafe { pinned.map.as_slice_mut(bytes) },
+            HostBuffer::Pageable(all) => &mut all[..bytes],
+        }
     }
 }
 
@@ -84,38 +140,29 @@ fn ensure_capacity<T>(
 #[derive(Default)]
 pub(crate) struct Upload {
     device: Option<PersistentBuffer>,
-    pinned: Option<PinnedBuffer>,
+    host: Option<HostBuffer>,
     /// A buffer over the batch's own memory.
     shared: Option<Mem>,
 }
 
 impl Upload {
-    /// Makes `data` available to kernels: in place if the device shares memory, else as a copy.
-    /// Returns the event of the command that must complete before kernels run, if there is one.
+    /// Makes `data` available to kernels in place, on a device that shares memory.
     ///
     /// # Safety
     /// The data neither moves nor changes until [`Upload::release`] is called or this is dropped,
     /// which happens only after the last command that uses it has completed.
-    pub unsafe fn share<T: Copy>(&mut self, gpu: &Gpu, data: &[T]) -> Result<Option<Event>, DeviceError> {
-        let bytes = size_of_val(data) as u64;
-        let start = data.as_ptr().cast::<u8>();
-        if gpu.shares_memory {
-            let flags = MemFlags::READ_ONLY | MemFlags::USE_HOST_PTR;
-            // SAFETY: initialised memory that does not change, by the caller's promise. The
-            // function takes a mutable pointer, but kernels only read, as the flag says.
-            self.shared = Some(unsafe { gpu.buffer(flags, bytes, start.cast_mut())? });
-            return Ok(None);
-        }
-        self.write(gpu, bytes, |to| {
-            // SAFETY: plain data without padding (descriptors and metadata are words), read as
-            // bytes.
-            to.copy_from_slice(unsafe { std::slice::from_raw_parts(start, to.len()) });
-            to.len()
-        })
+    pub unsafe fn share<T: Copy>(&mut self, gpu: &Gpu, data: &[T]) -> Result<(), DeviceError> {
+        let (bytes, start) = (size_of_val(data) as u64, data.as_ptr().cast::<u8>());
+        let flags = MemFlags::READ_ONLY | MemFlags::USE_HOST_PTR;
+        // SAFETY: initialised memory that does not change, by the caller's promise. The function
+        // takes a mutable pointer, but kernels only read, as the flag says.
+        self.shared = Some(unsafe { gpu.buffer(flags, bytes, start.cast_mut())? });
+        Ok(())
     }
 
     /// Ensures a capacity of `capacity` bytes and fills the first of them through `fill`, which
-    /// returns their number; the returned event is as for [`Upload::share`].
+    /// returns their number. Returns the event of the command that must complete before kernels
+    /// run, if there is one.
     pub fn write(
         &mut self,
         gpu: &Gpu,
@@ -140,16 +187,15 @@ impl Upload {
             }
             return Ok(Some(event));
         }
-        let pinned =
-            ensure_capacity(&mut self.pinned, bytes, |pinned| pinned.size, |bytes| PinnedBuffer::new(gpu, bytes))?;
-        // SAFETY: within the map's bounds, and nobody else uses it: the copy that an earlier batch
-        // queued has completed with that batch.
-        let from = unsafe { pinned.map.as_slice_mut(bytes as usize) };
+        let host = ensure_capacity(&mut self.host, bytes, HostBuffer::size, |bytes| Ok(HostBuffer::new(gpu, bytes)))?;
+        // SAFETY: within its bounds, and nobody else uses it: the copy that an earlier batch queued
+        // has completed with that batch.
+        let from = unsafe { host.as_slice_mut(bytes as usize) };
         let written = fill(from);
         if written == 0 {
             return Ok(None);
         }
-        // SAFETY: the pinned memory does not change until the batch has completed.
+        // SAFETY: the host's memory does not change until the batch has completed.
         let queued = unsafe {
             ocl_core::enqueue_write_buffer::<u8, _, _, ()>(
                 &gpu.uploads,
@@ -207,7 +253,7 @@ impl DeviceOutput {
 /// Downloads the contents of a buffer.
 #[derive(Default)]
 pub(crate) struct Download {
-    pinned: Option<PinnedBuffer>,
+    host: Option<HostBuffer>,
     /// The map to read through, on a device that shares memory.
     map: Option<MemMap<u8>>,
     bytes: usize,
@@ -229,11 +275,10 @@ impl Download {
             self.map = Some(map.map_err(|error| gpu.error("mapping a buffer failed", &error))?);
             return Ok(event);
         }
-        let pinned =
-            ensure_capacity(&mut self.pinned, bytes, |pinned| pinned.size, |bytes| PinnedBuffer::new(gpu, bytes))?;
-        // SAFETY: within the map's bounds, and nobody reads it before the event has completed.
+        let host = ensure_capacity(&mut self.host, bytes, HostBuffer::size, |bytes| Ok(HostBuffer::new(gpu, bytes)))?;
+        // SAFETY: within its bounds, and nobody reads it before the event has completed.
         let queued = unsafe {
-            let to = pinned.map.as_slice_mut(self.bytes);
+            let to = host.as_slice_mut(self.bytes);
             let (queue, event) = (&gpu.downloads, Some(&mut event));
             ocl_core::enqueue_read_buffer::<u8, _, _, _>(queue, from, false, 0, to, Some(after), event)
         };
@@ -250,9 +295,9 @@ impl Download {
             unmap(gpu, &gpu.kernels, from, &map, None)?;
             return Ok(result);
         }
-        let pinned = self.pinned.as_ref().expect("queued before it is read");
+        let host = self.host.as_ref().expect("queued before it is read");
         // SAFETY: the copy is complete and has that many bytes.
-        Ok(read(unsafe { pinned.map.as_slice(self.bytes) }))
+        Ok(read(unsafe { host.as_slice(self.bytes) }))
     }
 }
 

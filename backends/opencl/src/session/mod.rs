@@ -10,6 +10,7 @@ use portcullis_cache::costs;
 use portcullis_core::device::chunk::{ChunkLimits, PacketLayout};
 use portcullis_core::device::descriptor_format::DescriptorRule;
 use portcullis_core::device::launch_budget::LaunchBudget;
+use portcullis_core::device::metadata_format::MetadataRule;
 use portcullis_core::device::offload::{
     self, DRAIN_TIMEOUT, KernelEffects, Launcher, MAX_ORDERED_DESCRIPTOR_BYTES, OffloadSession, TransferBytes,
     VerdictColumns, VerdictMemory, VerdictPool, WrittenDescriptors,
@@ -31,9 +32,9 @@ use crate::memory::{Download, ImportCache, ImportedSpan, LentVerdicts, Upload, V
 #[cfg(test)]
 mod tests;
 
-/// Work items in a group on a CPU if launches are split by a time budget: the packets of such a
-/// filter take long, and every core should get some of a small launch.
-const BUDGETED_GROUP_SIZE: usize = 8;
+/// Packets of a group on a CPU if launches are split by a time budget: the packets of such a filter
+/// take long, and every core should get some of a small launch.
+const BUDGETED_GROUP_PACKETS: usize = 8;
 
 /// A program loaded on an OpenCL device.
 pub(crate) type OpenClSession = OffloadSession<OpenClLauncher>;
@@ -67,12 +68,23 @@ fn open_loaded(
 ) -> Result<OpenClSession, DeviceError> {
     let (kind, effects) = (gpu.kind, loaded.effects);
     let is_paced = kind == DeviceKind::Cpu && !LaunchBudget::new(kind, program, effects.size, 0).is_unlimited();
-    let chosen = if is_paced { loaded.group_size.min(BUDGETED_GROUP_SIZE) } else { loaded.group_size };
-    loaded.group_size = gpu.group_size.unwrap_or(chosen);
+    if is_paced {
+        loaded.group_size = (BUDGETED_GROUP_PACKETS / loaded.packets_per_item).max(1);
+    }
+    loaded.group_size = gpu.group_size.unwrap_or(loaded.group_size);
     let maps = Maps::new(&gpu, program.maps())?;
     let (imports, verdicts, completions) = Default::default();
-    let launcher =
-        OpenClLauncher { loaded, imports, verdicts, completions, maps, signals: None, launches_to_watch: 8, gpu };
+    let launcher = OpenClLauncher {
+        loaded,
+        imports,
+        verdicts,
+        completions,
+        maps,
+        signals: None,
+        launches_to_watch: 8,
+        has_warned: false,
+        gpu,
+    };
     OffloadSession::new(launcher, kind, effects, program, options)
 }
 
@@ -88,6 +100,8 @@ pub(crate) struct OpenClLauncher {
     /// own.
     signals: Option<SignalHandlers>,
     launches_to_watch: u32,
+    /// Whether the user was told that the driver pins no memory.
+    has_warned: bool,
     // Last: whatever was made on it is dropped first.
     gpu: Arc<Gpu>,
 }
@@ -100,6 +114,8 @@ pub(crate) struct Buffers {
     /// How the kernel finds descriptors, if by a rule.
     written: WrittenDescriptors,
     metadata: Upload,
+    /// How the kernel finds metadata, if by a rule.
+    metadata_rule: MetadataRule,
     /// Number of bytes copied to the device.
     uploaded_bytes: u64,
     actions: VerdictColumn<u8>,
@@ -171,14 +187,17 @@ impl OpenClLauncher {
                     // SAFETY: plain data, as the kernel declares it, that outlives the call below.
                     unsafe { ArgVal::from_raw(size_of::<DescriptorRule>(), rule, false) }
                 }
-                Argument::Metadata => ArgVal::mem(buffers.metadata.memory()),
+                Argument::Metadata => buffers.metadata.argument(),
                 Argument::Verdicts => ArgVal::mem(buffers.actions.memory()),
                 Argument::Targets => ArgVal::mem(buffers.targets.memory()),
                 Argument::Map(number) => ArgVal::mem(self.maps.memory(*number as usize)),
                 Argument::Base => ArgVal::scalar(&base),
                 Argument::Count => ArgVal::scalar(&count),
-                // Not requested when compiling.
-                Argument::MetadataRule(_) => continue,
+                Argument::MetadataRule(_) => {
+                    let rule = (&raw const buffers.metadata_rule).cast();
+                    // SAFETY: as above.
+                    unsafe { ArgVal::from_raw(size_of::<MetadataRule>(), rule, false) }
+                }
             };
             ocl_core::set_kernel_arg(&self.loaded.kernel, index as u32, value)
                 .map_err(|error| self.gpu.error(format_args!("setting argument {index} failed"), &error))?;
@@ -315,6 +334,12 @@ impl Launcher for OpenClLauncher {
         TransferBytes { to_device: buffers.uploaded_bytes, to_host }
     }
 
+    fn take_warning(&mut self) -> Option<String> {
+        let reason = self.gpu.unpinned.get().filter(|_| !self.has_warned)?;
+        self.has_warned = true;
+        Some(offload::unpinned_warning(&self.gpu.id, reason))
+    }
+
     fn chunk_limits(&self, layout: PacketLayout) -> ChunkLimits {
         const { assert!(size_of::<Metadata>() <= MAX_ORDERED_DESCRIPTOR_BYTES) };
         // Far below the limit of a grid, and enough to fill any device.
@@ -332,7 +357,9 @@ impl Launcher for OpenClLauncher {
         packets: usize,
         effects: KernelEffects,
     ) -> Result<Option<Arc<LentVerdicts>>, DeviceError> {
-        // Without pinned memory verdicts are copied; a lost driver shows at the next command.
+        if self.gpu.unpinned.get().is_some() {
+            return Ok(None);
+        }
         let allocate = |packets| Ok(LentVerdicts::new(&self.gpu, packets, effects.redirects).unwrap_or(None));
         self.verdicts.lend(packets, LentVerdicts::packets, allocate)
     }
@@ -347,7 +374,7 @@ impl Launcher for OpenClLauncher {
         effects: KernelEffects,
         buffers: &mut Buffers,
     ) -> Result<(), DeviceError> {
-        let (gpu, packets) = (&*self.gpu, chunk.packets() as u64);
+        let gpu = &*self.gpu;
         buffers.stage_events = StageEvents::default();
         buffers.uploaded = None;
         let Buffers { written, uploaded_bytes, uploaded, stage_events, .. } = buffers;
@@ -371,7 +398,8 @@ impl Launcher for OpenClLauncher {
             *written = WrittenDescriptors::default();
             // SAFETY: the batch's descriptors do not move, and the session keeps the batch until
             // its last command has completed (`Launcher`); `release` drops the buffer.
-            unsafe { buffers.descriptors.share(gpu, chunk.descriptors())? }
+            unsafe { buffers.descriptors.share(gpu, chunk.descriptors())? };
+            None
         } else {
             let capacity = chunk.descriptor_count() * size_of::<Descriptor>();
             buffers.descriptors.write(gpu, capacity as u64, |to| {
@@ -381,19 +409,28 @@ impl Launcher for OpenClLauncher {
             })?
         });
         if effects.metadata {
-            let size = packets * size_of::<Metadata>() as u64;
-            let written = match chunk.metadata() {
-                // SAFETY: as for the descriptors.
-                Some(metadata) => unsafe { buffers.metadata.share(gpu, metadata)? },
-                None => buffers.metadata.write(gpu, size, |to| {
+            let size = chunk.packets() * size_of::<Metadata>();
+            let fields = Argument::metadata_fields(&self.loaded.arguments);
+            record(match chunk.metadata() {
+                _ if !fields.is_empty() => {
+                    buffers.metadata.write(gpu, chunk.metadata_capacity(fields) as u64, |to| {
+                        let written = chunk.write_metadata(fields, to);
+                        buffers.metadata_rule = written.rule;
+                        *uploaded_bytes += written.size as u64;
+                        written.size
+                    })?
+                }
+                Some(metadata) if gpu.shares_memory => {
+                    // SAFETY: as for the descriptors.
+                    unsafe { buffers.metadata.share(gpu, metadata)? };
+                    None
+                }
+                _ => buffers.metadata.write(gpu, size as u64, |to| {
                     chunk.write_metadata_table(to);
-                    size as usize
+                    *uploaded_bytes += size as u64;
+                    size
                 })?,
-            };
-            if !gpu.shares_memory || chunk.metadata().is_none() {
-                *uploaded_bytes += size;
-            }
-            record(written);
+            });
         }
         if chunk.is_copied() {
             // Bypass the cache where the device will copy the bytes.

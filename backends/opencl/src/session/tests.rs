@@ -2,9 +2,9 @@
 
 use std::sync::mpsc::{RecvTimeoutError, channel};
 
-use portcullis_core::device::Session;
-use portcullis_core::device::{CancelToken, Device, Transfer};
+use portcullis_core::device::{CancelToken, Device, Instrumented, MeasureOptions, Session, Transfer};
 use portcullis_core::diagnostics::Source;
+use portcullis_core::interp::InterpDevice;
 use portcullis_core::packet::{Arena, BatchCutter, Descriptor, ResizeRoom, Verdict};
 use portcullis_core::program::ProgramOptions;
 use portcullis_wgsl as wgsl;
@@ -159,6 +159,99 @@ fn packets_in_frames_are_filtered_in_place() {
 fn compile(text: &str) -> Arc<Program> {
     let program = wgsl::compile(&Source::new("test.wgsl", text), &ProgramOptions::default());
     Arc::new(program.unwrap_or_else(|e| panic!("{}", e.render())))
+}
+
+/// Checks a batch's verdicts against the interpreter's, and returns the number of bytes that the
+/// session has copied to the device.
+fn check(session: &mut OpenClSession, program: &Arc<Program>, batch: impl Fn() -> Batch) -> u64 {
+    let before = session.stages().unwrap().bytes_to_device;
+    let mut reference = InterpDevice::default().load(program, &LoadOptions::default()).unwrap();
+    let (done, expected) = (session.run(batch()).unwrap(), reference.run(batch()).unwrap());
+    assert_eq!(done.verdicts, expected.verdicts);
+    session.stages().unwrap().bytes_to_device - before
+}
+
+fn measured() -> LoadOptions {
+    LoadOptions::default().with_measure(MeasureOptions::default().with_record_stages(true))
+}
+
+/// Packets at `offset(i)` of an arena, with `length(i)` bytes.
+fn batch_of(packets: usize, place: impl Fn(u32) -> (u32, u32)) -> Batch {
+    let descriptors: Vec<_> =
+        (0..packets as u32).map(place).map(|(offset, length)| Descriptor { offset, length }).collect();
+    let end = descriptors.iter().map(|packet| packet.offset + packet.length).max().unwrap_or(0);
+    let mut arena = Arena::new(end as usize).unwrap();
+    (0_u32..).zip(&mut arena[..]).for_each(|(i, byte)| *byte = (i.wrapping_mul(2_654_435_761) >> 24) as u8);
+    BatchCutter::new(arena, None).cut_batch(descriptors, vec![], ResizeRoom::None).unwrap()
+}
+
+/// Kernels that gather, and kernels with a loop for loads, find descriptors by a rule or read the
+/// batch's own; neither is copied.
+#[test]
+fn packets_in_shared_memory_are_found_in_place() {
+    let program = compile("fn xdp_filter(pkt: u32) -> u32 { return redirect(load_le32(pkt, 1u) ^ pkt_len(pkt)); }");
+    let devices = devices().into_iter().filter(|device| device.properties().shares_memory);
+    for device in devices.flat_map(|device| [true, false].map(|gathers| device.clone().with_fast_gather(gathers))) {
+        let mut session = open(device.properties(), &program, &measured()).unwrap();
+        for packets in [1, 15, 16, 17, 5000] {
+            let equal = check(&mut session, &program, || batch_of(packets, |i| (100 + i * 64, 60)));
+            let mixed = check(&mut session, &program, || batch_of(packets, |i| (i * 70 + i % 3, i * i % 67)));
+            assert_eq!([equal, mixed], [0, 0], "{packets}");
+        }
+        // A copy begins with the first packet, far into the memory.
+        for transfer in [Transfer::Whole, Transfer::Window] {
+            let mut session = open(device.properties(), &program, &measured().with_transfer(transfer)).unwrap();
+            for stride in [64, 67] {
+                let bytes = check(&mut session, &program, || batch_of(1000, |i| ((1 << 20) + i * stride, 60)));
+                assert!((8000..100_000).contains(&bytes), "{transfer}, {stride}: {bytes}");
+            }
+        }
+    }
+}
+
+/// A discrete device gets only the metadata that differs from packet to packet.
+#[test]
+fn equal_metadata_is_not_copied_to_discrete_devices() {
+    let program = compile(
+        "fn xdp_filter(pkt: u32) -> u32 { return redirect((pkt_time(pkt).x ^ pkt_port(pkt) ^ pkt_wire_len(pkt)) & 0xffffu); }",
+    );
+    const PACKETS: usize = 1000;
+    let batch = |step: u64| {
+        let descriptors = (0..PACKETS as u32).map(|i| Descriptor { offset: i * 64, length: 60 }).collect();
+        let metadata = (0..PACKETS as u64).map(|i| Metadata::new(60, 3, (1 << 60) + i * step)).collect();
+        let arena = Arena::new(PACKETS * 64).unwrap();
+        BatchCutter::new(arena, None).cut_batch(descriptors, metadata, ResizeRoom::None).unwrap()
+    };
+    for device in devices().into_iter().map(OpenClDevice::as_discrete) {
+        let mut session = open(device.properties(), &program, &measured()).unwrap();
+        assert_eq!(check(&mut session, &program, || batch(0)), 0);
+        let rising = check(&mut session, &program, || batch(1000));
+        assert!((4000..5000).contains(&rising), "{rising}");
+    }
+}
+
+/// If the driver pins no memory, copies go through pageable memory, and one warning says so.
+#[test]
+fn memory_that_cannot_be_pinned_is_copied() {
+    let program =
+        compile("fn xdp_filter(pkt: u32) -> u32 { store_u8(pkt, 0u, 9u); return redirect(load_u8(pkt, 1u)); }");
+    const OUT_OF_HOST_MEMORY: i32 = -6;
+    for device in devices().into_iter().map(OpenClDevice::as_discrete) {
+        let mut session = open(device.properties(), &program, &measured()).unwrap();
+        calls::set_fault(Some(("clEnqueueMapBuffer", OUT_OF_HOST_MEMORY)));
+        let mut warnings = Vec::new();
+        for packets in [10, 3000, 100] {
+            let batch = Batch::from_packets(&vec![[7; 60]; packets]).unwrap();
+            let done = session.run(batch).unwrap();
+            assert!(done.verdicts.iter().all(|verdict| verdict == Verdict::Redirect(7)));
+            assert!(done.batch.packets().all(|packet| packet[..2] == [9, 7]));
+            warnings.extend(session.take_warnings());
+        }
+        calls::set_fault(None);
+        let [warning] = &warnings[..] else { panic!("not one warning: {warnings:?}") };
+        let expected = format!("{}: host memory cannot be pinned", device.info().id);
+        assert!(warning.starts_with(&expected) && warning.contains("CL_OUT_OF_HOST_MEMORY"), "{warning}");
+    }
 }
 
 /// In steady state nothing is allocated, created or mapped on a discrete device, and only tables of

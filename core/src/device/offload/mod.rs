@@ -63,6 +63,18 @@ pub const CANCEL_POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// How long a session that is abandoned waits for the device to finish queued work.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
 
+/// What the user can do if the driver refuses to pin host memory.
+pub const PINNING_ADVICE: &str = "raise what this user may lock (`ulimit -l`; for a container, `--ulimit \
+                                  memlock=-1`), or close programs that pin memory";
+
+/// The warning of a session that does without pinned memory.
+pub fn unpinned_warning(device: &str, reason: &str) -> String {
+    format!(
+        "{device}: host memory cannot be pinned ({reason}), so packets or verdicts are copied once more, which is slower: \
+         {PINNING_ADVICE}"
+    )
+}
+
 /// A program loaded on a device that runs kernels.
 pub struct OffloadSession<L: Launcher> {
     program: Arc<Program>,
