@@ -24,6 +24,7 @@ use portcullis_core::packet::{Arena, Batch, BatchCutter, Descriptor, Metadata, R
 use portcullis_core::program::Program;
 use portcullis_cuda::CudaDevice;
 use portcullis_cuda_emulator::Unavailable;
+use rayon::prelude::*;
 
 use support::{LENGTH, ReusedBatch, Times, Traffic, is_test_run, sample_all_in_turn, stock, time, time_alone};
 
@@ -176,7 +177,9 @@ fn against_records(device: &portcullis_opencl::OpenClDevice, count: usize, round
 
     /// Records per transfer, as XDP-on-GPU has them.
     const CHUNK: usize = 100_000;
-    let packets = vec![1_u8; count * LENGTH];
+    // In pages of the size that sessions' packets have, read by threads that are awake.
+    let mut packets = Arena::new(count * LENGTH).expect("memory for the packets");
+    packets.fill(1);
     for workload in &WORKLOADS {
         let (kernel, pinned) = (workload.kernel, HostMemory::Pinned);
         let records = portcullis_opencl::measure::OpenClRecords::open(
@@ -220,11 +223,8 @@ fn read_by_all_cores(bytes: &[u8]) -> u64 {
         let words = part.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word));
         words.fold(0, u64::wrapping_add)
     };
-    std::thread::scope(|scope| {
-        let parts: Vec<_> =
-            bytes.chunks(bytes.len().div_ceil(cores)).map(|part| scope.spawn(move || sum(black_box(part)))).collect();
-        parts.into_iter().map(|part| part.join().expect("adding does not panic")).fold(0, u64::wrapping_add)
-    })
+    let parts = bytes.par_chunks(bytes.len().div_ceil(4 * cores));
+    parts.map(|part| sum(black_box(part))).reduce(|| 0, u64::wrapping_add)
 }
 
 /// Filters packets end to end, beside the kernel alone over the same packets.
@@ -413,7 +413,6 @@ fn round_trip(scale: &Scale) -> f64 {
 fn latency(device: &CudaDevice, scale: &Scale, bars: &mut Bars) {
     for (packets, bar) in [(SMALL, Some(1.0)), (MEDIUM, None)] {
         for &dispatch in device.info().dispatch {
-            let is_persistent = dispatch == Dispatch::Persistent;
             for pinned in [false, true] {
                 if pinned && matches!(dispatch, Dispatch::Pipelined | Dispatch::Inline) {
                     continue;
@@ -428,7 +427,7 @@ fn latency(device: &CudaDevice, scale: &Scale, bars: &mut Bars) {
                 let times = time_alone(scale.rounds, run);
                 let micros = times.median.as_secs_f64() * 1e6 / f64::from(scale.small_batches);
                 let what = format!("{packets} packets, {dispatch}{}", if pinned { ", pinned" } else { "" });
-                bars.at_most(&what, micros, bar.filter(|_| is_persistent), "µs");
+                bars.at_most(&what, micros, bar, "µs");
             }
         }
     }

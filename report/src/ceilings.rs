@@ -3,6 +3,8 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
+use portcullis_core::packet::Arena;
+
 use super::results::{Ceiling, Estimate};
 use super::statistics::median;
 
@@ -22,11 +24,12 @@ const BYTES: usize = 128 << 20;
 const COPIES: std::ops::Range<usize> = 10..40;
 
 /// Measures copies within host memory, by all threads and by one, for about `time` in all. The
-/// bytes of a copy count twice, as it reads and writes them.
+/// bytes of a copy count twice, as it reads and writes them. Without memory there are none.
 pub fn host(confidence: f64, time: Duration, stopped: &dyn Fn() -> bool) -> Vec<Ceiling> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let from = vec![1u8; BYTES];
-    let mut to = vec![0u8; BYTES];
+    // In pages of the size that packets have, which decides how fast a copy is.
+    let (Ok(mut from), Ok(mut to)) = (Arena::new(BYTES), Arena::new(BYTES)) else { return Vec::new() };
+    from.fill(1);
     let kinds = [(MEMORY, threads), (MEMORY_ONE_THREAD, 1)];
     let mut all = Vec::new();
     for (name, threads) in kinds {

@@ -4,8 +4,8 @@ use portcullis::diagnostics::Source;
 use portcullis::frontend::wgsl;
 use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -60,6 +60,8 @@ struct Benchmark<'a> {
     idle_exit: Option<Duration>,
     warm_up: u64,
     interrupt: Interrupt,
+    /// Warnings that were printed.
+    warnings: Mutex<Vec<String>>,
 }
 
 /// Reason why a mode was not measured.
@@ -120,7 +122,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     interrupt.listen_always();
     interrupt.begin();
     let warm_up = args.warm_up.unwrap_or(if are_captures { 0 } else { DEFAULT_WARM_UP });
-    let benchmark = Benchmark { args, program, options, gpu, idle_exit, warm_up, interrupt };
+    let warnings = Mutex::default();
+    let benchmark = Benchmark { args, program, options, gpu, idle_exit, warm_up, interrupt, warnings };
 
     let mut report = Report::new(name, args);
     let mut failed = None;
@@ -227,6 +230,17 @@ impl Benchmark<'_> {
         Ok(row)
     }
 
+    /// Prints warnings that no lane and no mode before had.
+    fn warn(&self, warnings: impl Iterator<Item = String>) {
+        let mut known = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
+        for warning in warnings {
+            if !known.contains(&warning) {
+                out::warn(&warning);
+                known.push(warning);
+            }
+        }
+    }
+
     /// Returns the worker of a workload, and how receiving and filtering share threads.
     fn worker(&self, workload: Workload) -> Result<(Worker, Dispatch), NotMeasured> {
         let (device, dispatch) = match workload {
@@ -317,16 +331,12 @@ impl Benchmark<'_> {
                 let is_idle = &is_idle;
                 scope.spawn(move || is_idle.store(drive::end_when_idle(idle, run, stop), Ordering::Relaxed));
             }
-            let mut observer = |event: Event<'_>| {
-                if let Event::SessionWarning(warning) = event {
-                    out::warn(&warning);
-                }
-            };
-            let result = run_live(lanes, &stats, &live, stop, at_stop, &mut observer);
+            let result = run_live(lanes, &stats, &live, stop, at_stop, &mut |_: Event<'_>| {});
             // End the waiting threads, which the scope joins.
             stop.cancel();
             result
         });
+        self.warn(stats.iter().flat_map(|lane| lane.take_warnings()));
         let is_cancelled = matches!(error, Some(LaneError::Device(DeviceError::Cancelled)));
         let ended = match () {
             // After an interrupt, work in flight was cancelled.

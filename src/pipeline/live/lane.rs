@@ -18,7 +18,7 @@ use super::sizing::{BatchSizer, SharedSizing};
 use super::stats::CompletedBatch;
 use super::{LaneError, LaneStats, LiveLane, LiveOptions, MeasurementWindow, OverloadPolicy, pin};
 use crate::pipeline::driver::{self, Endpoints, NextBatch};
-use crate::pipeline::{Broadcasts, Event, Observer};
+use crate::pipeline::{Broadcasts, Observer};
 
 /// Capacity of the queue from the RX thread to the driver, in batches, if the RX thread may block.
 const RX_QUEUE_BATCHES: usize = 2;
@@ -379,9 +379,7 @@ impl Endpoints<&mut FallbackSession> for LaneEndpoints<'_> {
 
     fn on_session_warning(&mut self, warning: String) {
         tracing::warn!("{warning}");
-        if let Some(observer) = &mut self.observer {
-            observer.on_event(Event::SessionWarning(warning));
-        }
+        self.stats.record_warning(warning);
     }
 
     /// Executes the verdicts of a batch.

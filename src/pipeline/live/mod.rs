@@ -199,11 +199,10 @@ pub enum LaneError {
 /// Runs lanes until `stop` is cancelled or one of them fails. Packets received by then are still
 /// filtered and their verdicts executed.
 ///
-/// The calling thread drives the first lane and calls `observer`, which gets that lane's session
-/// ([`Observer::on_batch_boundary`]) and the session's warnings; those of all lanes are logged.
-/// `stats` has one entry per lane and can be read at any time. `at_stop` is called once when the
-/// run is to stop and should stop the inflow of packets: those already queued are filtered for at
-/// most one more second.
+/// The calling thread drives the first lane and calls `observer`; [`Observer::on_batch_boundary`]
+/// gets that lane's session. `stats` has one entry per lane and can be read at any time. `at_stop`
+/// is called once when the run is to stop and should stop the inflow of packets: those already
+/// queued are filtered for at most one more second.
 ///
 /// Returns the lanes in their order, except those whose thread panicked, and the first error.
 ///

@@ -31,6 +31,8 @@ pub struct LaneStats {
     baseline: Mutex<MeasurementBaseline>,
     /// State of the readers, who may wait for one another.
     reader: Mutex<ReaderState>,
+    /// Warnings of the session that nobody has taken.
+    warnings: Mutex<Vec<String>>,
 }
 
 /// Counters at the start of the measurement, which [`MeasurementWindow`](super::MeasurementWindow)
@@ -183,6 +185,7 @@ impl Default for LaneStats {
             in_flight: AtomicU64::new(0),
             baseline: Mutex::default(),
             reader: Mutex::new(ReaderState { latency: latency_histogram(), spare: latency_histogram() }),
+            warnings: Mutex::default(),
         }
     }
 }
@@ -200,6 +203,17 @@ impl LaneStats {
         latency.add(&*spare).expect("all have the same bounds");
         spare.reset();
         Snapshot { received, executed, verdicts, batches, fallback_packets, times, latency: latency.clone(), sizing }
+    }
+
+    /// Records a warning of the lane's session.
+    pub(super) fn record_warning(&self, warning: String) {
+        lock(&self.warnings).push(warning);
+    }
+
+    /// Takes the warnings of the lane's session; see
+    /// [`Instrumented::take_warnings`](portcullis_core::device::Instrumented::take_warnings).
+    pub fn take_warnings(&self) -> Vec<String> {
+        std::mem::take(&mut *lock(&self.warnings))
     }
 
     /// Packets in batches that were received and are not completed: the device has them, or they

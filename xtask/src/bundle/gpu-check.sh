@@ -263,9 +263,13 @@ bench resident 18 --device cuda:0 --filter simple_filter --filter hash_lb --batc
     --transfer resident --dispatch pipelined
 bench stateful 26 --device cuda:0 --device cpu --filter conntrack_fw --filter flow_stats --filter syn_flood \
     --batch 1048576 --packets 64 --transfer auto --dispatch pipelined
-timeout 10 "$here/bin/gpu-tool" routes "$work" 1000000 || failed=1
-bench router 24 --device cuda:0 --device cpu --filter router_v4 \
-    --map "routes=$work/routes.csv" --map "next_hops=$work/next_hops.csv" --batch 1048576 --packets 64 --transfer auto --dispatch pipelined
+if [ -n "$no_cuda" ] || timeout 10 "$here/bin/gpu-tool" routes "$work" 1000000; then
+    bench router 24 --device cuda:0 --device cpu --filter router_v4 \
+        --map "routes=$work/routes.csv" --map "next_hops=$work/next_hops.csv" --batch 1048576 --packets 64 --transfer auto --dispatch pipelined
+else
+    failed=1
+    skip router 24 "its table could not be made"
+fi
 # XDP-on-GPU's method, from its records and from raw packets, beside ours.
 bench peer 38 --device cuda:0 --filter simple_filter --filter port_filter --filter complex_filter --filter hash_lb \
     --batch 1048576 --packets 64 --transfer resident --dispatch pipelined --seeds
