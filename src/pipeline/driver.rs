@@ -10,7 +10,7 @@
 //! and take the batches and may run threads of their own.
 //!
 //! A session with a fallback (`--overload`) gets batches filtered by that while it is full and its
-//! oldest batch is not due.
+//! oldest batch is not due. If the session's device fails, the fallback takes its place.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -39,6 +39,11 @@ pub(super) trait SessionSlot {
     fn fallback(&mut self) -> Option<&mut dyn Session> {
         None
     }
+
+    /// Replaces that session by its fallback. Returns false if it has none.
+    fn fail_over(&mut self) -> bool {
+        false
+    }
 }
 
 impl SessionSlot for &mut dyn Session {
@@ -54,6 +59,10 @@ impl SessionSlot for &mut FallbackSession {
 
     fn fallback(&mut self) -> Option<&mut dyn Session> {
         FallbackSession::fallback(self)
+    }
+
+    fn fail_over(&mut self) -> bool {
+        FallbackSession::fail_over(self)
     }
 }
 
@@ -82,6 +91,12 @@ pub(super) trait Endpoints<S> {
     /// Takes a warning of the session.
     fn on_session_warning(&mut self, warning: String);
 
+    /// Takes the error of a device that its fallback has replaced, and the number of packets that
+    /// were lost with it.
+    fn on_fail_over(&mut self, error: &DeviceError, lost: usize) {
+        let _ = (error, lost);
+    }
+
     /// Takes a completed batch. With `by_fallback` the session's fallback filtered it, possibly
     /// ahead of batches submitted before.
     fn deliver(&mut self, done: Completion, tag: Self::Tag, by_fallback: bool) -> Result<(), Self::Error>;
@@ -104,16 +119,26 @@ pub(super) trait Endpoints<S> {
 pub(super) struct Driver<S, E: Endpoints<S>> {
     slot: S,
     pub endpoints: E,
-    /// Each batch in flight, oldest first: when it was submitted, if the session has a fallback,
-    /// and its tag.
-    in_flight: VecDeque<(Option<Instant>, E::Tag)>,
+    /// Batches in flight, oldest first.
+    in_flight: VecDeque<InFlight<E::Tag>>,
     estimator: CompletionEstimator,
+    /// Whether the fallback has taken the session's place.
+    has_failed_over: bool,
+}
+
+/// A batch in flight.
+struct InFlight<T> {
+    /// When it was submitted, if the session has a fallback.
+    submitted: Option<Instant>,
+    packets: usize,
+    tag: T,
 }
 
 impl<S: SessionSlot, E: Endpoints<S>> Driver<S, E> {
     /// Creates a driver for a session with no batch in flight.
     pub fn new(slot: S, endpoints: E) -> Driver<S, E> {
-        Driver { slot, endpoints, in_flight: VecDeque::new(), estimator: CompletionEstimator::new(Instant::now()) }
+        let estimator = CompletionEstimator::new(Instant::now());
+        Driver { slot, endpoints, in_flight: VecDeque::new(), estimator, has_failed_over: false }
     }
 
     /// Submits batches and delivers completed ones until the source ends and nothing is in flight.
@@ -180,25 +205,54 @@ impl<S: SessionSlot, E: Endpoints<S>> Driver<S, E> {
         // Commands queued before this batch arrived must take effect on it.
         self.run_commands()?;
         self.endpoints.on_batch_boundary(self.slot.session(), batch.len())?;
-        self.slot.session().submit(batch).map_err(|refused| refused.error)?;
+        let packets = batch.len();
+        if let Err(refused) = self.slot.session().submit(batch) {
+            self.fail_over(refused.error)?;
+            self.slot.session().submit(*refused.batch).map_err(|refused| refused.error)?;
+        }
         let submitted = self.slot.fallback().is_some().then(Instant::now);
-        self.in_flight.push_back((submitted, tag));
+        self.in_flight.push_back(InFlight { submitted, packets, tag });
         Ok(())
     }
 
     /// Waits for the oldest batch in flight and delivers it. Returns false if none is in flight.
     fn complete(&mut self) -> Result<bool, E::Error> {
-        let Some(done) = self.slot.session().complete()? else { return Ok(false) };
+        let done = match self.slot.session().complete() {
+            Ok(Some(done)) => done,
+            Ok(None) => return Ok(false),
+            Err(error) => {
+                self.fail_over(error)?;
+                return Ok(true);
+            }
+        };
         self.take_warnings();
         self.endpoints.inspect_completed(self.slot.session(), &done)?;
         // Sessions complete batches in the order of submission.
-        if let Some((submitted, tag)) = self.in_flight.pop_front() {
+        if let Some(InFlight { submitted, tag, .. }) = self.in_flight.pop_front() {
             if let Some(submitted) = submitted {
                 self.estimator.record_completion(submitted, Instant::now());
             }
-            self.endpoints.deliver(done, tag, false)?;
+            // A reload may have brought a new session, which has a fallback again.
+            let by_fallback = self.has_failed_over && self.slot.fallback().is_none();
+            self.endpoints.deliver(done, tag, by_fallback)?;
         }
         Ok(true)
+    }
+
+    /// Replaces the session, whose device has failed, by its fallback. The packets in flight are
+    /// lost: the device may still use their memory.
+    ///
+    /// # Errors
+    /// The device's error, if there is no fallback, or the device has not failed.
+    fn fail_over(&mut self, error: DeviceError) -> Result<(), E::Error> {
+        let has_failed = matches!(error, DeviceError::Failed { .. } | DeviceError::InvalidResult { .. });
+        if !has_failed || !self.slot.fail_over() {
+            return Err(error.into());
+        }
+        self.has_failed_over = true;
+        let lost = self.in_flight.drain(..).map(|batch| batch.packets).sum();
+        self.endpoints.on_fail_over(&error, lost);
+        Ok(())
     }
 
     fn take_warnings(&mut self) {
@@ -210,7 +264,7 @@ impl<S: SessionSlot, E: Endpoints<S>> Driver<S, E> {
     /// Whether the session has a fallback that can filter a batch before the oldest batch in flight
     /// is due.
     fn can_use_fallback(&mut self) -> bool {
-        let oldest = self.in_flight.front().and_then(|(submitted, _)| *submitted);
+        let oldest = self.in_flight.front().and_then(|batch| batch.submitted);
         self.slot.fallback().is_some() && oldest.is_some_and(|oldest| !self.estimator.is_due(oldest, Instant::now()))
     }
 
@@ -275,9 +329,13 @@ mod tests {
         }
     }
 
-    /// Records the tag of each delivered batch, and whether the fallback filtered it.
+    /// Records the tag of each delivered batch and whether the fallback filtered it, and how many
+    /// packets each failed device lost.
     #[derive(Default)]
-    struct RecordingEndpoints(Vec<(u32, bool)>);
+    struct RecordingEndpoints {
+        delivered: Vec<(u32, bool)>,
+        lost: Vec<usize>,
+    }
 
     impl<S> Endpoints<S> for RecordingEndpoints {
         type Tag = u32;
@@ -293,8 +351,12 @@ mod tests {
 
         fn on_session_warning(&mut self, _: String) {}
 
+        fn on_fail_over(&mut self, _: &DeviceError, lost: usize) {
+            self.lost.push(lost);
+        }
+
         fn deliver(&mut self, _: Completion, tag: u32, by_fallback: bool) -> Result<(), DeviceError> {
-            self.0.push((tag, by_fallback));
+            self.delivered.push((tag, by_fallback));
             Ok(())
         }
     }
@@ -311,6 +373,78 @@ mod tests {
         }
     }
 
+    /// A session of depth 3 that fails with its second submission, or with its first completion.
+    struct LostSession {
+        batches: Vec<Batch>,
+        fails_at_submission: bool,
+        error: DeviceError,
+    }
+
+    impl Instrumented for LostSession {}
+
+    impl Session for LostSession {
+        fn import(&mut self, _: &Arc<Span>) -> Result<Imported, DeviceError> {
+            Ok(Imported::InPlace)
+        }
+
+        fn submit(&mut self, batch: Batch) -> Result<(), SubmitError> {
+            if self.fails_at_submission && !self.batches.is_empty() {
+                return Err(SubmitError { batch: Box::new(batch), error: self.error.clone() });
+            }
+            self.batches.push(batch);
+            Ok(())
+        }
+
+        fn complete(&mut self) -> Result<Option<Completion>, DeviceError> {
+            Err(self.error.clone())
+        }
+
+        fn in_flight(&self) -> usize {
+            self.batches.len()
+        }
+
+        fn depth(&self) -> usize {
+            3
+        }
+    }
+
+    #[test]
+    fn the_fallback_replaces_a_session_that_fails() {
+        let lost = DeviceError::Failed { device: "lost".into(), reason: "gone".into() };
+        let batch = |packets| Batch::from_packets(&vec![[0; 60]; packets]).unwrap();
+        let filter = crate::Filter::wgsl("fn xdp_filter(pkt: u32) -> u32 { return XDP_DROP; }");
+        let program = filter.compile().unwrap();
+        for (fails_at_submission, packets_lost, delivered) in
+            [(true, 10, vec![(2, true), (3, true)]), (false, 30, vec![(3, true)])]
+        {
+            let fallback = InterpDevice::new().load(&program, &LoadOptions::default()).unwrap();
+            let session = LostSession { batches: Vec::new(), fails_at_submission, error: lost.clone() };
+            let mut session = FallbackSession::new(Box::new(session), fallback);
+            let mut driver = Driver::new(&mut session, RecordingEndpoints::default());
+            driver.submit(batch(10), 1).unwrap();
+            driver.submit(batch(20), 2).unwrap();
+            if !fails_at_submission {
+                driver.complete().unwrap();
+            }
+            driver.submit(batch(1), 3).unwrap();
+            driver.drive().unwrap();
+            assert_eq!(driver.endpoints.delivered, delivered);
+            assert_eq!(driver.endpoints.lost, [packets_lost]);
+        }
+        // An error that is not the device's, or without a fallback, ends the run.
+        for (error, has_fallback) in [(DeviceError::Cancelled, true), (lost, false)] {
+            let fallback = InterpDevice::new().load(&program, &LoadOptions::default()).unwrap();
+            let session = LostSession { batches: Vec::new(), fails_at_submission: false, error: error.clone() };
+            let mut session = match has_fallback {
+                true => FallbackSession::new(Box::new(session), fallback),
+                false => FallbackSession::from(Box::new(session) as Box<dyn Session>),
+            };
+            let mut driver = Driver::new(&mut session, RecordingEndpoints::default());
+            driver.submit(batch(10), 1).unwrap();
+            assert_eq!(driver.complete().unwrap_err(), error);
+        }
+    }
+
     #[test]
     fn packets_in_device_memory_wait_for_their_device_and_others_use_the_fallback() {
         let filter = crate::Filter::wgsl("fn xdp_filter(pkt: u32) -> u32 { return load_u8(pkt, 0u); }");
@@ -322,8 +456,8 @@ mod tests {
         driver.submit(device_resident_batch(), 1).unwrap();
         driver.run_on_fallback(Batch::from_packets(&[[0; 60]]).unwrap(), 2).unwrap();
         driver.run_on_fallback(device_resident_batch(), 3).unwrap();
-        assert_eq!(driver.endpoints.0, [(2, true), (1, false)]);
+        assert_eq!(driver.endpoints.delivered, [(2, true), (1, false)]);
         driver.drive().unwrap();
-        assert_eq!(driver.endpoints.0, [(2, true), (1, false), (3, false)]);
+        assert_eq!(driver.endpoints.delivered, [(2, true), (1, false), (3, false)]);
     }
 }

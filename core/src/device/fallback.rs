@@ -91,6 +91,18 @@ impl FallbackSession {
     pub fn fallback(&mut self) -> Option<&mut dyn Session> {
         self.fallback.as_mut().map(|fallback| &mut **fallback as &mut dyn Session)
     }
+
+    /// Drops the session, whose device has failed, and has the fallback take its place. Returns
+    /// false if there is none.
+    pub fn fail_over(&mut self) -> bool {
+        match self.fallback.take() {
+            Some(fallback) => {
+                self.session = fallback;
+                true
+            }
+            None => false,
+        }
+    }
 }
 
 impl Session for FallbackSession {

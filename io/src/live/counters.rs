@@ -42,7 +42,7 @@ pub enum Loss {
     Refused,
     /// The device was overloaded.
     Overload,
-    /// The lane failed while the packet was in flight.
+    /// The device or the lane failed while the packet was in flight.
     Failed,
 }
 
@@ -73,7 +73,7 @@ impl Loss {
             Loss::TooLong => "too long for where they were to go",
             Loss::Refused => "refused by the system",
             Loss::Overload => "the device had no time for them",
-            Loss::Failed => "on their way when the lane failed",
+            Loss::Failed => "on their way when the device or the lane failed",
         }
     }
 

@@ -382,6 +382,11 @@ impl Endpoints<&mut FallbackSession> for LaneEndpoints<'_> {
         self.stats.record_warning(warning);
     }
 
+    fn on_fail_over(&mut self, error: &DeviceError, lost: usize) {
+        tracing::error!("{error}; {lost} packets in flight are lost, and the device of --overload filters from now on");
+        self.stats.record_lost_with_device(lost);
+    }
+
     /// Executes the verdicts of a batch.
     fn deliver(&mut self, done: Completion, timing: BatchTiming, by_fallback: bool) -> Result<(), LaneError> {
         let is_warm_up = timing.first_packet.is_warm_up;

@@ -25,6 +25,8 @@ pub struct LaneStats {
     current: Mutex<Snapshot>,
     /// Packets dropped because the queue to the driver was full, counted by the RX thread.
     overload_drops: AtomicU64,
+    /// Packets in flight at a device that failed and was replaced by its fallback.
+    lost_with_device: AtomicU64,
     /// Packets in batches that were received and not yet completed.
     in_flight: AtomicU64,
     /// Counters at the start of the measurement.
@@ -182,6 +184,7 @@ impl Default for LaneStats {
         LaneStats {
             current: Mutex::default(),
             overload_drops: AtomicU64::new(0),
+            lost_with_device: AtomicU64::new(0),
             in_flight: AtomicU64::new(0),
             baseline: Mutex::default(),
             reader: Mutex::new(ReaderState { latency: latency_histogram(), spare: latency_histogram() }),
@@ -199,7 +202,7 @@ impl LaneStats {
         std::mem::swap(&mut current.latency, spare);
         let Snapshot { received, mut executed, verdicts, batches, fallback_packets, times, sizing, .. } = *current;
         drop(current);
-        executed.losses.add(Loss::Overload, self.overload_drops.load(Ordering::Relaxed));
+        self.add_losses(&mut executed);
         latency.add(&*spare).expect("all have the same bounds");
         spare.reset();
         Snapshot { received, executed, verdicts, batches, fallback_packets, times, latency: latency.clone(), sizing }
@@ -216,6 +219,18 @@ impl LaneStats {
         std::mem::take(&mut *lock(&self.warnings))
     }
 
+    /// Adds the packets that the executor did not see.
+    fn add_losses(&self, executed: &mut ExecutedCounts) {
+        executed.losses.add(Loss::Overload, self.overload_drops.load(Ordering::Relaxed));
+        executed.losses.add(Loss::Failed, self.lost_with_device());
+    }
+
+    /// Packets that were lost with a device whose fallback took over; the device may still hold
+    /// their memory.
+    pub fn lost_with_device(&self) -> u64 {
+        self.lost_with_device.load(Ordering::Relaxed)
+    }
+
     /// Packets in batches that were received and are not completed: the device has them, or they
     /// wait for it. After a lane has failed, the packets lost in it.
     pub fn packets_in_flight(&self) -> u64 {
@@ -227,7 +242,7 @@ impl LaneStats {
     pub(super) fn counters(&self) -> (ReceivedCounts, ExecutedCounts, u64) {
         let current = lock(&self.current);
         let mut executed = current.executed;
-        executed.losses.add(Loss::Overload, self.overload_drops.load(Ordering::Relaxed));
+        self.add_losses(&mut executed);
         (current.received, executed, current.fallback_packets)
     }
 
@@ -265,7 +280,8 @@ impl LaneStats {
 
     /// Starts the measurement of what the driver does.
     pub(super) fn start_measuring_driver(&self) {
-        let Snapshot { executed, verdicts, batches, fallback_packets, times, .. } = *lock(&self.current);
+        let Snapshot { mut executed, verdicts, batches, fallback_packets, times, .. } = *lock(&self.current);
+        executed.losses.add(Loss::Failed, self.lost_with_device());
         lock(&self.baseline).executed = Some(DriverCounters { executed, verdicts, batches, fallback_packets, times });
     }
 
@@ -278,6 +294,12 @@ impl LaneStats {
     pub(super) fn record_overload_drop(&self, packets: usize) {
         self.in_flight.fetch_sub(packets as u64, Ordering::Relaxed);
         self.overload_drops.fetch_add(packets as u64, Ordering::Relaxed);
+    }
+
+    /// Records packets that were in flight at a device that its fallback has replaced.
+    pub(super) fn record_lost_with_device(&self, packets: usize) {
+        self.in_flight.fetch_sub(packets as u64, Ordering::Relaxed);
+        self.lost_with_device.fetch_add(packets as u64, Ordering::Relaxed);
     }
 
     /// Records a completed batch, the executor's counters, and the batch's latency unless that
@@ -316,7 +338,7 @@ impl LaneStats {
     /// Counts packets that were received and not completed as lost with the lane.
     pub(super) fn record_failure(&self) {
         let mut current = lock(&self.current);
-        let accounted = current.executed.all() + self.overload_drops.load(Ordering::Relaxed);
+        let accounted = current.executed.all() + self.overload_drops.load(Ordering::Relaxed) + self.lost_with_device();
         let lost = current.received.packets.saturating_sub(accounted);
         current.executed.losses.add(Loss::Failed, lost);
     }

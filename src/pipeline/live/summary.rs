@@ -185,6 +185,11 @@ impl RunStats {
         self.lanes.iter().map(|(_, lane)| lane.packets_in_flight()).sum()
     }
 
+    /// Packets of all lanes that were lost with a device ([`LaneStats::lost_with_device`]).
+    pub fn lost_with_device(&self) -> u64 {
+        self.lanes.iter().map(|(_, lane)| lane.lost_with_device()).sum()
+    }
+
     /// Summarises the run as of `snapshot`.
     pub fn summary(&self, snapshot: &RunSnapshot) -> RunSummary {
         let filter = self.filter.lock().unwrap_or_else(PoisonError::into_inner).clone();

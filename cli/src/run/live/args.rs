@@ -119,7 +119,7 @@ pub struct LiveArgs {
     /// What to do with packets that the device cannot keep up with
     ///
     /// `drop`: leave them in the RX queue until the kernel drops them. `cpu`: filter them on the
-    /// CPU; they may overtake packets on the device.
+    /// CPU; they may overtake packets on the device. If the device fails, the CPU takes over.
     #[arg(long, value_name = "WAY", value_parser = ["drop", "cpu"], default_value = "drop", conflicts_with = "read", help_heading = "Live traffic", hide_short_help = true)]
     pub overload: String,
     /// Process each queue on its own lane (`each`) or all on one (`one`)

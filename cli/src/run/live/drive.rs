@@ -333,10 +333,11 @@ fn run_lanes(
 
 /// Number of packets that a device may still hold after it failed.
 pub fn abandoned_packets(error: Option<&LaneError>, run: &RunStats) -> u64 {
-    match error {
+    let in_flight = match error {
         Some(LaneError::Device(_)) => run.packets_in_flight(),
         _ => 0,
-    }
+    };
+    in_flight + run.lost_with_device()
 }
 
 /// Stops the run after `idle` without received packets and without batches in flight; a lane that

@@ -126,7 +126,7 @@ pub fn table(run: &RunSummary, device: &str, frames: Option<Balance>, extra: &Ex
         ("reassembled", sum.reassembled, ""),
         ("unfiltered", sum.from_stack, "from the interface of --pass-to"),
         ("unfiltered, lost", sum.from_stack_lost, "malformed, or not sent by the end"),
-        ("filtered by the CPU", sum.fallback_packets, "the queue of the device was full"),
+        ("filtered by the CPU", sum.fallback_packets, "the queue of the device was full, or the device had failed"),
     ];
     for (name, count, remark) in rare {
         if count > 0 {

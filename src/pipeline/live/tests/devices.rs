@@ -163,6 +163,61 @@ fn a_failing_fallback_ends_the_lane_with_its_error() {
     results.assert_failed_packets_are_counted();
 }
 
+/// A session whose device is lost when it has filtered a number of batches.
+struct LostSession {
+    session: Box<dyn Session>,
+    batches: usize,
+}
+
+impl Session for LostSession {
+    fn import(&mut self, span: &Arc<Span>) -> Result<Imported, DeviceError> {
+        self.session.import(span)
+    }
+
+    fn submit(&mut self, batch: Batch) -> Result<(), SubmitError> {
+        self.session.submit(batch)
+    }
+
+    fn complete(&mut self) -> Result<Option<Completion>, DeviceError> {
+        let Some(left) = self.batches.checked_sub(1) else {
+            return Err(DeviceError::Failed { device: "lost".into(), reason: "gone".into() });
+        };
+        let done = self.session.complete()?;
+        self.batches = if done.is_some() { left } else { self.batches };
+        Ok(done)
+    }
+
+    fn in_flight(&self) -> usize {
+        self.session.in_flight()
+    }
+
+    fn depth(&self) -> usize {
+        self.session.depth()
+    }
+}
+
+impl Instrumented for LostSession {}
+
+#[test]
+fn the_fallback_takes_over_from_a_lost_device() {
+    const FILTERED: usize = 30;
+    let session = LostSession { session: interpreted(&program(), Dispatch::Pipelined), batches: FILTERED / 10 };
+    let depth = session.depth();
+    let session = FallbackSession::new(Box::new(session), interpreted(&program(), Dispatch::Inline));
+    let results = run_lane(session, Dispatch::Pipelined);
+    assert!(results.error.is_none(), "{:?}", results.error);
+    results.assert_failed_packets_are_counted();
+    let executed = results.batches[0].concat();
+    for (number, action) in &executed {
+        assert_eq!(*action, if number % 2 == 1 { Action::Pass } else { Action::Drop });
+    }
+    let lost = PACKETS as usize - executed.len();
+    assert!(lost > 0 && lost <= 10 * depth, "{lost} of {depth} batches");
+    // Batches may have gone to the fallback before, while the device was full.
+    let by_fallback = results.stats[0].fallback_packets as usize;
+    assert_eq!(by_fallback, executed.len() - FILTERED);
+}
+
 /// A session whose first batch fails, as this function does.
 struct FailingSession(fn(Batch) -> Result<(), SubmitError>);
 
