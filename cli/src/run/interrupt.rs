@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use portcullis::device::CancelToken;
-#[cfg(all(target_os = "linux", feature = "live"))]
-use portcullis::packet_io::live::sighup::keep_sighup_ignored;
 
 use crate::failure::INTERRUPTED;
 use crate::out;
+#[cfg(unix)]
+use crate::run::ignored_signals::keep_ignored;
 
 /// Time after which a pending end is announced.
 const ANNOUNCE_DELAY: Duration = Duration::from_millis(200);
@@ -29,11 +29,14 @@ pub struct Interrupt {
 }
 
 impl Interrupt {
-    /// Handles Ctrl-C, SIGTERM and SIGHUP from now on. Signals that are ignored, as by `nohup`,
-    /// stay ignored.
+    /// Handles Ctrl-C, SIGTERM and SIGHUP from now on. Those that are ignored, as by `nohup`, stay
+    /// ignored.
     pub fn listen(&self) {
         // ctrlc runs the handler on a thread of its own.
-        let _ = ctrlc::try_set_handler(self.handler());
+        #[cfg(unix)]
+        keep_ignored(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP], || _ = ctrlc::set_handler(self.handler()));
+        #[cfg(not(unix))]
+        let _ = ctrlc::set_handler(self.handler());
     }
 
     /// Listens for interrupts even if the signal was ignored at start: shells ignore Ctrl-C for
@@ -41,7 +44,7 @@ impl Interrupt {
     /// ignores stays ignored.
     #[cfg(all(target_os = "linux", feature = "live"))]
     pub fn listen_always(&self) {
-        keep_sighup_ignored(|| _ = ctrlc::set_handler(self.handler()));
+        keep_ignored(&[libc::SIGHUP], || _ = ctrlc::set_handler(self.handler()));
     }
 
     fn handler(&self) -> impl FnMut() + 'static + Send + use<> {

@@ -3,6 +3,8 @@
 mod capture;
 mod dump;
 mod events;
+#[cfg(unix)]
+mod ignored_signals;
 pub mod interrupt;
 mod kernel_routes;
 pub mod live;

@@ -289,13 +289,17 @@ fn an_interrupted_run_writes_its_results_so_far() {
     place.file("r.json", "older");
     let args =
         ["bench", "--time", "60s", "--device", "cpu", "--filter", "minimal", "--json", "r.json", "--packets", "64"];
-    let mut child = place.command(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // As a shell starts a background job: SIGINT is ignored and stays so, SIGTERM is not.
+    let mut command = place.command_ignoring("INT", &args);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     std::thread::sleep(std::time::Duration::from_secs(2));
     assert_eq!(place.read("r.json"), b"older");
     crate::support::signal(&child, "INT");
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    assert!(child.try_wait().unwrap().is_none(), "an ignored signal ended the run");
+    crate::support::signal(&child, "TERM");
     crate::support::wait_for_end(&mut child);
     let ended = child.wait_with_output().unwrap();
-    // With signals ignored at the start, as by `nohup`, the run would not be interrupted.
     assert_eq!(ended.status.code(), Some(130), "{}", String::from_utf8_lossy(&ended.stderr));
     let results = parse_json(&place.read("r.json"));
     assert_eq!(results["run"]["interrupted"], true);

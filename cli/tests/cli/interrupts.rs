@@ -189,15 +189,9 @@ fn a_second_interrupt_ends_the_run_at_once() {
 fn an_ignored_sighup_stays_ignored() {
     let place = Place::new();
     let filter = place.file("f.wgsl", PASS);
-    let line = format!("trap '' HUP; exec '{}' \"$@\"", env!("CARGO_BIN_EXE_portcullis"));
-    let args = ["-c", &line, "sh", "run", filter, "--read", "-", "--write", "o.pcap", "--device", "cpu", "--json"];
-    let mut child = std::process::Command::new("sh")
-        .args(args)
-        .current_dir(place.path(""))
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap();
+    let args = ["run", filter, "--read", "-", "--write", "o.pcap", "--device", "cpu", "--json"];
+    let mut command = place.command_ignoring("HUP", &args);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
     let capture = pcap(&[&[1; 60], &[2; 60]]);
     stdin.write_all(&capture).unwrap();

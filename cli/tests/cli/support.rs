@@ -76,6 +76,14 @@ impl Place {
         command
     }
 
+    /// The program as a shell starts it that ignores a signal.
+    pub fn command_ignoring<S: AsRef<std::ffi::OsStr>>(&self, signal: &str, args: &[S]) -> Command {
+        let line = format!("trap '' {signal}; exec '{}' \"$@\"", env!("CARGO_BIN_EXE_portcullis"));
+        let mut command = Command::new("sh");
+        command.args(["-c", &line, "sh"]).args(args).current_dir(self.dir.path()).stdin(Stdio::null());
+        command
+    }
+
     pub fn run<S: AsRef<std::ffi::OsStr>>(&self, args: &[S]) -> RunOutput {
         RunOutput::of(self.command(args).output().unwrap())
     }

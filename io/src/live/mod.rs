@@ -20,7 +20,6 @@ pub mod link;
 #[cfg(any(feature = "af-xdp", feature = "nfqueue"))]
 mod owner_process;
 #[cfg(feature = "live")]
-pub mod sighup;
 #[cfg(any(feature = "af-xdp", feature = "dpdk"))]
 pub(crate) mod tun;
 
