@@ -1,6 +1,8 @@
 //! Runs a test again in a child process that finds the emulated libraries in place of the driver.
 #![allow(dead_code, reason = "each test uses a part of it")]
 
+pub mod batches;
+
 use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::Arc;
