@@ -44,6 +44,11 @@ pub(super) trait SessionSlot {
     fn fail_over(&mut self) -> bool {
         false
     }
+
+    /// Whether that session is the fallback of one whose device has failed.
+    fn has_failed_over(&self) -> bool {
+        false
+    }
 }
 
 impl SessionSlot for &mut dyn Session {
@@ -63,6 +68,10 @@ impl SessionSlot for &mut FallbackSession {
 
     fn fail_over(&mut self) -> bool {
         FallbackSession::fail_over(self)
+    }
+
+    fn has_failed_over(&self) -> bool {
+        FallbackSession::has_failed_over(self)
     }
 }
 
@@ -122,8 +131,6 @@ pub(super) struct Driver<S, E: Endpoints<S>> {
     /// Batches in flight, oldest first.
     in_flight: VecDeque<InFlight<E::Tag>>,
     estimator: CompletionEstimator,
-    /// Whether the fallback has taken the session's place.
-    has_failed_over: bool,
 }
 
 /// A batch in flight.
@@ -137,8 +144,7 @@ struct InFlight<T> {
 impl<S: SessionSlot, E: Endpoints<S>> Driver<S, E> {
     /// Creates a driver for a session with no batch in flight.
     pub fn new(slot: S, endpoints: E) -> Driver<S, E> {
-        let estimator = CompletionEstimator::new(Instant::now());
-        Driver { slot, endpoints, in_flight: VecDeque::new(), estimator, has_failed_over: false }
+        Driver { slot, endpoints, in_flight: VecDeque::new(), estimator: CompletionEstimator::new(Instant::now()) }
     }
 
     /// Submits batches and delivers completed ones until the source ends and nothing is in flight.
@@ -232,9 +238,7 @@ impl<S: SessionSlot, E: Endpoints<S>> Driver<S, E> {
             if let Some(submitted) = submitted {
                 self.estimator.record_completion(submitted, Instant::now());
             }
-            // A reload may have brought a new session, which has a fallback again.
-            let by_fallback = self.has_failed_over && self.slot.fallback().is_none();
-            self.endpoints.deliver(done, tag, by_fallback)?;
+            self.endpoints.deliver(done, tag, self.slot.has_failed_over())?;
         }
         Ok(true)
     }
@@ -249,7 +253,6 @@ impl<S: SessionSlot, E: Endpoints<S>> Driver<S, E> {
         if !has_failed || !self.slot.fail_over() {
             return Err(error.into());
         }
-        self.has_failed_over = true;
         let lost = self.in_flight.drain(..).map(|batch| batch.packets).sum();
         self.endpoints.on_fail_over(&error, lost);
         Ok(())

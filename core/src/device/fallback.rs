@@ -72,19 +72,21 @@ impl WithFallback {
 pub struct FallbackSession {
     session: Box<dyn Session>,
     fallback: Option<Box<dyn Session>>,
+    /// Whether the fallback has taken the session's place.
+    has_failed_over: bool,
 }
 
 impl From<Box<dyn Session>> for FallbackSession {
     /// A session without fallback.
     fn from(session: Box<dyn Session>) -> FallbackSession {
-        FallbackSession { session, fallback: None }
+        FallbackSession { session, fallback: None, has_failed_over: false }
     }
 }
 
 impl FallbackSession {
     /// Combines a session with its fallback, which takes one batch at a time.
     pub fn new(session: Box<dyn Session>, fallback: Box<dyn Session>) -> FallbackSession {
-        FallbackSession { session, fallback: Some(fallback) }
+        FallbackSession { session, fallback: Some(fallback), has_failed_over: false }
     }
 
     /// The fallback, for batches that would otherwise wait because this session is at its depth.
@@ -98,10 +100,16 @@ impl FallbackSession {
         match self.fallback.take() {
             Some(fallback) => {
                 self.session = fallback;
+                self.has_failed_over = true;
                 true
             }
             None => false,
         }
+    }
+
+    /// Whether the fallback has taken the session's place.
+    pub fn has_failed_over(&self) -> bool {
+        self.has_failed_over
     }
 }
 

@@ -75,10 +75,11 @@ fn any_device_can_have_a_fallback() {
     }
 }
 
-/// A session that takes a fixed time for each batch.
+/// A session that takes a fixed time for each batch, and whose device is lost after some.
 struct SlowSession {
     session: Box<dyn Session>,
     batch_time: Duration,
+    batches_before_loss: usize,
     ready: VecDeque<Instant>,
     packets: Arc<AtomicU64>,
 }
@@ -97,8 +98,11 @@ impl Session for SlowSession {
     }
 
     fn complete(&mut self) -> Result<Option<Completion>, DeviceError> {
-        if let Some(ready) = self.ready.pop_front() {
-            thread::sleep(ready.saturating_duration_since(Instant::now()));
+        let Some(ready) = self.ready.pop_front() else { return self.session.complete() };
+        thread::sleep(ready.saturating_duration_since(Instant::now()));
+        match self.batches_before_loss.checked_sub(1) {
+            Some(left) => self.batches_before_loss = left,
+            None => return Err(DeviceError::Failed { device: "lost".into(), reason: "gone".into() }),
         }
         self.session.complete()
     }
@@ -115,16 +119,17 @@ impl Session for SlowSession {
 impl Instrumented for SlowSession {}
 
 /// A session that takes `batch_time` per batch, and the number of packets that it has been given.
-fn slow_session(batch_time: Duration) -> (Box<dyn Session>, Arc<AtomicU64>) {
+fn slow_session(batch_time: Duration, batches_before_loss: usize) -> (Box<dyn Session>, Arc<AtomicU64>) {
     let packets = Arc::new(AtomicU64::new(0));
-    let session = interpreted(&program(), Dispatch::Pipelined);
-    (Box::new(SlowSession { session, batch_time, ready: VecDeque::new(), packets: packets.clone() }), packets)
+    let (session, ready) = (interpreted(&program(), Dispatch::Pipelined), VecDeque::new());
+    let session = SlowSession { session, batch_time, batches_before_loss, ready, packets: packets.clone() };
+    (Box::new(session), packets)
 }
 
 /// Runs a lane on a session that takes `batch_time` per batch. Also returns how many packets that
 /// session filtered itself.
 fn run_on_slow_session(batch_time: Duration, has_fallback: bool) -> (LaneResults, u64) {
-    let (session, packets) = slow_session(batch_time);
+    let (session, packets) = slow_session(batch_time, usize::MAX);
     let session = match has_fallback {
         true => FallbackSession::new(session, interpreted(&program(), Dispatch::Inline)),
         false => session.into(),
@@ -153,7 +158,7 @@ fn a_slow_device_with_fallback_loses_no_packets() {
 
 #[test]
 fn a_failing_fallback_ends_the_lane_with_its_error() {
-    let (session, _) = slow_session(Duration::from_millis(20));
+    let (session, _) = slow_session(Duration::from_millis(20), usize::MAX);
     let fallback = FailingSession(|batch| Err(SubmitError { batch: Box::new(batch), error: DeviceError::Cancelled }));
     let session = FallbackSession::new(session, Box::new(fallback));
     let results = run_lane(session, Dispatch::Pipelined);
@@ -163,47 +168,12 @@ fn a_failing_fallback_ends_the_lane_with_its_error() {
     results.assert_failed_packets_are_counted();
 }
 
-/// A session whose device is lost when it has filtered a number of batches.
-struct LostSession {
-    session: Box<dyn Session>,
-    batches: usize,
-}
-
-impl Session for LostSession {
-    fn import(&mut self, span: &Arc<Span>) -> Result<Imported, DeviceError> {
-        self.session.import(span)
-    }
-
-    fn submit(&mut self, batch: Batch) -> Result<(), SubmitError> {
-        self.session.submit(batch)
-    }
-
-    fn complete(&mut self) -> Result<Option<Completion>, DeviceError> {
-        let Some(left) = self.batches.checked_sub(1) else {
-            return Err(DeviceError::Failed { device: "lost".into(), reason: "gone".into() });
-        };
-        let done = self.session.complete()?;
-        self.batches = if done.is_some() { left } else { self.batches };
-        Ok(done)
-    }
-
-    fn in_flight(&self) -> usize {
-        self.session.in_flight()
-    }
-
-    fn depth(&self) -> usize {
-        self.session.depth()
-    }
-}
-
-impl Instrumented for LostSession {}
-
 #[test]
 fn the_fallback_takes_over_from_a_lost_device() {
     const FILTERED: usize = 30;
-    let session = LostSession { session: interpreted(&program(), Dispatch::Pipelined), batches: FILTERED / 10 };
+    let (session, _) = slow_session(Duration::ZERO, FILTERED / 10);
     let depth = session.depth();
-    let session = FallbackSession::new(Box::new(session), interpreted(&program(), Dispatch::Inline));
+    let session = FallbackSession::new(session, interpreted(&program(), Dispatch::Inline));
     let results = run_lane(session, Dispatch::Pipelined);
     assert!(results.error.is_none(), "{:?}", results.error);
     results.assert_failed_packets_are_counted();
