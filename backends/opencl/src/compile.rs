@@ -91,7 +91,7 @@ impl LoadedProgram {
         fingerprint: &str,
         cache: Option<&Cache>,
     ) -> Result<LoadedProgram, DeviceError> {
-        let kernel = build_kernel(gpu, &source, fingerprint, cache)?;
+        let kernel = build_kernel(gpu, &source.source, &source.entry, fingerprint, cache)?;
         let packets_per_item = source.packets_per_item as usize;
         Ok(LoadedProgram {
             kernel,
@@ -167,27 +167,28 @@ fn cpu_vendor() -> [u8; 12] {
 /// Builds the kernel, from the cached binary if there is one.
 pub(crate) fn build_kernel(
     gpu: &Gpu,
-    source: &Source,
+    text: &str,
+    entry: &str,
     fingerprint: &str,
     cache: Option<&Cache>,
 ) -> Result<Kernel, DeviceError> {
     // Everything that the binary depends on.
-    let key = format!("{fingerprint}\n{BUILD_OPTIONS}\n{}", source.source);
+    let key = format!("{fingerprint}\n{BUILD_OPTIONS}\n{}", text);
     let cached = cache.and_then(|cache| cache.get(key.as_bytes()));
     // A binary that the driver rejects is ignored: the driver may have changed.
-    if let Some(kernel) = cached.and_then(|binary| from_binary(gpu, &binary, &source.entry)) {
+    if let Some(kernel) = cached.and_then(|binary| from_binary(gpu, &binary, entry)) {
         return Ok(kernel);
     }
-    let text = CString::new(source.source.as_str());
-    let text = text.map_err(|_| gpu.failure("the filter's source has a zero byte in it".into()))?;
-    let program = ocl_core::create_program_with_source(&gpu.context, &[text])
+    let source = CString::new(text);
+    let source = source.map_err(|_| gpu.failure("the filter's source has a zero byte in it".into()))?;
+    let program = ocl_core::create_program_with_source(&gpu.context, &[source])
         .map_err(|error| gpu.error("creating the filter's program failed", &error))?;
     build_program(gpu, &program).map_err(|(code, log)| {
         let log = if log.is_empty() { "there are no further messages".into() } else { log };
         gpu.failure(format!("its compiler rejects the filter ({}):\n{log}", status_name(code)))
     })?;
-    let kernel = ocl_core::create_kernel(&program, &source.entry)
-        .map_err(|error| gpu.error("creating the kernel failed", &error))?;
+    let kernel =
+        ocl_core::create_kernel(&program, entry).map_err(|error| gpu.error("creating the kernel failed", &error))?;
     if let Some((cache, binary)) = cache.zip(binary(&program)) {
         cache.put(key.as_bytes(), &binary);
     }
@@ -283,9 +284,8 @@ mod tests {
         })
     }
 
-    fn source(body: &str) -> Source {
-        let source = format!("__kernel void go(__global uint *out)\n{{\n    {body}\n}}\n");
-        Source { source, entry: "go".into(), arguments: vec![], packets_per_item: 1, size: 1 }
+    fn source(body: &str) -> String {
+        format!("__kernel void go(__global uint *out)\n{{\n    {body}\n}}\n")
     }
 
     #[test]
@@ -307,17 +307,18 @@ mod tests {
     fn compiler_messages_are_shown_and_truncated() {
         for device in devices() {
             let gpu = Gpu::open(device.properties(), false).unwrap();
-            let Err(error) = build_kernel(&gpu, &source("out[0] = no_such_name;"), "", None) else {
+            let Err(error) = build_kernel(&gpu, &source("out[0] = no_such_name;"), "go", "", None) else {
                 panic!("the source was accepted")
             };
             let text = error.to_string();
             assert!(text.contains(&device.info().id) && text.contains("no_such_name"), "{text}");
-            let Err(error) = build_kernel(&gpu, &source(&"out[0] = unknown;".repeat(2000)), "", None) else {
+            let Err(error) = build_kernel(&gpu, &source(&"out[0] = unknown;".repeat(2000)), "go", "", None) else {
                 panic!("the source was accepted")
             };
             assert!(error.to_string().len() < MAX_LOG_BYTES + 200, "{}", error.to_string().len());
-            let missing = Source { entry: "come".into(), ..source("out[0] = 1;") };
-            let Err(error) = build_kernel(&gpu, &missing, "", None) else { panic!("the source was accepted") };
+            let Err(error) = build_kernel(&gpu, &source("out[0] = 1;"), "come", "", None) else {
+                panic!("the source was accepted")
+            };
             assert!(error.to_string().contains("CL_INVALID_KERNEL_NAME"), "{error}");
         }
     }
@@ -330,15 +331,15 @@ mod tests {
         for device in devices() {
             let before = files();
             let gpu = Gpu::open(device.properties(), false).unwrap();
-            let kernel =
-                |text: &str, fingerprint: &str| build_kernel(&gpu, &source(text), fingerprint, Some(&cache)).unwrap();
+            let kernel = |text: &str, fingerprint: &str| {
+                build_kernel(&gpu, &source(text), "go", fingerprint, Some(&cache)).unwrap()
+            };
             kernel("out[0] = 1;", "driver 1");
             if files() == before {
                 println!("skipped: {} returns no binaries", device.info().id);
                 continue;
             }
-            let binary =
-                cache.get(format!("driver 1\n{BUILD_OPTIONS}\n{}", source("out[0] = 1;").source).as_bytes()).unwrap();
+            let binary = cache.get(format!("driver 1\n{BUILD_OPTIONS}\n{}", source("out[0] = 1;")).as_bytes()).unwrap();
             assert!(from_binary(&gpu, &binary, "go").is_some(), "the driver accepts its own binary");
             kernel("out[0] = 1;", "driver 1");
             assert_eq!(files(), before + 1, "the binary was cached");
@@ -347,7 +348,7 @@ mod tests {
             assert_eq!(files(), before + 3);
             // An entry that is not a binary is replaced by compiling again, although its checksum
             // is right.
-            let key = format!("driver 3\n{BUILD_OPTIONS}\n{}", source("out[0] = 3;").source);
+            let key = format!("driver 3\n{BUILD_OPTIONS}\n{}", source("out[0] = 3;"));
             assert!(cache.put(key.as_bytes(), b"no binary"));
             kernel("out[0] = 3;", "driver 3");
             assert_ne!(cache.get(key.as_bytes()).unwrap(), b"no binary");

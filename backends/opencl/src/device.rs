@@ -44,10 +44,9 @@ impl OpenClDevice {
     }
 
     /// Sets whether kernels for a CPU gather words of several packets at once, or load them in a
-    /// loop of their own. For tests: which is faster depends on the processor, and a filter's
-    /// result on neither.
-    #[must_use]
-    pub fn with_fast_gather(mut self, gathers: bool) -> OpenClDevice {
+    /// loop of their own.
+    #[cfg(test)]
+    pub(crate) fn with_fast_gather(mut self, gathers: bool) -> OpenClDevice {
         self.properties.has_fast_gather = gathers;
         self
     }

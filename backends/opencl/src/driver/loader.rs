@@ -168,13 +168,13 @@ macro_rules! forward {
         forward!(@extern $name($($argument: $type,)* status: *mut cl_int) -> $object, |function| {
             let mut code = FUNCTION_MISSING;
             #[cfg(test)]
-            let fault = calls::fault(stringify!($name));
-            #[cfg(not(test))]
-            let fault: Option<cl_int> = None;
-            if let Some(fault) = fault {
-                code = fault;
-            }
-            let function = function.filter(|_| fault.is_none());
+            let function = match calls::fault(stringify!($name)) {
+                Some(fault) => {
+                    code = fault;
+                    None
+                }
+                None => function,
+            };
             // SAFETY: the caller answers for the arguments, except for the last, which is ours.
             let object = function.map_or(std::ptr::null_mut(), |f| unsafe { f($($argument,)* &mut code) });
             if object.is_null() && code == Status::CL_SUCCESS as cl_int {

@@ -4,7 +4,6 @@
 //! downloaded: in chunks, over four queues, as XDP-on-GPU does it with CUDA's streams.
 
 use ocl_core::{ArgVal, CommandQueue, Kernel, MapFlags, Mem, MemFlags, MemMap};
-use portcullis_c_writer::Kernel as Source;
 use portcullis_core::device::DeviceError;
 use portcullis_core::device::record_kernel::{self, HostMemory, RecordKernel};
 use portcullis_core::packet::Arena;
@@ -66,14 +65,7 @@ impl OpenClRecords {
         per_item: usize,
     ) -> Result<OpenClRecords, DeviceError> {
         let gpu = Gpu::open(device.properties(), false)?;
-        let source = Source {
-            source: format!("{DEFINITIONS}{text}"),
-            entry: entry.to_owned(),
-            arguments: Vec::new(),
-            packets_per_item: 1,
-            size: 0,
-        };
-        let kernel = build_kernel(&gpu, &source, "", None)?;
+        let kernel = build_kernel(&gpu, &format!("{DEFINITIONS}{text}"), entry, "", None)?;
         let bytes = (count * record).max(1);
         let queues = (0..QUEUES)
             .map(|_| ocl_core::create_command_queue(&gpu.context, gpu.device, None))

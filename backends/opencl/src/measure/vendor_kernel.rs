@@ -1,7 +1,6 @@
 //! Hand-written kernels for tests, compiled by the vendor's compiler as they are.
 
 use ocl_core::{ArgVal, Kernel, Mem, MemFlags};
-use portcullis_c_writer::Kernel as Source;
 use portcullis_core::device::DeviceError;
 
 use crate::compile::build_kernel;
@@ -22,14 +21,7 @@ impl VendorKernel {
     /// If the kernel does not compile.
     pub fn compile(device: &OpenClDevice, text: &str, name: &str) -> Result<VendorKernel, DeviceError> {
         let gpu = Gpu::open(device.properties(), false)?;
-        let source = Source {
-            source: text.to_owned(),
-            entry: name.to_owned(),
-            arguments: Vec::new(),
-            packets_per_item: 1,
-            size: 0,
-        };
-        Ok(VendorKernel { kernel: build_kernel(&gpu, &source, "", None)?, gpu })
+        Ok(VendorKernel { kernel: build_kernel(&gpu, text, name, "", None)?, gpu })
     }
 
     /// Runs `items` work items over a copy of `memory`, and copies the result back.

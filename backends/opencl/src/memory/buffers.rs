@@ -81,12 +81,14 @@ enum HostBuffer {
 }
 
 impl HostBuffer {
-    fn new(gpu: &Gpu, bytes: u64) -> HostBuffer {
-        match PinnedBuffer::new(gpu, bytes) {
-            Ok(pinned) => HostBuffer::Pinned(pinned),
-            // If the driver is lost, the next command says so.
-            Err(_) => HostBuffer::Pageable(vec![0; capacity_for(bytes, gpu.max_buffer_size) as usize]),
-        }
+    fn new(gpu: &Gpu, bytes: u64) -> Result<HostBuffer, DeviceError> {
+        // If the driver is lost, the next command says so.
+        PinnedBuffer::new(gpu, bytes).map(HostBuffer::Pinned).or_else(|error| {
+            let (mut all, size) = (Vec::new(), capacity_for(bytes, gpu.max_buffer_size) as usize);
+            all.try_reserve_exact(size).map_err(|_| error)?;
+            all.resize(size, 0);
+            Ok(HostBuffer::Pageable(all))
+        })
     }
 
     fn size(&self) -> u64 {
@@ -187,7 +189,7 @@ impl Upload {
             }
             return Ok(Some(event));
         }
-        let host = ensure_capacity(&mut self.host, bytes, HostBuffer::size, |bytes| Ok(HostBuffer::new(gpu, bytes)))?;
+        let host = ensure_capacity(&mut self.host, bytes, HostBuffer::size, |bytes| HostBuffer::new(gpu, bytes))?;
         // SAFETY: within its bounds, and nobody else uses it: the copy that an earlier batch queued
         // has completed with that batch.
         let from = unsafe { host.as_slice_mut(bytes as usize) };
@@ -275,7 +277,7 @@ impl Download {
             self.map = Some(map.map_err(|error| gpu.error("mapping a buffer failed", &error))?);
             return Ok(event);
         }
-        let host = ensure_capacity(&mut self.host, bytes, HostBuffer::size, |bytes| Ok(HostBuffer::new(gpu, bytes)))?;
+        let host = ensure_capacity(&mut self.host, bytes, HostBuffer::size, |bytes| HostBuffer::new(gpu, bytes))?;
         // SAFETY: within its bounds, and nobody reads it before the event has completed.
         let queued = unsafe {
             let to = host.as_slice_mut(self.bytes);

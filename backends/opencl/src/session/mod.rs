@@ -387,9 +387,9 @@ impl Launcher for OpenClLauncher {
             *uploaded = event.or(uploaded.take());
         };
         let shares = self.shares_descriptors(chunk, effects);
-        let needs_no_table = chunk.descriptor_capacity(effects) == 0;
-        record(if self.loaded.takes_descriptor_rule && (needs_no_table || !shares) {
-            buffers.descriptors.write(gpu, chunk.descriptor_capacity(effects) as u64, |to| {
+        let capacity = chunk.descriptor_capacity(effects);
+        record(if self.loaded.takes_descriptor_rule && (capacity == 0 || !shares) {
+            buffers.descriptors.write(gpu, capacity as u64, |to| {
                 *written = chunk.write_rebased_descriptors(effects, to);
                 *uploaded_bytes += written.size as u64;
                 written.size
