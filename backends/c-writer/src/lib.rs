@@ -77,7 +77,7 @@ pub enum PacketAccess {
 
 impl PacketAccess {
     /// Whether filters are written without branches if possible.
-    pub(crate) fn is_branch_free(self) -> bool {
+    pub fn is_branch_free(self) -> bool {
         matches!(self, PacketAccess::Vectorizable | PacketAccess::LoopFission)
     }
 }

@@ -272,10 +272,8 @@ impl Device for Host {
         // Filters whose packets cannot run in parallel are written with byte access, which loads
         // nearby bytes before it checks the packet's length.
         let bytes = self.options.clone().with_packet_access(PacketAccess::Bytes);
-        let is_branch_free =
-            matches!(self.options.packet_access, PacketAccess::Vectorizable | PacketAccess::LoopFission);
-        let side_by_side =
-            is_branch_free && write(program, &bytes).map_err(|e| unsupported(e.to_string()))?.source != source;
+        let side_by_side = self.options.packet_access.is_branch_free()
+            && write(program, &bytes).map_err(|e| unsupported(e.to_string()))?.source != source;
         let number = self.numbers.get(&source).copied();
         let number = number.ok_or_else(|| unsupported("it is not among the filters that were compiled".into()))?;
         assert!(!program.has_flows(), "the runner does not group packets by flow");

@@ -64,8 +64,10 @@ pub const CANCEL_POLL_INTERVAL: Duration = Duration::from_millis(50);
 pub const DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// What the user can do if the driver refuses to pin host memory.
-pub const PINNING_ADVICE: &str = "raise what this user may lock (`ulimit -l`; for a container, `--ulimit \
-                                  memlock=-1`), or close programs that pin memory";
+pub const PINNING_ADVICE: &str = concat!(
+    "raise what this user may lock (`ulimit -l`; for a container, `--ulimit memlock=-1`), ",
+    "or close programs that pin memory",
+);
 
 /// The warning of a session that does without pinned memory.
 pub fn unpinned_warning(device: &str, reason: &str) -> String {
