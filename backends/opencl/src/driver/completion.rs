@@ -79,16 +79,25 @@ impl PendingCommand {
         Ok(PendingCommand { event, completion: Some(completion) })
     }
 
-    /// Waits for at most `timeout`, and returns whether the command has completed.
+    /// Waits for at most `timeout`, and returns whether the command has completed. If the driver
+    /// does not say, it may still be running.
     pub fn completes_within(&self, timeout: Duration) -> bool {
-        match &self.completion {
-            Some(completion) => completion.status_within(timeout).is_some(),
-            None => poll::within(timeout, None, || self.poll_status().is_some()),
+        if let Some(completion) = &self.completion {
+            return completion.status_within(timeout).is_some();
         }
+        let mut status = Ok(None);
+        poll::within(timeout, None, || {
+            status = self.poll_status();
+            status != Ok(None)
+        });
+        matches!(status, Ok(Some(_)))
     }
 
     /// The status with which the command has completed; `None` if it has not.
-    fn poll_status(&self) -> Option<cl_int> {
+    ///
+    /// # Errors
+    /// The status code of the query.
+    fn poll_status(&self) -> Result<Option<cl_int>, cl_int> {
         let mut status: cl_int = 0;
         // SAFETY: the value is an integer, which outlives the call.
         let asked = unsafe {
@@ -101,8 +110,8 @@ impl PendingCommand {
                 ptr::null_mut(),
             )
         };
-        // Other positive values are those of commands that are queued, submitted or running.
-        if asked == 0 { Some(status).filter(|status| *status <= 0) } else { Some(asked) }
+        // Positive values are those of commands that are queued, submitted or running.
+        if asked == 0 { Ok(Some(status).filter(|status| *status <= 0)) } else { Err(asked) }
     }
 
     /// Waits until the command has completed.
@@ -117,7 +126,8 @@ impl PendingCommand {
         };
         let Some(completion) = &self.completion else {
             return poll::until(&gpu.id, cancel, || {
-                self.poll_status().map_or(Ok(false), |status| result(status).map(|()| true))
+                let status = self.poll_status().unwrap_or_else(Some);
+                status.map_or(Ok(false), |status| result(status).map(|()| true))
             });
         };
         let start = Instant::now();

@@ -28,40 +28,48 @@ fn devices() -> Vec<OpenClDevice> {
     devices
 }
 
-/// Environment variable that is set in the process of the test below.
+/// `CL_OUT_OF_RESOURCES`, which drivers return for a lost device.
+const OUT_OF_RESOURCES: i32 = -5;
+
+/// Environment variable that is set in the processes of the test below: how the session ends.
 const CHILD: &str = "PORTCULLIS_TEST_BUSY_DEVICE";
 
 #[test]
 fn a_busy_device_is_abandoned() {
-    // In a process of its own: the other tests would wait for the device, which stays busy.
-    if std::env::var_os(CHILD).is_none() {
+    if let Ok(end) = std::env::var(CHILD) {
+        return abandon_busy_devices(&end);
+    }
+    // In processes of their own: other tests would wait for the device, which stays busy.
+    for end in ["cancelled", "failed"] {
         let mut child = std::process::Command::new(std::env::current_exe().unwrap());
-        child.args(["--exact", "session::tests::a_busy_device_is_abandoned", "--nocapture"]).env(CHILD, "1");
+        child.args(["--exact", "session::tests::a_busy_device_is_abandoned", "--nocapture"]).env(CHILD, end);
         let child = child.output().unwrap();
         let [out, err] = [child.stdout, child.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
-        assert!(child.status.success() && out.contains("1 passed"), "{out}{err}");
-        return;
+        assert!(child.status.success() && out.contains("1 passed"), "{end}: {out}{err}");
     }
-    let text = "
-        fn xdp_filter(pkt: u32) -> u32 {
+}
+
+fn abandon_busy_devices(end: &str) {
+    let program = compile(
+        "fn xdp_filter(pkt: u32) -> u32 {
             var x = load_le32(pkt, 0u);
             loop { x = x * 1664525u + 1013904223u; if x == load_le32(pkt, 4u) + 0x80000000u { break; } }
             return select(XDP_PASS, XDP_DROP, x == 7u);
-        }";
-    let program = wgsl::compile(&Source::new("burn.wgsl", text), &ProgramOptions::default());
-    let program = Arc::new(program.unwrap_or_else(|e| panic!("{}", e.render())));
-    let devices = devices();
-    for device in devices {
+        }",
+    );
+    for device in devices() {
         if device.info().kind != DeviceKind::Cpu {
             println!("skipped on {}: a launch this long would be killed", device.info().id);
             continue;
         }
-        let program = program.clone();
+        let (program, fails) = (program.clone(), end == "failed");
         let (done, outcome) = channel();
         // In a thread of its own, so that a session that waits for the device cannot block the
         // test.
         let thread = std::thread::spawn(move || {
-            cancel_while_the_device_is_busy(&device, &program);
+            // Only on discrete devices is completion polled, and can a query of it fail.
+            let device = if fails { device.as_discrete() } else { device };
+            end_while_the_device_is_busy(&device, &program, fails);
             let _ = done.send(());
         });
         match outcome.recv_timeout(TEST_TIMEOUT) {
@@ -73,9 +81,9 @@ fn a_busy_device_is_abandoned() {
     }
 }
 
-/// Keeps a device busy, cancels, and checks that nothing waits for the device and that the packets'
-/// memory stays allocated.
-fn cancel_while_the_device_is_busy(device: &OpenClDevice, program: &Arc<Program>) {
+/// Keeps a device busy, cancels or lets the query for completion fail, and checks that nothing
+/// waits for the device and that the memory of the batch, into which it may write, stays allocated.
+fn end_while_the_device_is_busy(device: &OpenClDevice, program: &Arc<Program>, fails: bool) {
     const PACKETS: u32 = 1 << 20;
     let cancel = CancelToken::new();
     let options = LoadOptions::default().with_cancel(cancel.clone());
@@ -85,12 +93,21 @@ fn cancel_while_the_device_is_busy(device: &OpenClDevice, program: &Arc<Program>
     let arena = Arena::new(PACKETS as usize * 8).unwrap();
     let span = Arc::downgrade(arena.span());
     session.submit(BatchCutter::new(arena, None).cut_batch(descriptors, vec![], ResizeRoom::None).unwrap()).unwrap();
-    cancel.cancel();
+    if fails {
+        calls::set_fault(Some(("clGetEventInfo", OUT_OF_RESOURCES)));
+    } else {
+        cancel.cancel();
+    }
     let began = Instant::now();
-    assert_eq!(session.complete().unwrap_err(), DeviceError::Cancelled);
+    let error = session.complete().unwrap_err();
+    if fails {
+        assert_eq!(error.to_string(), format!("{}: a command failed: CL_OUT_OF_RESOURCES", device.info().id));
+    } else {
+        assert_eq!(error, DeviceError::Cancelled);
+    }
     assert_eq!(session.in_flight(), 0);
     drop(session);
-    // Dropping did not wait, and the packets that the device reads still exist.
+    // Dropping did not wait, and the batch still exists.
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
     assert!(span.upgrade().is_some());
 }
@@ -333,7 +350,6 @@ fn chunks_of_a_large_batch_fill_one_column() {
 fn batches_of_a_lost_device_come_back_unfiltered() {
     let program =
         compile("fn xdp_filter(pkt: u32) -> u32 { store_u8(pkt, 0u, load_u8(pkt, 0u) + 1u); return XDP_TX; }");
-    const OUT_OF_RESOURCES: i32 = -5;
     for device in devices().into_iter().flat_map(|device| [device.clone(), device.as_discrete()]) {
         let mut session = open(device.properties(), &program, &LoadOptions::default()).unwrap();
         let lost = |error: &DeviceError, what: &str| {
