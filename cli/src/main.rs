@@ -8,6 +8,7 @@ mod ctl;
 mod demo;
 mod device_choice;
 mod devices;
+mod exit;
 mod explain;
 mod failure;
 mod filter;
@@ -67,7 +68,7 @@ fn main() -> ExitCode {
             // Help and version are such errors too, and go to standard output.
             let is_help = !message.use_stderr();
             return match message.print().map_err(|error| out::stdout_failed(&error)).and(out::check_stdout()) {
-                Err(failure) if is_help => out::report_failure(failure),
+                Err(failure) if is_help => out::report_failure(failure).into(),
                 _ => ExitCode::from(message.exit_code() as u8),
             };
         }
@@ -87,12 +88,12 @@ fn main() -> ExitCode {
         Some(Command::Completions(args)) => completions::run(args),
         Some(Command::Man(args)) => man::run(&args),
     });
-    match result {
-        Ok(Ok(())) => ExitCode::SUCCESS,
+    exit::from_main(match result {
+        Ok(Ok(())) => 0,
         Ok(Err(failure)) => out::report_failure(failure),
         // The panic hook has reported it.
-        Err(_) => ExitCode::from(failure::FAILED),
-    }
+        Err(_) => failure::FAILED,
+    })
 }
 
 /// Adds the next step to the error for an option that tcpdump has and `run` has not.

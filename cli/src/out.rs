@@ -3,7 +3,6 @@
 use std::fmt;
 use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::path::Path;
-use std::process::ExitCode;
 
 use codespan_reporting::term::termcolor::{ColorChoice, StandardStream};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
@@ -92,23 +91,23 @@ pub fn error(text: &str) {
 }
 
 /// Reports why a command failed on standard error. Returns the exit code.
-pub fn report_failure(failure: Failure) -> ExitCode {
+pub fn report_failure(failure: Failure) -> u8 {
     match failure {
         Failure::Error(text) => {
             error(&text);
-            ExitCode::from(FAILED)
+            FAILED
         }
         Failure::Filter(diagnostics) => {
             // If standard error cannot be written, the exit code still reports the failure.
             let _ = diagnostics.emit(&mut StandardStream::stderr(color(&io::stderr())));
-            ExitCode::from(failure::code(&diagnostics))
+            failure::code(&diagnostics)
         }
         Failure::Usage(text) => {
             error(&text);
-            ExitCode::from(USAGE)
+            USAGE
         }
-        Failure::Silent(code) => ExitCode::from(code),
-        Failure::ClosedPipe => ExitCode::from(CLOSED_PIPE),
+        Failure::Silent(code) => code,
+        Failure::ClosedPipe => CLOSED_PIPE,
     }
 }
 

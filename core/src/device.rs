@@ -36,6 +36,7 @@ pub use flow_session::{FlowSession, OrderedSession};
 pub use host_maps::HostMaps;
 pub use map_entry::{EntryAccess, EntryUpdate};
 pub use map_handle::{MapHandle, OpenError, Snapshot, UpdateError};
+pub use offload::has_abandoned_work;
 pub use synthetic_work::MAX_SYNTHETIC_WORK;
 pub use transfer::{Clock, Stages, Transfer, TransferCounts, UnknownTransfer};
 pub use transfer_planner::{TransferCosts, TransferPlan};

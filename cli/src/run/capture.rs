@@ -165,7 +165,7 @@ impl RunEnd {
             out::report_failure(failure);
         }
         match saved {
-            Err(failure) => drop(out::report_failure(failure)),
+            Err(failure) => _ = out::report_failure(failure),
             Ok(()) if !self.writes_maps || matches!(error, PipelineError::Source(_)) => {}
             Ok(()) => out::note("no map is written"),
         }

@@ -7,9 +7,9 @@ use std::time::Duration;
 use portcullis::device::CancelToken;
 
 use crate::failure::INTERRUPTED;
-use crate::out;
 #[cfg(unix)]
 use crate::run::ignored_signals::keep_ignored;
+use crate::{exit, out};
 
 /// Time after which a pending end is announced.
 const ANNOUNCE_DELAY: Duration = Duration::from_millis(200);
@@ -54,7 +54,7 @@ impl Interrupt {
             if count.fetch_add(1, Ordering::Relaxed) > 0 {
                 #[cfg(all(target_os = "linux", feature = "live"))]
                 out::live::clear_table();
-                std::process::exit(INTERRUPTED.into());
+                exit::at_once(INTERRUPTED);
             }
             stop.cancel();
             let (give_up, begun, ended) = (give_up.clone(), begun.clone(), ended.clone());
@@ -64,7 +64,7 @@ impl Interrupt {
                 if !begun.load(Ordering::Relaxed) {
                     #[cfg(all(target_os = "linux", feature = "live"))]
                     out::live::clear_table();
-                    std::process::exit(INTERRUPTED.into());
+                    exit::at_once(INTERRUPTED);
                 }
                 if !ended.load(Ordering::Relaxed) {
                     out::note("interrupted: finishing the batches in flight (again: end at once)");

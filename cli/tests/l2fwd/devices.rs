@@ -3,7 +3,8 @@
 use portcullis_live_tests::Suite;
 
 use crate::each_device::{on_each, only};
-use crate::support::{Place, count, numbered, run, swapped};
+use crate::running::Running;
+use crate::support::{Place, command, count, numbered, run, swapped};
 
 /// Numbers of packets and sizes of their bursts. Small bursts are slow on some devices, so they get
 /// fewer packets.
@@ -34,5 +35,26 @@ fn every_device_swaps_every_packet_with_each_dispatch_method() {
             assert_eq!(count(&row["ran"]["packets_out"]), total as u64, "{what}: {row}");
             assert!(place.packets("out.pcap") == swapped(&packets), "{what}");
         }
+    });
+}
+
+/// Interrupting a run does not wait for a device that hangs, and no handler of `exit` crashes the
+/// program.
+#[test]
+fn every_device_may_hang_in_an_interrupted_run() {
+    let suite = Suite::anywhere("l2fwd", "interrupted");
+    on_each(&suite, |_, device, method| {
+        if !device.info().name.starts_with("emulated CUDA device") {
+            return println!("skipped: only the emulated driver can be made to hang");
+        }
+        let limits = ["--dpdk", "net_null0", "--packets", "0", "--json", "--workload", method.name()];
+        let mut command = command(["--device", &device.info().id].iter().chain(&limits));
+        command.env("PORTCULLIS_EMULATED_CUDA", "hang=3,abort-at-exit");
+        let mut running = Running::spawn(command);
+        running.wait_for(&format!("{method} on {}", device.info().id));
+        // Time to receive something.
+        std::thread::sleep(std::time::Duration::from_secs(1));
+        running.signal("INT");
+        running.wait().assert_exit(130, &[]);
     });
 }

@@ -162,6 +162,7 @@ static bool has_contexts() {
 }
 
 static void report_at_end() {
+    if (asked("abort-at-exit") && has_contexts()) abort();
     // A thread that watches a session may hold its last reference and be about to release it.
     for (int tries = 0; tries < 100 && has_contexts(); tries++) std::this_thread::sleep_for(std::chrono::milliseconds(10));
     std::lock_guard<std::mutex> lock(contexts_mutex);

@@ -40,6 +40,8 @@ pub const SHIM: &str = include_str!("shim.cuh");
 ///   dma-buf; their writes are not ordered for the device;
 /// - `pageable`: copies of pageable memory, which a driver stages and waits for, are allowed;
 /// - `linger=MILLISECONDS`: the process takes that much longer to exit, with its threads running;
+/// - `abort-at-exit`: handlers of `exit` abort the process if a context is left, as drivers crash
+///   whose threads use what `exit` destroys;
 /// - `report`: at exit, print to standard error how many bytes were copied in each direction, how
 ///   often remote writes were flushed, and how many cycles kernels have waited by their clock,
 ///   which advances by 100 whenever it is read;

@@ -8,7 +8,6 @@
 //! [`Launcher`].
 
 use std::collections::VecDeque;
-use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -22,7 +21,7 @@ use crate::packet::{Batch, BatchError, Descriptor, gather};
 use crate::program::Program;
 
 mod chunk_view;
-mod compile_thread;
+mod driver_threads;
 mod flight;
 mod flow_order;
 mod launcher;
@@ -37,7 +36,7 @@ mod transfer_tuner;
 mod verdict_columns;
 
 pub use chunk_view::{ChunkView, WrittenDescriptors};
-pub use compile_thread::{compile_on_thread, panic_message};
+pub use driver_threads::{compile_on_thread, drop_after, has_abandoned_work, panic_message};
 use flight::{BatchInFlight, LauncherChunk, QueuedLaunch, Slot};
 pub use flow_order::MAX_ORDERED_DESCRIPTOR_BYTES;
 use flow_order::{FlowOrder, max_run_length};
@@ -504,18 +503,6 @@ impl<L: Launcher> OffloadSession<L> {
 fn cleared<T>(mut items: Vec<T>) -> Vec<T> {
     items.clear();
     items
-}
-
-/// Drops `guarded` after `wait_idle` has returned, which may take long, on a thread of its own. If
-/// the process exits first, the value is never dropped.
-pub fn drop_after<T: Send + 'static>(guarded: T, wait_idle: impl FnOnce() + Send + 'static) {
-    // If the thread cannot be created, leak the value: the device may still use it.
-    let guarded = ManuallyDrop::new(guarded);
-    let wait_and_drop = move || {
-        wait_idle();
-        drop(ManuallyDrop::into_inner(guarded));
-    };
-    let _ = std::thread::Builder::new().name("device".into()).spawn(wait_and_drop);
 }
 
 /// The little-endian words of a device buffer.

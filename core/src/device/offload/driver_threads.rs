@@ -1,6 +1,9 @@
-//! Running a driver's compiler, which cannot be interrupted, on a thread of its own.
+//! Threads on which drivers work: compilers, and waiting for a busy device. Drivers cannot be
+//! interrupted, so a session that is cancelled leaves them to end by themselves.
 
 use std::any::Any;
+use std::mem::ManuallyDrop;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 
 use super::CANCEL_POLL_INTERVAL;
@@ -9,6 +12,33 @@ use crate::reason;
 
 /// Stack size in bytes: our writers and the drivers' compilers recurse over nested blocks.
 const STACK_BYTES: usize = 64 << 20;
+
+/// Number of these threads in the process.
+static THREADS: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether a driver still compiles or computes for a session that is gone.
+///
+/// A process that ends then should do so without the handlers of `exit` (by `_exit`): they destroy
+/// objects that the driver's threads use, and PoCL, for one, crashes.
+pub fn has_abandoned_work() -> bool {
+    THREADS.load(Ordering::Acquire) > 0
+}
+
+/// One of [`THREADS`], until dropped.
+struct Counted(());
+
+impl Counted {
+    fn new() -> Counted {
+        THREADS.fetch_add(1, Ordering::Relaxed);
+        Counted(())
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        THREADS.fetch_sub(1, Ordering::Release);
+    }
+}
 
 /// Runs `work`, a driver's compiler with the steps around it, on a new thread with a large stack.
 /// On cancellation the thread is abandoned, because drivers cannot be interrupted. `device` is for
@@ -23,8 +53,11 @@ pub fn compile_on_thread<T: Send + 'static>(
 ) -> Result<T, DeviceError> {
     let failed = |reason: String| DeviceError::Failed { device: device.into(), reason };
     let (done, result) = mpsc::channel();
+    let counted = Counted::new();
     let work = move || {
-        let _ = done.send(work());
+        let result = work();
+        drop(counted);
+        let _ = done.send(result);
     };
     let thread = std::thread::Builder::new().name("compile".into()).stack_size(STACK_BYTES).spawn(work);
     let thread = thread.map_err(|error| failed(format!("cannot create a compiler thread: {}", reason(&error))))?;
@@ -40,6 +73,18 @@ pub fn compile_on_thread<T: Send + 'static>(
             }
         }
     }
+}
+
+/// Drops `guarded` after `wait_idle` has returned, which may take long, on a thread of its own. If
+/// the process exits first, the value is never dropped.
+pub fn drop_after<T: Send + 'static>(guarded: T, wait_idle: impl FnOnce() + Send + 'static) {
+    // If the thread cannot be created, leak the value: the device may still use it.
+    let guarded = ManuallyDrop::new((guarded, Counted::new()));
+    let wait_and_drop = move || {
+        wait_idle();
+        drop(ManuallyDrop::into_inner(guarded));
+    };
+    let _ = std::thread::Builder::new().name("device".into()).spawn(wait_and_drop);
 }
 
 /// The message of a panic.
