@@ -92,38 +92,6 @@ bool flow_of(bytes at, bytes end, uint ethertype, struct flow *flow)
     return true;
 }
 
-// Many packets of a flow may be here at a time. Additions come to the same in any order, and so do
-// the earliest time and the latest, if each is replaced only by a better one. That is why times are
-// seconds: milliseconds wrap within 50 days, and of three of them, each may be later than the one
-// before. A time of 0 is none yet.
-
-void add_bytes(uint flow, uint count)
-{
-    uint before = flows_add(flow, BYTES, count);
-    if (before + count < before)
-        flows_add(flow, BYTES_HIGH, 1);
-}
-
-void note_first(uint flow, uint now)
-{
-    uint first = flows_read(flow, FIRST), was;
-    for (; first == 0 || now < first; first = was) {
-        was = flows_compare_exchange(flow, FIRST, first, now);
-        if (was == first)
-            return;
-    }
-}
-
-void note_last(uint flow, uint now)
-{
-    uint last = flows_read(flow, LAST), was;
-    for (; now > last; last = was) {
-        was = flows_compare_exchange(flow, LAST, last, now);
-        if (was == last)
-            return;
-    }
-}
-
 uint xdp_filter(bytes pkt, uint len)
 {
     struct flow flow = {.protocol = 0};
@@ -140,10 +108,13 @@ uint xdp_filter(bytes pkt, uint len)
         missed_add(0, 1);
         return XDP_PASS;
     }
-    flows_add(entry, PACKETS, 1);
-    add_bytes(entry, pkt_wire_len(pkt) - (uint)(at - pkt));
+    // Packets of a flow may come in any order: these come to the same in each. That is why times are
+    // seconds: milliseconds wrap within 50 days, and of three of them, each may be later than the one
+    // before. A time of 0 is none yet.
     uint now = max((uint)(pkt_time(pkt) / 1000000000), 1u);
-    note_first(entry, now);
-    note_last(entry, now);
+    flows_add(entry, PACKETS, 1);
+    flows_add64(entry, BYTES, pkt_wire_len(pkt) - (uint)(at - pkt));
+    flows_min_nonzero(entry, FIRST, now);
+    flows_max(entry, LAST, now);
     return XDP_PASS;
 }

@@ -62,40 +62,6 @@ fn flow_of(pkt: u32, ip: u32) -> Flow {
     return flow;
 }
 
-// Many packets of a flow may be here at a time. Additions come to the same in any order, and so do
-// the earliest time and the latest, if each is replaced only by a better one. That is why times are
-// seconds: milliseconds wrap within 50 days, and of three of them, each may be later than the one
-// before. A time of 0 is none yet.
-
-fn add_bytes(flow: u32, bytes: u32) {
-    let before = flows_add(flow, BYTES, bytes);
-    if before + bytes < before {
-        flows_add(flow, BYTES + 1u, 1u);
-    }
-}
-
-fn note_first(flow: u32, now: u32) {
-    var first = flows_read(flow, FIRST);
-    while first == 0u || now < first {
-        let was = flows_compare_exchange(flow, FIRST, first, now);
-        if was == first {
-            return;
-        }
-        first = was;
-    }
-}
-
-fn note_last(flow: u32, now: u32) {
-    var last = flows_read(flow, LAST);
-    while now > last {
-        let was = flows_compare_exchange(flow, LAST, last, now);
-        if was == last {
-            return;
-        }
-        last = was;
-    }
-}
-
 // Nanoseconds, the low word first, by 10^9: both are divided by 2^9, and then digits of 11 bits and
 // fewer by 5^9, which leaves 21 bits at most.
 fn seconds(time: vec2<u32>) -> u32 {
@@ -119,10 +85,13 @@ fn xdp_filter(pkt: u32) -> u32 {
         missed_add(0u, 1u);
         return XDP_PASS;
     }
-    flows_add(entry, PACKETS, 1u);
-    add_bytes(entry, pkt_wire_len(pkt) - ip);
+    // Packets of a flow may come in any order: these come to the same in each. That is why times are
+    // seconds: milliseconds wrap within 50 days, and of three of them, each may be later than the one
+    // before. A time of 0 is none yet.
     let now = max(seconds(pkt_time(pkt)), 1u);
-    note_first(entry, now);
-    note_last(entry, now);
+    flows_add(entry, PACKETS, 1u);
+    flows_add64(entry, BYTES, pkt_wire_len(pkt) - ip);
+    flows_min_nonzero(entry, FIRST, now);
+    flows_max(entry, LAST, now);
     return XDP_PASS;
 }

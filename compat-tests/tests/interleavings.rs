@@ -10,7 +10,7 @@ use portcullis_compat_tests::interleavings::memory::Order;
 use portcullis_compat_tests::interleavings::{Case, Fault, explore};
 use portcullis_compat_tests::texts::in_wgsl;
 use portcullis_core::map::layout::{HEADER_CLAIMED, HEADER_GENERATION, HEADER_REMOVED, HEADER_WORDS, Layout, hash};
-use portcullis_core::map::{MapKind, Table};
+use portcullis_core::map::{Accumulation, MapKind, Table};
 use portcullis_core::program::Program;
 
 use MapOperation::{Count, Find, Insert, Remove};
@@ -230,6 +230,45 @@ fn sums_and_exchanges_are_exact() {
     })
     .unwrap_or_else(|waits| panic!("{waits:?}"));
     assert_eq!(winners.len(), 3, "each of the packets may be the first");
+}
+
+/// The result is that of any order, although several of these functions are not one operation.
+#[test]
+fn accumulations_do_not_depend_on_the_order() {
+    let fold = |operation, values: &[u32]| match operation {
+        Accumulation::AddWide => values.iter().map(|&value| u64::from(value)).sum(),
+        Accumulation::AddSaturating => values.iter().fold(0_u32, |sum, &value| sum.saturating_add(value)).into(),
+        Accumulation::Min => 0,
+        Accumulation::MinNonzero => values.iter().copied().filter(|&value| value != 0).min().unwrap_or(0).into(),
+        Accumulation::Max => values.iter().copied().max().unwrap_or(0).into(),
+        Accumulation::Or => values.iter().fold(0, |bits, &value| bits | value).into(),
+    };
+    for operation in Accumulation::ALL {
+        let program = program(&format!(
+            "//! map a: array value=2 entries=1
+            fn xdp_filter(pkt: u32) -> u32 {{
+                a_{}(0u, 0u, load_le32(pkt, 0u));
+                return XDP_PASS;
+            }}",
+            operation.name()
+        ));
+        for values in [[u32::MAX, 1, u32::MAX], [0x8000_0000, 5, 0x8000_0001], [7, 3, 7], [0, 6, 4]] {
+            let case = Case {
+                program: &program,
+                maps: vec![vec![0; HEADER_WORDS as usize + 2]],
+                packets: values.map(|value| value.to_le_bytes().to_vec()).to_vec(),
+                order: Order::Relaxed,
+                spurious_failures: 1,
+                fault: None,
+            };
+            let explored = explore(&case, |outcome| {
+                let [low, high] = outcome.maps[0][HEADER_WORDS as usize..] else { panic!("one entry of two words") };
+                let after = u64::from(high) << 32 | u64::from(low);
+                assert_eq!(after, fold(operation, &values), "{operation:?} {values:?}");
+            });
+            explored.unwrap_or_else(|waits| panic!("{operation:?} {values:?}: {waits:?}"));
+        }
+    }
 }
 
 /// The checker can fail: it rejects an incorrect protocol.

@@ -10,7 +10,7 @@ use portcullis_compat_tests::texts::{self, wgsl_key};
 use portcullis_core::device::{Device, DeviceError, LoadOptions, Session};
 use portcullis_core::interp::InterpDevice;
 use portcullis_core::map::declaration::MAX_MAPS;
-use portcullis_core::map::{Row, rows};
+use portcullis_core::map::{Row, Table, rows};
 use portcullis_core::packet::Batch;
 use portcullis_core::program::Program;
 
@@ -166,6 +166,70 @@ fn concurrent_packets_insert_a_key_once() {
             assert_eq!(total, u64::from(PACKETS), "{keys} keys: no update is lost");
             let sum = &sum[0].value;
             assert_eq!(u64::from(sum[0]) | u64::from(sum[1]) << 32, u64::from(PACKETS) * 0xffff_ffff);
+        }
+    });
+}
+
+/// Each accumulation has words of its own; the smallest number begins at the largest.
+const ACCUMULATING: &str = "
+    //! map m: hash key=1 value=7 entries=100
+    fn xdp_filter(pkt: u32) -> u32 {
+        let entry = m_insert(load_le32(pkt, 0u));
+        let value = load_le32(pkt, 4u);
+        m_add64(entry, 0u, value);
+        m_add_sat(entry, 2u, value >> 8u);
+        m_min(entry, 3u, value);
+        m_min_nonzero(entry, 4u, value & 0xffffu);
+        m_max(entry, 5u, value);
+        m_or(entry, 6u, 1u << (value & 15u));
+        return XDP_PASS;
+    }";
+
+const ACCUMULATING_IN_OPENCL_C: &str = "
+    //! map m: hash key=1 value=7 entries=100
+    uint xdp_filter(__global uchar *pkt, uint len) {
+        uint entry = m_insert(load_le32(pkt, 0)), value = load_le32(pkt, 4);
+        m_add64(entry, 0, value);
+        m_add_sat(entry, 2, value >> 8);
+        m_min(entry, 3, value);
+        m_min_nonzero(entry, 4, value & 0xffff);
+        m_max(entry, 5, value);
+        m_or(entry, 6, 1 << (value & 15));
+        return XDP_PASS;
+    }";
+
+#[test]
+fn concurrent_packets_accumulate() {
+    const PACKETS: u32 = 20_000;
+    let programs =
+        [texts::in_wgsl("maps.wgsl", ACCUMULATING), texts::in_opencl_c("maps.cl", ACCUMULATING_IN_OPENCL_C)];
+    devices::on_each("maps, accumulations", |device| {
+        for (keys, program) in [1, 3, 100].into_iter().flat_map(|keys| programs.iter().map(move |it| (keys, it))) {
+            let mut session = load(device, program);
+            let mut random = Random::new(9, 0);
+            let mut table = Table::new(&program.maps()[0], Vec::new());
+            (0..keys).for_each(|key| table.set(&[key], &[0, 0, 0, u32::MAX, 0, 0, 0]).unwrap());
+            let (at, words) = table.changes();
+            session.set_map_words(0, at, words).unwrap();
+            let packets: Vec<Vec<u32>> =
+                (0..PACKETS).map(|_| vec![random.below(keys), random.u32() >> (random.below(4) * 8), 0, 0]).collect();
+            session.run(batch(&packets)).unwrap();
+            let rows = &all_rows(program, &mut *session)[0];
+            assert_eq!(rows.len(), keys as usize);
+            for row in rows {
+                let values = || packets.iter().filter(|packet| packet[0] == row.key[0]).map(|packet| packet[1]);
+                let sum: u64 = values().map(u64::from).sum();
+                let expected = [
+                    sum as u32,
+                    (sum >> 32) as u32,
+                    values().fold(0, |sum, value| sum.saturating_add(value >> 8)),
+                    values().min().unwrap(),
+                    values().map(|value| value & 0xffff).filter(|&value| value > 0).min().unwrap(),
+                    values().max().unwrap(),
+                    values().fold(0, |bits, value| bits | 1 << (value & 15)),
+                ];
+                assert_eq!(row.value, expected, "{keys} keys, on {}", device.info().id);
+            }
         }
     });
 }

@@ -1,6 +1,7 @@
 //! Maps in random C, with the same discipline as in random WGSL: a program reads only entries of
 //! its packet's flow, and only adds to what flows share.
 
+use portcullis_core::map::Accumulation;
 use rand::RngExt;
 
 use super::Writer;
@@ -93,7 +94,7 @@ impl Writer {
                 let (map, words, value) = self.pick(&TABLES);
                 let key = self.key(names, words);
                 let how = self.pick(&["find", "insert", "insert"]);
-                match self.random.random_range(0..if value > 0 { 7 } else { 2 }) {
+                match self.random.random_range(0..if value > 0 { 9 } else { 2 }) {
                     0 => self.line(&format!("v5 += {map}_remove({key}) ? 3 : 1;")),
                     1 => {
                         self.line(&format!("uint e = {map}_{how}({key});"));
@@ -114,7 +115,7 @@ impl Writer {
                 // Some indices are beyond the end of the map.
                 let index = self.value(names, 1);
                 self.line(&format!("uint e = ((uint)({index}) & 15) << 2 | flow;"));
-                let operation = self.random.random_range(2..7);
+                let operation = self.random.random_range(2..9);
                 self.by_entry("numbers", "e", operation, at, &a, &b);
             }
             7 => self.line(&format!("sums_add(({a}) & 17, {b});")),
@@ -142,7 +143,11 @@ impl Writer {
                 format!("v5 ^= {map}_compare_exchange({entry}, {at}, {expected}, {b});")
             }
             5 => format!("{map}_write({entry}, {at}, {b}); v7 += {map}_read({entry}, {at});"),
-            _ => format!("v7 ^= {map}_read({entry}, {at});"),
+            6 => format!("v7 ^= {map}_read({entry}, {at});"),
+            _ => {
+                let accumulate = self.pick(&Accumulation::ALL.map(Accumulation::name));
+                format!("{map}_{accumulate}({entry}, {at}, {b}); v7 += {map}_read({entry}, {at});")
+            }
         };
         self.line(&text);
     }

@@ -4,6 +4,8 @@
 //! packet's flow, whose number is part of every key and index, and only adds to what flows share. A
 //! filter without `xdp_flow` runs packet by packet.
 
+use portcullis_core::map::Accumulation;
+
 use super::{Generator, Scalar, Type};
 
 /// Expression that gives a packet's flow.
@@ -71,7 +73,7 @@ impl Generator<'_> {
                 let (map, words, value) = self.pick(&TABLES);
                 let (entry, key) = (self.name("e"), self.key(words));
                 let how = self.pick(&["find", "insert", "insert"]);
-                let call = match self.below(if value > 0 { 6 } else { 2 }) {
+                let call = match self.below(if value > 0 { 8 } else { 2 }) {
                     0 => format!("u32({map}_remove({key}))"),
                     1 => {
                         self.line(&format!("let {entry} = {map}_{how}({key});"));
@@ -90,7 +92,7 @@ impl Generator<'_> {
             5 | 6 => {
                 // Some indices are beyond the end of the map.
                 let index = format!("((({} & 15u) << 2u) | flow)", self.word());
-                let operation = self.below(6);
+                let operation = self.below(8);
                 let call = self.by_entry("numbers", &index, operation, &at, &a, &b);
                 self.line(&format!("var {result}: u32 = {call};"));
             }
@@ -125,7 +127,12 @@ impl Generator<'_> {
                 self.line(&format!("{map}_write({entry}, {at}, {b});"));
                 format!("{map}_read({entry}, {at})")
             }
-            _ => format!("{map}_read({entry}, {at})"),
+            5 => format!("{map}_read({entry}, {at})"),
+            _ => {
+                let accumulate = self.pick(&Accumulation::ALL).name();
+                self.line(&format!("{map}_{accumulate}({entry}, {at}, {b});"));
+                format!("{map}_read({entry}, {at})")
+            }
         }
     }
 }

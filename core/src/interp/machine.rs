@@ -407,6 +407,9 @@ impl<'p> Machine<'p> {
         let value = self.value(value)?.scalar()?.as_u32()?;
         let op = match function {
             AtomicFunction::Add => AtomicOp::Add(value),
+            AtomicFunction::Min => AtomicOp::Min(value),
+            AtomicFunction::Max => AtomicOp::Max(value),
+            AtomicFunction::InclusiveOr => AtomicOp::Or(value),
             AtomicFunction::Exchange { compare: None } => AtomicOp::Exchange(value),
             AtomicFunction::Exchange { compare: Some(compare) } => {
                 AtomicOp::CompareExchange { expected: self.value(compare)?.scalar()?.as_u32()?, value }

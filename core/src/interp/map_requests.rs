@@ -16,6 +16,12 @@ pub enum AtomicOp {
     Store(u32),
     /// Adds to the word, wrapping.
     Add(u32),
+    /// The smaller number.
+    Min(u32),
+    /// The larger number.
+    Max(u32),
+    /// The bits that are set in either.
+    Or(u32),
     /// Replaces the word.
     Exchange(u32),
     /// Replaces the word if it has the expected value.
@@ -34,6 +40,9 @@ impl AtomicOp {
             AtomicOp::Load => None,
             AtomicOp::Store(value) | AtomicOp::Exchange(value) => Some(value),
             AtomicOp::Add(amount) => Some(before.wrapping_add(amount)),
+            AtomicOp::Min(value) => Some(before.min(value)),
+            AtomicOp::Max(value) => Some(before.max(value)),
+            AtomicOp::Or(value) => Some(before | value),
             AtomicOp::CompareExchange { expected, value } => (before == expected).then_some(value),
         }
     }

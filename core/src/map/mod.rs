@@ -36,7 +36,7 @@ pub use rows::{Row, rows, sorted_rows};
 pub use table::{MapFull, Table};
 pub use typed::TypeInfo;
 pub use wgsl::ATOMIC_FUNCTION_PREFIX;
-pub use wgsl::{AtomicOp, MapFunction, atomic_function_name, atomic_functions, functions, wgsl_text};
+pub use wgsl::{Accumulation, AtomicOp, MapFunction, atomic_function_name, atomic_functions, functions, wgsl_text};
 pub use words::{Prefix, Words};
 
 /// Index of the bind group of maps.

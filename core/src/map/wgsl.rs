@@ -54,18 +54,18 @@ pub fn wgsl_text(maps: &[Declaration]) -> String {
             MapKind::Counter => add(COUNTER_TEXT),
             MapKind::Array => {
                 add(WORD_BY_INDEX);
-                add(VALUES_TEXT);
+                add(&values_text());
             }
             MapKind::Lpm => {
                 add(&lpm::find(map));
                 add(WORD_BY_INDEX);
-                add(VALUES_TEXT);
+                add(&values_text());
             }
             MapKind::Hash | MapKind::LruHash => {
                 add(HASHED_TEXT);
                 if map.value > 0 {
                     add(WORD_BY_ENTRY);
-                    add(VALUES_TEXT);
+                    add(&values_text());
                 }
             }
         }
@@ -92,8 +92,98 @@ pub enum MapFunction {
     CompareExchange,
     /// `NAME_add(index, amount)` of a counter.
     Count,
+    /// `NAME_…(entry, word, value)`
+    Accumulate(Accumulation),
     /// One of [`atomic_functions`], which filters may not call directly: the old value.
     Atomic(AtomicOp),
+}
+
+/// A change of a word of a value whose order does not matter, without a result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Accumulation {
+    /// Adds to the 64-bit number in the word and the next one, the low word first.
+    AddWide,
+    /// Adds up to the largest number.
+    AddSaturating,
+    /// The smaller number.
+    Min,
+    /// The smaller number, but any number instead of zero.
+    MinNonzero,
+    /// The larger number.
+    Max,
+    /// The bits that are set in either.
+    Or,
+}
+
+impl Accumulation {
+    /// All of them.
+    pub const ALL: [Accumulation; 6] = [
+        Accumulation::AddWide,
+        Accumulation::AddSaturating,
+        Accumulation::Min,
+        Accumulation::MinNonzero,
+        Accumulation::Max,
+        Accumulation::Or,
+    ];
+
+    /// Suffix of the function's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Accumulation::AddWide => "add64",
+            Accumulation::AddSaturating => "add_sat",
+            Accumulation::Min => "min",
+            Accumulation::MinNonzero => "min_nonzero",
+            Accumulation::Max => "max",
+            Accumulation::Or => "or",
+        }
+    }
+
+    /// WGSL statements that change the word at the index `at`, which is in range.
+    fn body(self) -> &'static str {
+        match self {
+            // As in a counter, the carry is added separately.
+            Accumulation::AddWide => {
+                "    if pc_in_NAME_word(entry, word + 1u) == 0u { return; }
+    let before = atomicAdd(&pc_map_NAME[at], value);
+    if before + value < before { atomicAdd(&pc_map_NAME[at + 1u], 1u); }"
+            }
+            // Whoever wraps the sum stores the largest number after that, so that it is the last.
+            Accumulation::AddSaturating => {
+                "    let before = atomicAdd(&pc_map_NAME[at], value);
+    if before + value < before { atomicStore(&pc_map_NAME[at], 0xffffffffu); }"
+            }
+            Accumulation::Min => "    if value < atomicLoad(&pc_map_NAME[at]) { atomicMin(&pc_map_NAME[at], value); }",
+            Accumulation::MinNonzero => {
+                "    var was = atomicLoad(&pc_map_NAME[at]);
+    loop {
+        if was != 0u || value == 0u { break; }
+        let now = atomicCompareExchangeWeak(&pc_map_NAME[at], 0u, value);
+        if now.exchanged { return; }
+        was = now.old_value;
+    }
+    if value != 0u && value < was { atomicMin(&pc_map_NAME[at], value); }"
+            }
+            Accumulation::Max => "    if value > atomicLoad(&pc_map_NAME[at]) { atomicMax(&pc_map_NAME[at], value); }",
+            Accumulation::Or => {
+                "    if (atomicLoad(&pc_map_NAME[at]) & value) != value { atomicOr(&pc_map_NAME[at], value); }"
+            }
+        }
+    }
+
+    /// WGSL text of the function.
+    fn text(self) -> String {
+        format!(
+            "
+fn NAME_{}(entry: u32, word: u32, value: u32) {{
+    let at = pc_in_NAME_word(entry, word);
+    if at == 0u {{ return; }}
+{}
+}}
+",
+            self.name(),
+            self.body()
+        )
+    }
 }
 
 /// A further atomic read-modify-write operation on a word of a value.
@@ -192,10 +282,15 @@ impl MapFunction {
             MapFunction::Write => "write",
             MapFunction::Add | MapFunction::Count => "add",
             MapFunction::CompareExchange => "compare_exchange",
+            MapFunction::Accumulate(operation) => operation.name(),
             MapFunction::Atomic(op) => op.name(),
         }
     }
 }
+
+/// Functions of maps with values, besides [`Accumulation`]s.
+const VALUE_FUNCTIONS: [MapFunction; 4] =
+    [MapFunction::Read, MapFunction::Write, MapFunction::Add, MapFunction::CompareExchange];
 
 /// The functions of a map that filters may call, with their names.
 pub fn functions(map: &Declaration) -> impl Iterator<Item = (String, MapFunction)> + '_ {
@@ -206,12 +301,10 @@ pub fn functions(map: &Declaration) -> impl Iterator<Item = (String, MapFunction
         MapKind::Lpm => &[MapFunction::Find],
     };
     let has_values = map.kind != MapKind::Counter && map.value > 0;
-    let values: &[MapFunction] = if has_values {
-        &[MapFunction::Read, MapFunction::Write, MapFunction::Add, MapFunction::CompareExchange]
-    } else {
-        &[]
-    };
-    own.iter().chain(values).map(|&call| (format!("{}_{}", map.name, call.name()), call))
+    let values: &[MapFunction] = if has_values { &VALUE_FUNCTIONS } else { &[] };
+    let accumulations = Accumulation::ALL.into_iter().filter(move |_| has_values).map(MapFunction::Accumulate);
+    let all = own.iter().chain(values).copied().chain(accumulations);
+    all.map(|call| (format!("{}_{}", map.name, call.name()), call))
 }
 
 /// 64-bit sums as two words. The carry is added separately: the sum is wrong in between, but
@@ -242,6 +335,10 @@ fn pc_in_NAME_word(entry: u32, word: u32) -> u32 {
 ";
 
 /// Access to values, through the function above.
+fn values_text() -> String {
+    Accumulation::ALL.into_iter().fold(VALUES_TEXT.to_owned(), |text, operation| text + &operation.text())
+}
+
 const VALUES_TEXT: &str = "
 fn NAME_read(entry: u32, word: u32) -> u32 {
     let at = pc_in_NAME_word(entry, word);

@@ -3,7 +3,7 @@
 
 use naga::{Scalar, ScalarKind};
 
-use super::{C_KEYWORDS, C_LIBRARY, CombinedAdd, Dialect, short_name};
+use super::{AtomicOp, C_KEYWORDS, C_LIBRARY, CombinedAdd, Dialect, short_name};
 
 pub(super) struct Cuda;
 
@@ -139,8 +139,15 @@ impl Dialect for Cuda {
         format!("{}({value})", if to_float { "__uint_as_float" } else { "__float_as_uint" })
     }
 
-    fn atomic_add(&self, place: &str, value: &str) -> String {
-        format!("atomicAdd((uint *){place}, {value})")
+    fn atomic(&self, op: AtomicOp, place: &str, value: &str) -> String {
+        let function = match op {
+            AtomicOp::Add => "atomicAdd",
+            AtomicOp::Min => "atomicMin",
+            AtomicOp::Max => "atomicMax",
+            AtomicOp::Or => "atomicOr",
+            AtomicOp::Exchange => "atomicExch",
+        };
+        format!("{function}((uint *){place}, {value})")
     }
 
     fn atomic_add_wide(&self, place: &str, value: &str) -> Option<String> {
@@ -154,10 +161,6 @@ impl Dialect for Cuda {
             wide: "pc_count_combined",
             wide_text: COUNT_COMBINED,
         })
-    }
-
-    fn atomic_exchange(&self, place: &str, value: &str) -> String {
-        format!("atomicExch((uint *){place}, {value})")
     }
 
     fn atomic_compare_exchange(&self, place: &str, expected: &str, value: &str) -> String {

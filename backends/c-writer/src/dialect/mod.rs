@@ -120,8 +120,8 @@ pub(crate) trait Dialect: Sync {
     /// Reinterprets a `float` as its bits, or bits as a `float`.
     fn float_bits(&self, value: &str, to_float: bool) -> String;
 
-    /// Atomically adds to a `uint` in a buffer; the value is the previous one.
-    fn atomic_add(&self, place: &str, value: &str) -> String;
+    /// Atomically changes a `uint` in a buffer; the value is the previous one.
+    fn atomic(&self, op: AtomicOp, place: &str, value: &str) -> String;
 
     /// Atomically adds a `uint` to 64 bits in a buffer, at a multiple of 8 bytes, if the language
     /// has a function for it.
@@ -135,14 +135,21 @@ pub(crate) trait Dialect: Sync {
         None
     }
 
-    /// Atomically replaces a `uint` in a buffer; the value is the previous one.
-    fn atomic_exchange(&self, place: &str, value: &str) -> String;
-
     /// Atomically replaces a `uint` if it equals `expected`; the value is the previous one.
     fn atomic_compare_exchange(&self, place: &str, expected: &str, value: &str) -> String;
 
     /// Name of the `float` variant of a function of `math.h`.
     fn float_function(&self, name: &str) -> String;
+}
+
+/// How an atomic operation changes a `uint`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AtomicOp {
+    Add,
+    Min,
+    Max,
+    Or,
+    Exchange,
 }
 
 /// Names and definitions of helpers that add a `uint` to a place in a buffer.

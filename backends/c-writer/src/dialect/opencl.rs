@@ -3,7 +3,7 @@
 
 use naga::{Scalar, ScalarKind};
 
-use super::{C_KEYWORDS, C_LIBRARY, Dialect};
+use super::{AtomicOp, C_KEYWORDS, C_LIBRARY, Dialect};
 
 pub(super) struct OpenCl;
 
@@ -137,12 +137,15 @@ impl Dialect for OpenCl {
         format!("{}({value})", if to_float { "as_float" } else { "as_uint" })
     }
 
-    fn atomic_add(&self, place: &str, value: &str) -> String {
-        format!("atomic_add({place}, {value})")
-    }
-
-    fn atomic_exchange(&self, place: &str, value: &str) -> String {
-        format!("atomic_xchg({place}, {value})")
+    fn atomic(&self, op: AtomicOp, place: &str, value: &str) -> String {
+        let function = match op {
+            AtomicOp::Add => "atomic_add",
+            AtomicOp::Min => "atomic_min",
+            AtomicOp::Max => "atomic_max",
+            AtomicOp::Or => "atomic_or",
+            AtomicOp::Exchange => "atomic_xchg",
+        };
+        format!("{function}({place}, {value})")
     }
 
     fn atomic_compare_exchange(&self, place: &str, expected: &str, value: &str) -> String {

@@ -9,24 +9,22 @@
 // 9. static uint load_be32_far, shared.cl 12
 // 10. static uint pc_min_u32, shared.cl 13
 // 11. static uint load_be16, shared.cl 5
-// 12. static uint pkt_wire_len
-// 13. static uint2 pkt_time
-// 14. static uint pc_max_u32
+// 12. static uint2 pkt_time
+// 13. static uint pc_max_u32
+// 14. static uint pkt_wire_len
 // 15. static Flow flow_of
-// 16. static uint n_pc_in_flows_word
-// 17. static uint flows_add
-// 18. static void add_bytes
-// 19. static uint flows_read
-// 20. static uint flows_compare_exchange
-// 21. static void note_first
-// 22. static void note_last
-// 23. static uint seconds
-// 24. static uint n_pc_in_flows_hash
-// 25. static bool n_pc_in_flows_claim
-// 26. static uint flows_insert
-// 27. static void missed_add
-// 28. static uint xdp_filter
-// 29. __kernel void xdp_kernel
+// 16. static uint seconds
+// 17. static uint n_pc_in_flows_hash
+// 18. static bool n_pc_in_flows_claim
+// 19. static uint flows_insert
+// 20. static void missed_add
+// 21. static uint n_pc_in_flows_word
+// 22. static uint flows_add
+// 23. static void flows_add64
+// 24. static void flows_min_nonzero
+// 25. static void flows_max
+// 26. static uint xdp_filter
+// 27. __kernel void xdp_kernel
 
 // OpenCL C 1.2, from flow_stats.wgsl
 
@@ -43,15 +41,9 @@ typedef struct {
 typedef struct {
     __global const uchar *bytes;
     __global const uint *metadata;
-    uint offset;
     uint length;
-    uint first;
-    uint last;
     __global volatile uint *flows;
     __global volatile uint *missed;
-    uint fuel;
-    bool aborted;
-    uint saved_length;
 } pc_packet;
 
 __constant uint ETH_P_IP = 2048u;
@@ -59,19 +51,14 @@ __constant uint ETH_P_IPV6 = 34525u;
 __constant uint IPPROTO_TCP = 6u;
 __constant uint IPPROTO_UDP = 17u;
 __constant uint IPPROTO_SCTP = 132u;
-__constant uint BYTES = 1u;
-__constant uint FIRST = 3u;
-__constant uint LAST = 4u;
 __constant uint MAP_FULL = 4294967294u;
 __constant uint ETH_P_8021Q = 33024u;
 __constant uint ETH_P_8021AD = 34984u;
 __constant uint XDP_PASS = 2u;
 __constant uint PACKETS = 0u;
-
-static uint pkt_wire_len(const pc_packet *pkt)
-{
-    return pkt->metadata[0];
-}
+__constant uint BYTES = 1u;
+__constant uint FIRST = 3u;
+__constant uint LAST = 4u;
 
 static uint2 pkt_time(const pc_packet *pkt)
 {
@@ -81,6 +68,11 @@ static uint2 pkt_time(const pc_packet *pkt)
 static uint pc_max_u32(uint a, uint b)
 {
     return a > b ? a : b;
+}
+
+static uint pkt_wire_len(const pc_packet *pkt)
+{
+    return pkt->metadata[0];
 }
 
 static Flow flow_of(pc_packet *pkt, uint ip)
@@ -101,23 +93,7 @@ static Flow flow_of(pc_packet *pkt, uint ip)
         ports = ip + (version_ihl & 0xfu) * 4u;
         has_ports = (load_be16_far(pkt, ip + 6u) & 0x1fffu) == 0u;
     } else if (ethertype == ETH_P_IPV6 && (version_ihl >> 4u) == 6u && pkt_len(pkt) >= ip + 40u) {
-        for (; ; i = i + 1u) {
-            uint t1 = pkt->fuel;
-            if (t1 == 0u) {
-                if (!pkt->aborted) {
-                    pkt->aborted = true;
-                    uint t2 = pkt->offset;
-                    pkt->saved_length = pkt->length;
-                    pkt->length = 0u;
-                    pkt->first = t2;
-                    pkt->last = t2;
-                }
-                break;
-            }
-            pkt->fuel = t1 - 1u;
-            if (i >= 8u) {
-                break;
-            }
+        for (; i < 8u; i = i + 1u) {
             flow.key.at[pc_min_u32(i, 10u)] = load_be32_far(pkt, ip + 8u + i * 4u);
         }
         flow.key.at[10] = load_u8_far(pkt, ip + 6u);
@@ -131,121 +107,6 @@ static Flow flow_of(pc_packet *pkt, uint ip)
     }
     flow.is_ip = true;
     return flow;
-}
-
-static uint n_pc_in_flows_word(uint entry, uint word)
-{
-    uint place = entry & 0x3fffffffu;
-    if (entry >= 2147483648u || place >= 131072u || word >= 5u) {
-        return 0u;
-    }
-    return 16u + place * 18u + 13u + word;
-}
-
-static uint flows_add(pc_packet *pkt, uint entry, uint word, uint amount)
-{
-    uint at = n_pc_in_flows_word(entry, word);
-    if (at == 0u) {
-        return 0u;
-    }
-    uint t1 = atomic_add(&pkt->flows[at], amount);
-    return t1;
-}
-
-static void add_bytes(pc_packet *pkt, uint flow, uint bytes)
-{
-    uint before = flows_add(pkt, flow, BYTES, bytes);
-    if (before + bytes < before) {
-        flows_add(pkt, flow, 2u, 1u);
-        return;
-    } else {
-        return;
-    }
-}
-
-static uint flows_read(pc_packet *pkt, uint entry, uint word)
-{
-    uint at = n_pc_in_flows_word(entry, word);
-    if (at == 0u) {
-        return 0u;
-    }
-    return pkt->flows[at];
-}
-
-static uint flows_compare_exchange(pc_packet *pkt, uint entry, uint word, uint expected, uint value)
-{
-    uint at = n_pc_in_flows_word(entry, word);
-    if (at == 0u) {
-        return 0u;
-    }
-    for (;;) {
-        uint was = atomic_cmpxchg(&pkt->flows[at], expected, value);
-        atomic_compare_exchange_resultu3cUintu2c4u3e was_ = (atomic_compare_exchange_resultu3cUintu2c4u3e){was, was == expected};
-        if (was_.exchanged || was_.old_value != expected) {
-            return was_.old_value;
-        }
-    }
-    return 0u;
-}
-
-static void note_first(pc_packet *pkt, uint flow, uint now)
-{
-    uint first = 0u;
-    uint t1 = flows_read(pkt, flow, FIRST);
-    first = t1;
-    for (;;) {
-        uint t2 = pkt->fuel;
-        if (t2 == 0u) {
-            if (!pkt->aborted) {
-                pkt->aborted = true;
-                uint t3 = pkt->offset;
-                pkt->saved_length = pkt->length;
-                pkt->length = 0u;
-                pkt->first = t3;
-                pkt->last = t3;
-            }
-            break;
-        }
-        pkt->fuel = t2 - 1u;
-        if (!(first == 0u || now < first)) {
-            break;
-        }
-        uint was = flows_compare_exchange(pkt, flow, FIRST, first, now);
-        if (was == first) {
-            return;
-        }
-        first = was;
-    }
-}
-
-static void note_last(pc_packet *pkt, uint flow, uint now)
-{
-    uint last = 0u;
-    uint t1 = flows_read(pkt, flow, LAST);
-    last = t1;
-    for (;;) {
-        uint t2 = pkt->fuel;
-        if (t2 == 0u) {
-            if (!pkt->aborted) {
-                pkt->aborted = true;
-                uint t3 = pkt->offset;
-                pkt->saved_length = pkt->length;
-                pkt->length = 0u;
-                pkt->first = t3;
-                pkt->last = t3;
-            }
-            break;
-        }
-        pkt->fuel = t2 - 1u;
-        if (now <= last) {
-            break;
-        }
-        uint was = flows_compare_exchange(pkt, flow, LAST, last, now);
-        if (was == last) {
-            return;
-        }
-        last = was;
-    }
 }
 
 static uint seconds(uint2 time)
@@ -433,6 +294,81 @@ static void missed_add(pc_packet *pkt, uint index, uint amount)
     }
 }
 
+static uint n_pc_in_flows_word(uint entry, uint word)
+{
+    uint place = entry & 0x3fffffffu;
+    if (entry >= 2147483648u || place >= 131072u || word >= 5u) {
+        return 0u;
+    }
+    return 16u + place * 18u + 13u + word;
+}
+
+static uint flows_add(pc_packet *pkt, uint entry, uint word, uint amount)
+{
+    uint at = n_pc_in_flows_word(entry, word);
+    if (at == 0u) {
+        return 0u;
+    }
+    uint t1 = atomic_add(&pkt->flows[at], amount);
+    return t1;
+}
+
+static void flows_add64(pc_packet *pkt, uint entry, uint word, uint value)
+{
+    uint at = n_pc_in_flows_word(entry, word);
+    if (at == 0u) {
+        return;
+    }
+    if (n_pc_in_flows_word(entry, word + 1u) == 0u) {
+        return;
+    }
+    uint before = atomic_add(&pkt->flows[at], value);
+    if (before + value < before) {
+        atomic_add(&pkt->flows[at + 1u], 1u);
+        return;
+    } else {
+        return;
+    }
+}
+
+static void flows_min_nonzero(pc_packet *pkt, uint entry, uint word, uint value)
+{
+    uint was = 0u;
+    uint at = n_pc_in_flows_word(entry, word);
+    if (at == 0u) {
+        return;
+    }
+    was = pkt->flows[at];
+    while (!(was != 0u || value == 0u)) {
+        uint now = atomic_cmpxchg(&pkt->flows[at], 0u, value);
+        atomic_compare_exchange_resultu3cUintu2c4u3e now_ = (atomic_compare_exchange_resultu3cUintu2c4u3e){now, now == 0u};
+        if (now_.exchanged) {
+            return;
+        }
+        was = now_.old_value;
+    }
+    if (value != 0u && value < was) {
+        atomic_min(&pkt->flows[at], value);
+        return;
+    } else {
+        return;
+    }
+}
+
+static void flows_max(pc_packet *pkt, uint entry, uint word, uint value)
+{
+    uint at = n_pc_in_flows_word(entry, word);
+    if (at == 0u) {
+        return;
+    }
+    if (value > pkt->flows[at]) {
+        atomic_max(&pkt->flows[at], value);
+        return;
+    } else {
+        return;
+    }
+}
+
 static uint xdp_filter(pc_packet *pkt)
 {
     uint outer = load_be16(pkt, 12u);
@@ -446,12 +382,12 @@ static uint xdp_filter(pc_packet *pkt)
         missed_add(pkt, 0u, 1u);
         return XDP_PASS;
     }
-    flows_add(pkt, entry, PACKETS, 1u);
-    add_bytes(pkt, entry, pkt_wire_len(pkt) - ip);
     uint2 t1 = pkt_time(pkt);
     uint now = pc_max_u32(seconds(t1), 1u);
-    note_first(pkt, entry, now);
-    note_last(pkt, entry, now);
+    flows_add(pkt, entry, PACKETS, 1u);
+    flows_add64(pkt, entry, BYTES, pkt_wire_len(pkt) - ip);
+    flows_min_nonzero(pkt, entry, FIRST, now);
+    flows_max(pkt, entry, LAST, now);
     return XDP_PASS;
 }
 
@@ -472,20 +408,9 @@ __kernel void xdp_kernel(
     pc_packet pkt;
     pkt.bytes = arena + descriptor.offset;
     pkt.metadata = metadata + 5 * (ulong)packet;
-    pkt.offset = descriptor.offset;
     pkt.length = descriptor.length;
-    pkt.first = descriptor.offset - 128u;
-    pkt.last = descriptor.offset + descriptor.length + 128u;
     pkt.flows = flows;
     pkt.missed = missed;
-    pkt.fuel = 32768u;
-    pkt.aborted = false;
-    pkt.saved_length = 0u;
     uint verdict = xdp_filter(&pkt);
-    if ((verdict & 0xffu) != 4u && verdict > 3u) verdict = 0u;
-    if (pkt.aborted) {
-        verdict = 0u;
-        pkt.length = pkt.saved_length;
-    }
     verdicts[packet] = (uchar)verdict;
 }

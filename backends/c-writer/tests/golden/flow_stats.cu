@@ -16,28 +16,26 @@
 // 16. static __device__ __forceinline__ uint pc_word, shared.cu 19
 // 17. static __device__ __forceinline__ uint load_be32_far, shared.cu 20
 // 18. static __device__ __forceinline__ uint pc_min_u32, shared.cu 21
-// 19. static __device__ __forceinline__ void pc_add_combined
-// 20. static __device__ __forceinline__ void pc_count_combined
+// 19. static __device__ __forceinline__ void pc_count_combined
+// 20. static __device__ __forceinline__ void pc_add_combined
 // 21. static __device__ __forceinline__ uint load_be16, shared.cu 8
-// 22. static __device__ __forceinline__ uint pkt_wire_len
-// 23. static __device__ __forceinline__ vec2_u32 pkt_time
-// 24. static __device__ __forceinline__ uint pc_max_u32
+// 22. static __device__ __forceinline__ vec2_u32 pkt_time
+// 23. static __device__ __forceinline__ uint pc_max_u32
+// 24. static __device__ __forceinline__ uint pkt_wire_len
 // 25. static __device__ __forceinline__ Flow flow_of
-// 26. static __device__ __forceinline__ uint n_pc_in_flows_word
-// 27. static __device__ __forceinline__ uint flows_add
-// 28. static __device__ __forceinline__ uint flows_add_combined
-// 29. static __device__ __forceinline__ void add_bytes
-// 30. static __device__ __forceinline__ uint flows_read
-// 31. static __device__ __forceinline__ uint flows_compare_exchange
-// 32. static __device__ __forceinline__ void note_first
-// 33. static __device__ __forceinline__ void note_last
-// 34. static __device__ __forceinline__ uint seconds
-// 35. static __device__ __forceinline__ uint n_pc_in_flows_hash
-// 36. static __device__ __forceinline__ bool n_pc_in_flows_claim
-// 37. static __device__ __forceinline__ uint flows_insert
-// 38. static __device__ __forceinline__ void missed_add
-// 39. static __device__ __forceinline__ uint xdp_filter
-// 40. extern "C" __global__ void __launch_bounds__
+// 26. static __device__ __forceinline__ uint seconds
+// 27. static __device__ __forceinline__ uint n_pc_in_flows_hash
+// 28. static __device__ __forceinline__ bool n_pc_in_flows_claim
+// 29. static __device__ __forceinline__ uint flows_insert
+// 30. static __device__ __forceinline__ void missed_add
+// 31. static __device__ __forceinline__ uint n_pc_in_flows_word
+// 32. static __device__ __forceinline__ uint flows_add
+// 33. static __device__ __forceinline__ uint flows_add_combined
+// 34. static __device__ __forceinline__ void flows_add64
+// 35. static __device__ __forceinline__ void flows_min_nonzero
+// 36. static __device__ __forceinline__ void flows_max
+// 37. static __device__ __forceinline__ uint xdp_filter
+// 38. extern "C" __global__ void __launch_bounds__
 
 // CUDA C++, from flow_stats.wgsl
 typedef unsigned char uchar;
@@ -64,11 +62,11 @@ typedef struct {
     bool is_ip;
     uint_array11 key;
 } Flow;
+struct vec2_u32 { uint x, y; };
 typedef struct {
     uint old_value;
     bool exchanged;
 } atomic_compare_exchange_resultu3cUintu2c4u3e;
-struct vec2_u32 { uint x, y; };
 
 typedef struct {
     const uchar *bytes;
@@ -76,15 +74,9 @@ typedef struct {
     uint wire_length;
     uint time_low;
     uint time_high;
-    uint offset;
     uint length;
-    uint first;
-    uint last;
     volatile uint *flows;
     volatile uint *missed;
-    uint fuel;
-    bool aborted;
-    uint saved_length;
 } pc_packet;
 
 static constexpr uint ETH_P_IP = 2048u;
@@ -92,25 +84,14 @@ static constexpr uint ETH_P_IPV6 = 34525u;
 static constexpr uint IPPROTO_TCP = 6u;
 static constexpr uint IPPROTO_UDP = 17u;
 static constexpr uint IPPROTO_SCTP = 132u;
-static constexpr uint BYTES = 1u;
-static constexpr uint FIRST = 3u;
-static constexpr uint LAST = 4u;
 static constexpr uint MAP_FULL = 4294967294u;
 static constexpr uint ETH_P_8021Q = 33024u;
 static constexpr uint ETH_P_8021AD = 34984u;
 static constexpr uint XDP_PASS = 2u;
 static constexpr uint PACKETS = 0u;
-
-static __device__ __forceinline__ void pc_add_combined(uint *at, uint amount)
-{
-#if __CUDA_ARCH__ >= 800
-    uint peers = __match_any_sync(__activemask(), (ulonglong)at);
-    uint sum = __reduce_add_sync(peers, amount);
-    if ((threadIdx.x & 31u) + 1u == (uint)__ffs((int)peers)) atomicAdd(at, sum);
-#else
-    atomicAdd(at, amount);
-#endif
-}
+static constexpr uint BYTES = 1u;
+static constexpr uint FIRST = 3u;
+static constexpr uint LAST = 4u;
 
 static __device__ __forceinline__ void pc_count_combined(ulonglong *at, uint amount)
 {
@@ -123,9 +104,15 @@ static __device__ __forceinline__ void pc_count_combined(ulonglong *at, uint amo
 #endif
 }
 
-static __device__ __forceinline__ uint pkt_wire_len(const pc_packet *pkt)
+static __device__ __forceinline__ void pc_add_combined(uint *at, uint amount)
 {
-    return pkt->wire_length;
+#if __CUDA_ARCH__ >= 800
+    uint peers = __match_any_sync(__activemask(), (ulonglong)at);
+    uint sum = __reduce_add_sync(peers, amount);
+    if ((threadIdx.x & 31u) + 1u == (uint)__ffs((int)peers)) atomicAdd(at, sum);
+#else
+    atomicAdd(at, amount);
+#endif
 }
 
 static __device__ __forceinline__ vec2_u32 pkt_time(const pc_packet *pkt)
@@ -136,6 +123,11 @@ static __device__ __forceinline__ vec2_u32 pkt_time(const pc_packet *pkt)
 static __device__ __forceinline__ uint pc_max_u32(uint a, uint b)
 {
     return a > b ? a : b;
+}
+
+static __device__ __forceinline__ uint pkt_wire_len(const pc_packet *pkt)
+{
+    return pkt->wire_length;
 }
 
 static __device__ __forceinline__ Flow flow_of(pc_packet *pkt, uint ip)
@@ -156,23 +148,7 @@ static __device__ __forceinline__ Flow flow_of(pc_packet *pkt, uint ip)
         ports = ip + (version_ihl & 0xfu) * 4u;
         has_ports = (load_be16_far(pkt, ip + 6u) & 0x1fffu) == 0u;
     } else if (ethertype == ETH_P_IPV6 && (version_ihl >> 4u) == 6u && pkt_len(pkt) >= ip + 40u) {
-        for (; ; i = i + 1u) {
-            uint t1 = pkt->fuel;
-            if (t1 == 0u) {
-                if (!pkt->aborted) {
-                    pkt->aborted = true;
-                    uint t2 = pkt->offset;
-                    pkt->saved_length = pkt->length;
-                    pkt->length = 0u;
-                    pkt->first = t2;
-                    pkt->last = t2;
-                }
-                break;
-            }
-            pkt->fuel = t1 - 1u;
-            if (i >= 8u) {
-                break;
-            }
+        for (; i < 8u; i = i + 1u) {
             flow.key.at[pc_min_u32(i, 10u)] = load_be32_far(pkt, ip + 8u + i * 4u);
         }
         flow.key.at[10] = load_u8_far(pkt, ip + 6u);
@@ -186,132 +162,6 @@ static __device__ __forceinline__ Flow flow_of(pc_packet *pkt, uint ip)
     }
     flow.is_ip = true;
     return flow;
-}
-
-static __device__ __forceinline__ uint n_pc_in_flows_word(uint entry, uint word)
-{
-    uint place = entry & 0x3fffffffu;
-    if (entry >= 2147483648u || place >= 131072u || word >= 5u) {
-        return 0u;
-    }
-    return 16u + place * 18u + 13u + word;
-}
-
-static __device__ __forceinline__ uint flows_add(pc_packet *pkt, uint entry, uint word, uint amount)
-{
-    uint at = n_pc_in_flows_word(entry, word);
-    if (at == 0u) {
-        return 0u;
-    }
-    uint t1 = atomicAdd((uint *)&pkt->flows[at], amount);
-    return t1;
-}
-
-static __device__ __forceinline__ uint flows_add_combined(pc_packet *pkt, uint entry, uint word, uint amount)
-{
-    uint at = n_pc_in_flows_word(entry, word);
-    if (at == 0u) {
-        return 0u;
-    }
-    pc_add_combined((uint *)&pkt->flows[at], amount);
-    uint t1 = 0u;
-    return t1;
-}
-
-static __device__ __forceinline__ void add_bytes(pc_packet *pkt, uint flow, uint bytes)
-{
-    uint before = flows_add(pkt, flow, BYTES, bytes);
-    if (before + bytes < before) {
-        flows_add_combined(pkt, flow, 2u, 1u);
-        return;
-    } else {
-        return;
-    }
-}
-
-static __device__ __forceinline__ uint flows_read(pc_packet *pkt, uint entry, uint word)
-{
-    uint at = n_pc_in_flows_word(entry, word);
-    if (at == 0u) {
-        return 0u;
-    }
-    return pkt->flows[at];
-}
-
-static __device__ __forceinline__ uint flows_compare_exchange(pc_packet *pkt, uint entry, uint word, uint expected, uint value)
-{
-    uint at = n_pc_in_flows_word(entry, word);
-    if (at == 0u) {
-        return 0u;
-    }
-    for (;;) {
-        uint was = atomicCAS((uint *)&pkt->flows[at], expected, value);
-        atomic_compare_exchange_resultu3cUintu2c4u3e was_ = atomic_compare_exchange_resultu3cUintu2c4u3e{was, was == expected};
-        if (was_.exchanged || was_.old_value != expected) {
-            return was_.old_value;
-        }
-    }
-    return 0u;
-}
-
-static __device__ __forceinline__ void note_first(pc_packet *pkt, uint flow, uint now)
-{
-    uint first = 0u;
-    uint t1 = flows_read(pkt, flow, FIRST);
-    first = t1;
-    for (;;) {
-        uint t2 = pkt->fuel;
-        if (t2 == 0u) {
-            if (!pkt->aborted) {
-                pkt->aborted = true;
-                uint t3 = pkt->offset;
-                pkt->saved_length = pkt->length;
-                pkt->length = 0u;
-                pkt->first = t3;
-                pkt->last = t3;
-            }
-            break;
-        }
-        pkt->fuel = t2 - 1u;
-        if (!(first == 0u || now < first)) {
-            break;
-        }
-        uint was = flows_compare_exchange(pkt, flow, FIRST, first, now);
-        if (was == first) {
-            return;
-        }
-        first = was;
-    }
-}
-
-static __device__ __forceinline__ void note_last(pc_packet *pkt, uint flow, uint now)
-{
-    uint last = 0u;
-    uint t1 = flows_read(pkt, flow, LAST);
-    last = t1;
-    for (;;) {
-        uint t2 = pkt->fuel;
-        if (t2 == 0u) {
-            if (!pkt->aborted) {
-                pkt->aborted = true;
-                uint t3 = pkt->offset;
-                pkt->saved_length = pkt->length;
-                pkt->length = 0u;
-                pkt->first = t3;
-                pkt->last = t3;
-            }
-            break;
-        }
-        pkt->fuel = t2 - 1u;
-        if (now <= last) {
-            break;
-        }
-        uint was = flows_compare_exchange(pkt, flow, LAST, last, now);
-        if (was == last) {
-            return;
-        }
-        last = was;
-    }
 }
 
 static __device__ __forceinline__ uint seconds(vec2_u32 time)
@@ -492,6 +342,92 @@ static __device__ __forceinline__ void missed_add(pc_packet *pkt, uint index, ui
     pc_count_combined((ulonglong *)&pkt->missed[16u + index * 2u], amount);
 }
 
+static __device__ __forceinline__ uint n_pc_in_flows_word(uint entry, uint word)
+{
+    uint place = entry & 0x3fffffffu;
+    if (entry >= 2147483648u || place >= 131072u || word >= 5u) {
+        return 0u;
+    }
+    return 16u + place * 18u + 13u + word;
+}
+
+static __device__ __forceinline__ uint flows_add(pc_packet *pkt, uint entry, uint word, uint amount)
+{
+    uint at = n_pc_in_flows_word(entry, word);
+    if (at == 0u) {
+        return 0u;
+    }
+    uint t1 = atomicAdd((uint *)&pkt->flows[at], amount);
+    return t1;
+}
+
+static __device__ __forceinline__ uint flows_add_combined(pc_packet *pkt, uint entry, uint word, uint amount)
+{
+    uint at = n_pc_in_flows_word(entry, word);
+    if (at == 0u) {
+        return 0u;
+    }
+    pc_add_combined((uint *)&pkt->flows[at], amount);
+    uint t1 = 0u;
+    return t1;
+}
+
+static __device__ __forceinline__ void flows_add64(pc_packet *pkt, uint entry, uint word, uint value)
+{
+    uint at = n_pc_in_flows_word(entry, word);
+    if (at == 0u) {
+        return;
+    }
+    if (n_pc_in_flows_word(entry, word + 1u) == 0u) {
+        return;
+    }
+    uint before = atomicAdd((uint *)&pkt->flows[at], value);
+    if (before + value < before) {
+        atomicAdd((uint *)&pkt->flows[at + 1u], 1u);
+        return;
+    } else {
+        return;
+    }
+}
+
+static __device__ __forceinline__ void flows_min_nonzero(pc_packet *pkt, uint entry, uint word, uint value)
+{
+    uint was = 0u;
+    uint at = n_pc_in_flows_word(entry, word);
+    if (at == 0u) {
+        return;
+    }
+    was = pkt->flows[at];
+    while (!(was != 0u || value == 0u)) {
+        uint now = atomicCAS((uint *)&pkt->flows[at], 0u, value);
+        atomic_compare_exchange_resultu3cUintu2c4u3e now_ = atomic_compare_exchange_resultu3cUintu2c4u3e{now, now == 0u};
+        if (now_.exchanged) {
+            return;
+        }
+        was = now_.old_value;
+    }
+    if (value != 0u && value < was) {
+        atomicMin((uint *)&pkt->flows[at], value);
+        return;
+    } else {
+        return;
+    }
+}
+
+static __device__ __forceinline__ void flows_max(pc_packet *pkt, uint entry, uint word, uint value)
+{
+    uint at = n_pc_in_flows_word(entry, word);
+    if (at == 0u) {
+        return;
+    }
+    if (value > pkt->flows[at]) {
+        atomicMax((uint *)&pkt->flows[at], value);
+        return;
+    } else {
+        return;
+    }
+}
+
 static __device__ __forceinline__ uint xdp_filter(pc_packet *pkt)
 {
     uint outer = load_be16(pkt, 12u);
@@ -505,12 +441,12 @@ static __device__ __forceinline__ uint xdp_filter(pc_packet *pkt)
         missed_add(pkt, 0u, 1u);
         return XDP_PASS;
     }
-    flows_add_combined(pkt, entry, PACKETS, 1u);
-    add_bytes(pkt, entry, pkt_wire_len(pkt) - ip);
     vec2_u32 t1 = pkt_time(pkt);
     uint now = pc_max_u32(seconds(t1), 1u);
-    note_first(pkt, entry, now);
-    note_last(pkt, entry, now);
+    flows_add_combined(pkt, entry, PACKETS, 1u);
+    flows_add64(pkt, entry, BYTES, pkt_wire_len(pkt) - ip);
+    flows_min_nonzero(pkt, entry, FIRST, now);
+    flows_max(pkt, entry, LAST, now);
     return XDP_PASS;
 }
 
@@ -535,20 +471,9 @@ extern "C" __global__ void __launch_bounds__(256) xdp_kernel(
     pkt.words = (const uint *)(arena + (descriptor.offset & ~3u));
     pkt.wire_length = metadata_rule.wire_length.format == 3u ? descriptor.length : pc_find_word(metadata, metadata_rule.wire_length, packet);
     pc_find_time(metadata, metadata_rule.time, packet, &pkt.time_low, &pkt.time_high);
-    pkt.offset = descriptor.offset;
     pkt.length = descriptor.length;
-    pkt.first = descriptor.offset - 128u;
-    pkt.last = descriptor.offset + descriptor.length + 128u;
     pkt.flows = flows;
     pkt.missed = missed;
-    pkt.fuel = 32768u;
-    pkt.aborted = false;
-    pkt.saved_length = 0u;
     uint verdict = xdp_filter(&pkt);
-    if ((verdict & 0xffu) != 4u && verdict > 3u) verdict = 0u;
-    if (pkt.aborted) {
-        verdict = 0u;
-        pkt.length = pkt.saved_length;
-    }
     verdicts[packet] = (uchar)verdict;
 }

@@ -91,6 +91,27 @@ static inline unsigned long long atomicAdd(unsigned long long *at, unsigned long
     EMULATED_COUNT(atomics, at);
     return __atomic_fetch_add(emulated_aligned(at, 8), by, __ATOMIC_RELAXED);
 }
+static inline unsigned int atomicOr(unsigned int *at, unsigned int bits)
+{
+    EMULATED_COUNT(atomics, at);
+    return __atomic_fetch_or(emulated_aligned(at, 4), bits, __ATOMIC_RELAXED);
+}
+static inline unsigned int atomicMin(unsigned int *at, unsigned int other)
+{
+    EMULATED_COUNT(atomics, at);
+    unsigned int was = __atomic_load_n(emulated_aligned(at, 4), __ATOMIC_RELAXED);
+    while (other < was && !__atomic_compare_exchange_n(at, &was, other, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+    }
+    return was;
+}
+static inline unsigned int atomicMax(unsigned int *at, unsigned int other)
+{
+    EMULATED_COUNT(atomics, at);
+    unsigned int was = __atomic_load_n(emulated_aligned(at, 4), __ATOMIC_RELAXED);
+    while (other > was && !__atomic_compare_exchange_n(at, &was, other, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+    }
+    return was;
+}
 static inline unsigned int atomicExch(unsigned int *at, unsigned int to)
 {
     EMULATED_COUNT(atomics, at);

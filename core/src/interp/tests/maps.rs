@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use super::{Random, program};
 use crate::device::{Device, LoadOptions, Session};
 use crate::interp::InterpDevice;
+use crate::map::Accumulation;
 use crate::packet::Batch;
 
 fn session(text: &str) -> Box<dyn Session> {
@@ -144,6 +145,71 @@ fn array_accesses_out_of_range_have_no_effect() {
     let mut session = session(text);
     let results = run(&mut *session, &[2, 2, 0, 3, u32::MAX].map(|index| vec![index, 9, 9, 9]));
     assert_eq!(results, [[5, 0, 6, 9], [105, 0, 106, 9], [5, 0, 6, 9], [0, 0, 0, 9], [0, 0, 0, 9]]);
+}
+
+#[test]
+fn accumulations_behave_like_rusts() {
+    const ENTRIES: usize = 3;
+    const WORDS: usize = 3;
+    let calls: String = Accumulation::ALL
+        .iter()
+        .enumerate()
+        .map(|(number, operation)| {
+            format!("case {number}u: {{ m_{0}(key, word, value); a_{0}(index, word, value); }}\n", operation.name())
+        })
+        .collect();
+    let text = format!(
+        "//! map m: hash key=1 value={WORDS} entries={ENTRIES}
+        //! map a: array value={WORDS} entries={ENTRIES}
+        fn xdp_filter(pkt: u32) -> u32 {{
+            let index = load_le32(pkt, 4u);
+            let word = load_le32(pkt, 8u);
+            let value = load_le32(pkt, 12u);
+            // An index out of range finds no entry.
+            var key = MAP_NONE;
+            if index < {ENTRIES}u {{ key = m_insert(index); }}
+            switch load_le32(pkt, 0u) {{
+                {calls}
+                default: {{}}
+            }}
+            for (var i = 0u; i < {WORDS}u; i++) {{
+                store_le32(pkt, 16u + i * 8u, m_read(key, i));
+                store_le32(pkt, 20u + i * 8u, a_read(index, i));
+            }}
+            return XDP_PASS;
+        }}"
+    );
+    let mut session = session(&text);
+    let (mut random, mut model) = (Random(3), [[0_u32; WORDS]; ENTRIES + 1]);
+    let (mut packets, mut expected) = (Vec::new(), Vec::new());
+    for _ in 0..3000 {
+        let call = random.below(Accumulation::ALL.len() as u64) as usize;
+        // Entries and words are one too many.
+        let (index, word) = (random.below(ENTRIES as u64 + 1) as usize, random.below(WORDS as u64 + 1) as usize);
+        let value = [0, 1, random.below(100) as u32, u32::MAX, random.next() as u32][random.below(5) as usize];
+        packets.push([vec![call as u32, index as u32, word as u32, value], vec![9; 2 * WORDS]].concat());
+        let words = &mut model[index];
+        let is_wide = Accumulation::ALL[call] == Accumulation::AddWide;
+        if index < ENTRIES && word + usize::from(is_wide) < WORDS {
+            let was = words[word];
+            words[word] = match Accumulation::ALL[call] {
+                Accumulation::AddWide => {
+                    let sum = (u64::from(words[word + 1]) << 32 | u64::from(was)).wrapping_add(u64::from(value));
+                    words[word + 1] = (sum >> 32) as u32;
+                    sum as u32
+                }
+                Accumulation::AddSaturating => was.saturating_add(value),
+                Accumulation::Min => was.min(value),
+                Accumulation::MinNonzero => [was, value].into_iter().filter(|&number| number != 0).min().unwrap_or(0),
+                Accumulation::Max => was.max(value),
+                Accumulation::Or => was | value,
+            };
+        }
+        expected.push(words.iter().flat_map(|&word| [word, word]).collect::<Vec<u32>>());
+    }
+    for (number, (packet, expected)) in run(&mut *session, &packets).iter().zip(&expected).enumerate() {
+        assert_eq!(&packet[4..], expected, "{number}: {:?}", &packets[number][..4]);
+    }
 }
 
 /// An address, left-aligned, and a prefix length in bits.

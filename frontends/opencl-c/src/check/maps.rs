@@ -5,14 +5,14 @@ use crate::files::{FileId, Span};
 use crate::library;
 use crate::tree::{Expr, ExprKind};
 use crate::types::{BOOL, Scalar, Space, Type, UINT};
-use portcullis_core::map::{self, Declaration, MapFunction};
+use portcullis_core::map::{self, Accumulation, Declaration, MapFunction};
 use portcullis_core::program::prelude::Intrinsic;
 
 /// Note on names that exist only if the filter declares maps.
 pub(super) const NO_MAPS: &str =
     "it exists only if the filter declares maps, in lines such as `//! map flows: hash key=4 value=6 entries=1024`";
 
-/// All suffixes of map function names.
+/// Map functions with names of their own, besides accumulations.
 const MAP_FUNCTIONS: [MapFunction; 7] = [
     MapFunction::Find,
     MapFunction::Insert,
@@ -25,7 +25,8 @@ const MAP_FUNCTIONS: [MapFunction; 7] = [
 
 /// The map that a name would be a function of, by its suffix.
 fn map_of(name: &str) -> Option<&str> {
-    MAP_FUNCTIONS.iter().find_map(|call| name.strip_suffix(call.name())?.strip_suffix('_'))
+    let accumulations = Accumulation::ALL.into_iter().map(MapFunction::Accumulate);
+    MAP_FUNCTIONS.into_iter().chain(accumulations).find_map(|call| name.strip_suffix(call.name())?.strip_suffix('_'))
 }
 
 impl Checker<'_> {
@@ -55,7 +56,7 @@ impl Checker<'_> {
             MapFunction::Find | MapFunction::Insert => (0, UINT),
             MapFunction::Remove => (0, BOOL),
             MapFunction::Read => (2, UINT),
-            MapFunction::Write => (3, Type::Void),
+            MapFunction::Write | MapFunction::Accumulate(_) => (3, Type::Void),
             MapFunction::Add => (3, UINT),
             MapFunction::CompareExchange => (4, UINT),
             MapFunction::Count => (2, Type::Void),

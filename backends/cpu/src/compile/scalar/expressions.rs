@@ -94,6 +94,9 @@ impl<'a> Codegen<'a, '_> {
         let mut modify = |operation| self.b.ins().atomic_rmw(clif::I32, flags, operation, at, value);
         Ok(match function {
             AtomicFunction::Add => vec![modify(AtomicRmwOp::Add)],
+            AtomicFunction::Min => vec![modify(AtomicRmwOp::Umin)],
+            AtomicFunction::Max => vec![modify(AtomicRmwOp::Umax)],
+            AtomicFunction::InclusiveOr => vec![modify(AtomicRmwOp::Or)],
             AtomicFunction::Exchange { compare: None } => vec![modify(AtomicRmwOp::Xchg)],
             AtomicFunction::Exchange { compare: Some(compare) } => {
                 let expected = self.scalar(frame, compare)?;

@@ -127,6 +127,7 @@ impl<'a> Codegen<'a, '_> {
                     | MapFunction::Add
                     | MapFunction::CompareExchange
                     | MapFunction::Count
+                    | MapFunction::Accumulate(_)
                     | MapFunction::Atomic(_),
                 ..
             } => {
