@@ -195,7 +195,7 @@ fn maps_are_read_and_written_under_load() {
     for dispatch in ["inline", "pipelined"] {
         let arguments = ["--af-xdp", veth.right.name(), "--only", "udp/1000-1063", "--control", &ctl.socket()];
         let running = Running::start(command(&right, &filter, &[&arguments[..], &["--dispatch", dispatch]].concat()));
-        let (sent, back) = under_load(&veth, |sent| {
+        let (sent, back) = under_load(&veth, &ctl, |sent| {
             for round in 0..20 {
                 ctl.run_successfully(&["map", "set", "blocked", &format!("{}", 1000 + round), "7"]);
                 wait_for_more(sent, 200);
@@ -271,7 +271,7 @@ fn malformed_requests_do_not_disturb_the_traffic() {
     let running = Running::start(command(&right, &filter, &arguments));
     let socket = ctl.path("control");
     assert_eq!(socket.metadata().unwrap().permissions().mode() & 0o777, 0o600);
-    let (sent, back) = under_load(&veth, |_| {
+    let (sent, back) = under_load(&veth, &ctl, |_| {
         let asked = |bytes: &[u8]| {
             let mut stream = UnixStream::connect(&socket).unwrap();
             stream.set_read_timeout(Some(TIMEOUT)).unwrap();

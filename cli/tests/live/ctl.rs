@@ -89,9 +89,9 @@ pub struct ReflectedFrames {
     pub wrong: u64,
 }
 
-/// Sends frames as fast as possible while `meanwhile` runs, and returns how many, and what came
-/// back.
-pub fn under_load(veth: &Veth, meanwhile: impl FnOnce(&AtomicU64)) -> (u64, ReflectedFrames) {
+/// Sends frames as fast as possible while `meanwhile` runs, waits until the program of this folder
+/// has done with all, and returns how many, and what came back.
+pub fn under_load(veth: &Veth, ctl: &CtlFolder, meanwhile: impl FnOnce(&AtomicU64)) -> (u64, ReflectedFrames) {
     let (stop, settled, sent, seen) =
         (AtomicBool::new(false), AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
     let mut peer = PacketSocket::at(&veth.left);
@@ -132,6 +132,12 @@ pub fn under_load(veth: &Veth, meanwhile: impl FnOnce(&AtomicU64)) -> (u64, Refl
         meanwhile(&sent);
         drop(stop_guard);
         send.join().unwrap();
+        wait_until("all frames are filtered", TIMEOUT, || {
+            let now = ctl.run_json(&["stats"]);
+            let received = count(&now["packets"]) + count(&now["dropped_by_kernel"]);
+            let done = sum(&now["carried_out"]) + sum(&now["lost"]);
+            received == sent.load(Ordering::Relaxed) && done == count(&now["packets"])
+        });
         drop(settle_guard);
         back.join().unwrap()
     });
@@ -165,7 +171,7 @@ pub fn check_reload_under_load(queues: u32, device: &str, dispatch: &str) {
     let (a, b) = (ctl.filter("a", &marking_filter('A')), ctl.filter("b", &marking_filter('B')) + ".wgsl");
     let arguments = ["--af-xdp", veth.right.name(), "--control", &ctl.socket(), "--dispatch", dispatch];
     let running = Running::start(command_on(&right, device, &a, &arguments));
-    let (sent, back) = under_load(&veth, |sent| {
+    let (sent, back) = under_load(&veth, &ctl, |sent| {
         for filter in [&b, &(a.clone() + ".wgsl"), &b, &(a.clone() + ".wgsl"), &b] {
             wait_for_more(sent, 3000);
             assert!(ctl.run_successfully(&["reload", filter]).contains("has replaced the filter"));
