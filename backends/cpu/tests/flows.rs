@@ -8,8 +8,9 @@ use std::sync::Arc;
 
 use common::program;
 use portcullis_core::device::{Device, LoadOptions};
+use portcullis_core::interp::InterpDevice;
 use portcullis_core::map::{Row, rows};
-use portcullis_core::packet::{Batch, Verdicts};
+use portcullis_core::packet::{Arena, Batch, BatchCutter, Descriptor, Metadata, RESIZE_ROOM, ResizeRoom, Verdicts};
 use portcullis_core::program::Program;
 use portcullis_cpu::Cpu;
 
@@ -50,14 +51,54 @@ fn run(program: &Arc<Program>, threads: usize, sizes: [usize; 2], flows: u32) ->
 #[test]
 fn packets_of_a_flow_stay_in_order_with_several_threads() {
     let program = program(TEXT);
-    // A tile is 32,768 packets: batches of more than two tiles, exactly two, less than one.
+    // A tile of few threads is 32,768 packets: batches of several tiles, two and one, less than one.
     for (sizes, flows) in [([100_000, 65_536], 40_000), ([65_537, 20_000], 50), ([70_000, 32_768], 1)] {
         let expected = run(&program, 1, sizes, flows);
         assert!(expected.1.len() > flows as usize / 2, "{} flows", expected.1.len());
-        for threads in [2, 3, 8] {
+        for threads in [2, 3, 8, 33] {
             let found = run(&program, threads, sizes, flows);
             assert!(found.0 == expected.0, "verdicts with {threads} threads, {flows} flows");
             assert!(found.1 == expected.1, "map rows with {threads} threads, {flows} flows");
+        }
+    }
+}
+
+/// Verdicts, lengths, bytes and metadata belong to their packets, although threads filter packets
+/// in another order.
+#[test]
+fn results_of_flows_are_those_of_their_packets() {
+    let program = program(
+        "fn xdp_flow(pkt: u32) -> u32 { return load_u8(pkt, 0u) % 7u; }
+        fn xdp_filter(pkt: u32) -> u32 {
+            let number = load_le32(pkt, 1u);
+            _ = adjust_head(pkt, i32(number % 5u) - 2i);
+            store_le32(pkt, 20u, number * 3u);
+            if pkt_len(pkt) % 3u == 0u { return XDP_DROP; }
+            return redirect((pkt_port(pkt) ^ pkt_time(pkt).x) & 0xffffffu);
+        }",
+    );
+    let batch = |packets: usize| {
+        let slot = 64 + 2 * RESIZE_ROOM as usize;
+        let mut arena = Arena::new(packets * slot).unwrap();
+        for (number, bytes) in (0_u32..).zip(arena.chunks_exact_mut(slot)) {
+            let packet = &mut bytes[RESIZE_ROOM as usize..];
+            packet[0] = (number.wrapping_mul(0x9e37_79b1) >> 24) as u8;
+            packet[1..5].copy_from_slice(&number.to_le_bytes());
+        }
+        let place =
+            |number| Descriptor { offset: (number * slot) as u32 + RESIZE_ROOM, length: 40 + number as u32 % 24 };
+        let metadata = |number| Metadata::new(60, number as u32, number as u64 * 77);
+        let (descriptors, metadata) = ((0..packets).map(place).collect(), (0..packets).map(metadata).collect());
+        BatchCutter::new(arena, None).cut_batch(descriptors, metadata, ResizeRoom::Both).unwrap()
+    };
+    let mut reference = InterpDevice::new().load(&program, &LoadOptions::default()).unwrap();
+    for packets in [1, 255, 256, 257, 5000, 40_000] {
+        let expected = reference.run(batch(packets)).unwrap();
+        for threads in [1, 2, 3, 8, 33] {
+            let options = LoadOptions::default().with_threads(NonZeroUsize::new(threads));
+            let done = Cpu::new().load(&program, &options).unwrap().run(batch(packets)).unwrap();
+            assert!(done.verdicts == expected.verdicts, "{packets} packets, {threads} threads");
+            assert!(done.batch.packets().eq(expected.batch.packets()), "{packets} packets, {threads} threads");
         }
     }
 }
