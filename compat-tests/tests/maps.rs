@@ -201,8 +201,7 @@ const ACCUMULATING_IN_OPENCL_C: &str = "
 #[test]
 fn concurrent_packets_accumulate() {
     const PACKETS: u32 = 20_000;
-    let programs =
-        [texts::in_wgsl("maps.wgsl", ACCUMULATING), texts::in_opencl_c("maps.cl", ACCUMULATING_IN_OPENCL_C)];
+    let programs = [texts::in_wgsl("maps.wgsl", ACCUMULATING), texts::in_opencl_c("maps.cl", ACCUMULATING_IN_OPENCL_C)];
     devices::on_each("maps, accumulations", |device| {
         for (keys, program) in [1, 3, 100].into_iter().flat_map(|keys| programs.iter().map(move |it| (keys, it))) {
             let mut session = load(device, program);

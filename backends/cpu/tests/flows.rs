@@ -51,7 +51,7 @@ fn run(program: &Arc<Program>, threads: usize, sizes: [usize; 2], flows: u32) ->
 #[test]
 fn packets_of_a_flow_stay_in_order_with_several_threads() {
     let program = program(TEXT);
-    // A tile of few threads is 32,768 packets: batches of several tiles, two and one, less than one.
+    // A tile is 32,768 packets: batches of more than two tiles, exactly two, less than one.
     for (sizes, flows) in [([100_000, 65_536], 40_000), ([65_537, 20_000], 50), ([70_000, 32_768], 1)] {
         let expected = run(&program, 1, sizes, flows);
         assert!(expected.1.len() > flows as usize / 2, "{} flows", expected.1.len());

@@ -145,7 +145,9 @@ impl Memory {
                 let stored = self.stores(order, number, packet, value, &start).into_iter();
                 stored.map(|memory| (memory, failed(0), false)).collect()
             }
-            AtomicOp::Add(_) | AtomicOp::Min(_) | AtomicOp::Max(_) | AtomicOp::Or(_) | AtomicOp::Exchange(_) => changed().into_iter().collect(),
+            AtomicOp::Add(_) | AtomicOp::Min(_) | AtomicOp::Max(_) | AtomicOp::Or(_) | AtomicOp::Exchange(_) => {
+                changed().into_iter().collect()
+            }
             AtomicOp::CompareExchange { expected, .. } => {
                 let failures = loaded().filter(|(_, before)| spurious_failures || *before != expected);
                 let failures = failures.map(|(memory, before)| (memory, failed(before), before == expected));
