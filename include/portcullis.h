@@ -116,7 +116,13 @@ bool map_is_new(uint entry);
     uint NAME##_read(uint entry, uint word); \
     void NAME##_write(uint entry, uint word, uint value); \
     uint NAME##_add(uint entry, uint word, uint amount); \
-    uint NAME##_compare_exchange(uint entry, uint word, uint expected, uint value);
+    uint NAME##_compare_exchange(uint entry, uint word, uint expected, uint value); \
+    void NAME##_add64(uint entry, uint word, uint amount); \
+    void NAME##_add_sat(uint entry, uint word, uint amount); \
+    void NAME##_min(uint entry, uint word, uint value); \
+    void NAME##_min_nonzero(uint entry, uint word, uint value); \
+    void NAME##_max(uint entry, uint word, uint value); \
+    void NAME##_or(uint entry, uint word, uint value);
 #define PORTCULLIS_COUNTER(NAME) void NAME##_add(uint index, uint amount);
 
 #endif
