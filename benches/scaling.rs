@@ -80,19 +80,19 @@ fn write(packet: &mut [u8], client: u32, from_client: bool, flags: u8) {
 /// A session that has seen every client, with profiles and limits for all where the filter has any.
 fn session(name: &str, program: &Arc<Program>, count: usize) -> Box<dyn Session> {
     let mut session = Cpu::new().load(program, &threads(count)).expect("the CPU loads every stock filter");
-    let everybody: Option<&[u32]> = match name {
+    let default_limits: Option<&[u32]> = match name {
         "policer" => Some(&[1_000_000, 100_000, 2_000_000, 200_000]),
         "token_bucket" => Some(&[1_000_000, 1_000_000]),
         _ => None,
     };
-    if let Some(value) = everybody {
+    if let Some(value) = default_limits {
         fill_map(&mut *session, program, 0, [([0; 4], value)]);
     }
     // Only connections need an answer.
     let opening = [(true, SYN), (false, SYN | ACK)];
     for (from_client, flags) in opening.into_iter().take(if name == "conntrack_fw" { 2 } else { 1 }) {
-        let opening = |index: usize, slot: &mut [u8]| write(slot, index as u32, from_client, flags);
-        session.run(written_batch(CLIENTS as usize, opening)).expect("the CPU does not fail");
+        let write_opening = |index: usize, slot: &mut [u8]| write(slot, index as u32, from_client, flags);
+        session.run(written_batch(CLIENTS as usize, write_opening)).expect("the CPU does not fail");
     }
     session
 }

@@ -15,8 +15,7 @@ const FILTER: &str = "
         let address = load_be32(pkt, 26u);
         if blocked_find(address) != MAP_NONE { return XDP_DROP; }
         let source = sources_insert(address);
-        let before = sources_add(source, 0u, pkt_len(pkt));
-        if before + pkt_len(pkt) < before { sources_add(source, 1u, 1u); }
+        sources_add64(source, 0u, pkt_len(pkt));
         sources_add(source, 2u, 1u);
         return XDP_PASS;
     }";

@@ -85,9 +85,9 @@ fn xdp_filter(pkt: u32) -> u32 {
         missed_add(0u, 1u);
         return XDP_PASS;
     }
-    // Packets of a flow may come in any order, in which these come to the same. That is why times
-    // are seconds: milliseconds wrap within 50 days, and of three of them, each may be later than
-    // the one before. A time of 0 is none yet.
+    // These functions give the same result in any order of packets. Times are in seconds because
+    // milliseconds wrap within 50 days: of three of them, each may be later than the one before. A
+    // time of 0 stands for none.
     let now = max(seconds(pkt_time(pkt)), 1u);
     flows_add(entry, PACKETS, 1u);
     flows_add64(entry, BYTES, pkt_wire_len(pkt) - ip);

@@ -88,7 +88,7 @@ fn main() -> ExitCode {
         Some(Command::Completions(args)) => completions::run(args),
         Some(Command::Man(args)) => man::run(&args),
     });
-    exit::from_main(match result {
+    exit::finish(match result {
         Ok(Ok(())) => 0,
         Ok(Err(failure)) => out::report_failure(failure),
         // The panic hook has reported it.

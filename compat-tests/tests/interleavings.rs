@@ -235,10 +235,11 @@ fn sums_and_exchanges_are_exact() {
 /// The result is that of any order, although several of these functions are not one operation.
 #[test]
 fn accumulations_do_not_depend_on_the_order() {
+    // The values, and the word before.
     let fold = |operation, values: &[u32]| match operation {
-        Accumulation::AddWide => values.iter().map(|&value| u64::from(value)).sum(),
+        Accumulation::AddWide => values.iter().map(|&value| u64::from(value)).sum::<u64>(),
         Accumulation::AddSaturating => values.iter().fold(0_u32, |sum, &value| sum.saturating_add(value)).into(),
-        Accumulation::Min => 0,
+        Accumulation::Min => values.iter().copied().min().unwrap_or(0).into(),
         Accumulation::MinNonzero => values.iter().copied().filter(|&value| value != 0).min().unwrap_or(0).into(),
         Accumulation::Max => values.iter().copied().max().unwrap_or(0).into(),
         Accumulation::Or => values.iter().fold(0, |bits, &value| bits | value).into(),
@@ -252,10 +253,13 @@ fn accumulations_do_not_depend_on_the_order() {
             }}",
             operation.name()
         ));
-        for values in [[u32::MAX, 1, u32::MAX], [0x8000_0000, 5, 0x8000_0001], [7, 3, 7], [0, 6, 4]] {
+        let values = [[u32::MAX, 1, u32::MAX], [0x8000_0000, 5, 0x8000_0001], [7, 3, 7], [0, 6, 4]];
+        for (values, before) in values.into_iter().flat_map(|values| [0, 5, u32::MAX].map(|before| (values, before))) {
+            let mut words = vec![0; HEADER_WORDS as usize + 2];
+            words[HEADER_WORDS as usize] = before;
             let case = Case {
                 program: &program,
-                maps: vec![vec![0; HEADER_WORDS as usize + 2]],
+                maps: vec![words],
                 packets: values.map(|value| value.to_le_bytes().to_vec()).to_vec(),
                 order: Order::Relaxed,
                 spurious_failures: 1,
@@ -264,7 +268,9 @@ fn accumulations_do_not_depend_on_the_order() {
             let explored = explore(&case, |outcome| {
                 let [low, high] = outcome.maps[0][HEADER_WORDS as usize..] else { panic!("one entry of two words") };
                 let after = u64::from(high) << 32 | u64::from(low);
-                assert_eq!(after, fold(operation, &values), "{operation:?} {values:?}");
+                let [first, second, third] = values;
+                let expected = fold(operation, &[before, first, second, third]);
+                assert_eq!(after, expected, "{operation:?} {values:?}, {before} before");
             });
             explored.unwrap_or_else(|waits| panic!("{operation:?} {values:?}: {waits:?}"));
         }

@@ -17,9 +17,9 @@ use portcullis_compat_tests::witness::opencl::{self, Compiled, Packet, Slots};
 use portcullis_compat_tests::witness::{Answer, Unit};
 use portcullis_compat_tests::{devices, host, stock, texts};
 use portcullis_core::interp::Interpreter;
-use portcullis_core::map;
+use portcullis_core::map::{self, MapKind};
 use portcullis_core::packet::Metadata;
-use portcullis_core::program::map_declarations::{CommentSyntax, declarations};
+use portcullis_core::program::map_declarations::{CommentSyntax, declarations, example_declaration};
 use portcullis_core::program::prelude;
 
 /// Patterns of the bytes around a packet.
@@ -190,6 +190,13 @@ fn the_header_matches_the_prelude() {
     let header = include_str!("../../include/portcullis.h");
     for (name, _) in prelude::FUNCTIONS {
         assert!(header.contains(&format!(" {name}(")), "{name} is not declared");
+    }
+    for kind in MapKind::ALL {
+        let declared = declarations(&example_declaration(kind, 1), CommentSyntax::C).unwrap();
+        for (_, function) in map::functions(&declared[0]) {
+            let name = function.name();
+            assert!(header.contains(&format!(" NAME##_{name}(")), "{name} of {kind} is not declared");
+        }
     }
     let maps = declarations("//! map m: counter entries=1", CommentSyntax::C).unwrap();
     let of_maps = map::wgsl_text(&maps);

@@ -4,7 +4,7 @@ use naga::{AtomicFunction, Block, Expression, Function, Handle, Literal, Stateme
 use portcullis_core::program::prelude::Intrinsic;
 
 use crate::c_expr::CExpr;
-use crate::dialect::{AtomicOp, CombinedAdd};
+use crate::dialect::{AtomicFn, CombinedAdd};
 use crate::expressions::Place;
 use crate::function::{FissionLoop, FunctionWriter, LOADED};
 use crate::naming::MAX_DEPTH;
@@ -167,12 +167,10 @@ impl<'a> FunctionWriter<'_, 'a> {
             (AtomicFunction::Exchange { .. }, Some(compare)) => {
                 dialect.atomic_compare_exchange(&place, &compare.text, &value)
             }
-            (AtomicFunction::Add, _) => dialect.atomic(AtomicOp::Add, &place, &value),
-            (AtomicFunction::Min, _) => dialect.atomic(AtomicOp::Min, &place, &value),
-            (AtomicFunction::Max, _) => dialect.atomic(AtomicOp::Max, &place, &value),
-            (AtomicFunction::InclusiveOr, _) => dialect.atomic(AtomicOp::Or, &place, &value),
-            (AtomicFunction::Exchange { .. }, None) => dialect.atomic(AtomicOp::Exchange, &place, &value),
-            (other, _) => return Err(WriteError::Unsupported(format!("the atomic function {other:?}"))),
+            (other, _) => match AtomicFn::of(other) {
+                Some(function) => dialect.atomic(function, &place, &value),
+                None => return Err(WriteError::Unsupported(format!("the atomic function {other:?}"))),
+            },
         };
         let Some(result) = result.filter(|&result| self.info[result].ref_count > 0) else {
             self.line(&format!("{text};"));

@@ -54,7 +54,7 @@ impl Interrupt {
             if count.fetch_add(1, Ordering::Relaxed) > 0 {
                 #[cfg(all(target_os = "linux", feature = "live"))]
                 out::live::clear_table();
-                exit::at_once(INTERRUPTED);
+                exit::immediately(INTERRUPTED);
             }
             stop.cancel();
             let (give_up, begun, ended) = (give_up.clone(), begun.clone(), ended.clone());
@@ -64,7 +64,7 @@ impl Interrupt {
                 if !begun.load(Ordering::Relaxed) {
                     #[cfg(all(target_os = "linux", feature = "live"))]
                     out::live::clear_table();
-                    exit::at_once(INTERRUPTED);
+                    exit::immediately(INTERRUPTED);
                 }
                 if !ended.load(Ordering::Relaxed) {
                     out::note("interrupted: finishing the batches in flight (again: end at once)");

@@ -98,25 +98,26 @@ pub enum MapFunction {
     Atomic(AtomicOp),
 }
 
-/// A change of a word of a value whose order does not matter, without a result.
+/// A change of a word of a value, without a result. If one of these alone changes a word, the order
+/// of the changes does not matter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Accumulation {
     /// Adds to the 64-bit number in the word and the next one, the low word first.
     AddWide,
-    /// Adds up to the largest number.
+    /// Adds to the word, up to 2^32 - 1.
     AddSaturating,
-    /// The smaller number.
+    /// Replaces the word by the smaller of it and the value.
     Min,
-    /// The smaller number, but any number instead of zero.
+    /// As `Min`, where zero stands for no number: it is replaced, and as the value changes nothing.
     MinNonzero,
-    /// The larger number.
+    /// Replaces the word by the larger of it and the value.
     Max,
-    /// The bits that are set in either.
+    /// Sets the bits of the word that are set in the value.
     Or,
 }
 
 impl Accumulation {
-    /// All of them.
+    /// All accumulations.
     pub const ALL: [Accumulation; 6] = [
         Accumulation::AddWide,
         Accumulation::AddSaturating,
@@ -147,21 +148,22 @@ impl Accumulation {
     let before = atomicAdd(&pc_map_NAME[at], value);
     if before + value < before { atomicAdd(&pc_map_NAME[at + 1u], 1u); }"
             }
-            // Whoever wraps the sum stores the largest number after that, so that it is the last.
+            // An addition that wraps stores the maximum afterwards, and after that every addition
+            // wraps. So the maximum is the final value.
             Accumulation::AddSaturating => {
-                "    let before = atomicAdd(&pc_map_NAME[at], value);
+                "    if atomicLoad(&pc_map_NAME[at]) == 0xffffffffu { return; }
+    let before = atomicAdd(&pc_map_NAME[at], value);
     if before + value < before { atomicStore(&pc_map_NAME[at], 0xffffffffu); }"
             }
             Accumulation::Min => "    if value < atomicLoad(&pc_map_NAME[at]) { atomicMin(&pc_map_NAME[at], value); }",
             Accumulation::MinNonzero => {
                 "    var was = atomicLoad(&pc_map_NAME[at]);
     loop {
-        if was != 0u || value == 0u { break; }
-        let now = atomicCompareExchangeWeak(&pc_map_NAME[at], 0u, value);
-        if now.exchanged { return; }
+        if value == 0u || (was != 0u && was <= value) { break; }
+        let now = atomicCompareExchangeWeak(&pc_map_NAME[at], was, value);
+        if now.exchanged { break; }
         was = now.old_value;
-    }
-    if value != 0u && value < was { atomicMin(&pc_map_NAME[at], value); }"
+    }"
             }
             Accumulation::Max => "    if value > atomicLoad(&pc_map_NAME[at]) { atomicMax(&pc_map_NAME[at], value); }",
             Accumulation::Or => {
@@ -334,11 +336,12 @@ fn pc_in_NAME_word(entry: u32, word: u32) -> u32 {
 }
 ";
 
-/// Access to values, through the function above.
+/// The functions for values of a map.
 fn values_text() -> String {
     Accumulation::ALL.into_iter().fold(VALUES_TEXT.to_owned(), |text, operation| text + &operation.text())
 }
 
+/// Access to values, through the function above.
 const VALUES_TEXT: &str = "
 fn NAME_read(entry: u32, word: u32) -> u32 {
     let at = pc_in_NAME_word(entry, word);

@@ -97,8 +97,13 @@ mod tests {
             program.maps().iter().map(|map| map.read_only).collect::<Vec<_>>()
         };
         assert_eq!(read_only(""), [true, false]);
-        for body in ["write(entry);", "m_add(entry, 0u, 1u);", "loop { m_compare_exchange(entry, 0u, 1u, 2u); break; }"]
-        {
+        let changes = [
+            "write(entry);",
+            "m_add(entry, 0u, 1u);",
+            "m_max(entry, 0u, 1u);",
+            "loop { m_compare_exchange(entry, 0u, 1u, 2u); break; }",
+        ];
+        for body in changes {
             assert_eq!(read_only(body), [false, false], "{body}");
         }
     }

@@ -3,7 +3,7 @@
 
 use naga::{Scalar, ScalarKind};
 
-use super::{AtomicOp, C_KEYWORDS, C_LIBRARY, CombinedAdd, Dialect, short_name};
+use super::{AtomicFn, C_KEYWORDS, C_LIBRARY, CombinedAdd, Dialect, short_name};
 
 pub(super) struct Cuda;
 
@@ -139,15 +139,15 @@ impl Dialect for Cuda {
         format!("{}({value})", if to_float { "__uint_as_float" } else { "__float_as_uint" })
     }
 
-    fn atomic(&self, op: AtomicOp, place: &str, value: &str) -> String {
-        let function = match op {
-            AtomicOp::Add => "atomicAdd",
-            AtomicOp::Min => "atomicMin",
-            AtomicOp::Max => "atomicMax",
-            AtomicOp::Or => "atomicOr",
-            AtomicOp::Exchange => "atomicExch",
+    fn atomic(&self, function: AtomicFn, place: &str, value: &str) -> String {
+        let name = match function {
+            AtomicFn::Add => "atomicAdd",
+            AtomicFn::Min => "atomicMin",
+            AtomicFn::Max => "atomicMax",
+            AtomicFn::Or => "atomicOr",
+            AtomicFn::Exchange => "atomicExch",
         };
-        format!("{function}((uint *){place}, {value})")
+        format!("{name}((uint *){place}, {value})")
     }
 
     fn atomic_add_wide(&self, place: &str, value: &str) -> Option<String> {

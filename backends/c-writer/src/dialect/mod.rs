@@ -6,7 +6,7 @@ mod opencl;
 
 use std::fmt;
 
-use naga::{MathFunction, Scalar, ScalarKind};
+use naga::{AtomicFunction, MathFunction, Scalar, ScalarKind};
 
 /// A language that filters can be written in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -121,7 +121,7 @@ pub(crate) trait Dialect: Sync {
     fn float_bits(&self, value: &str, to_float: bool) -> String;
 
     /// Atomically changes a `uint` in a buffer; the value is the previous one.
-    fn atomic(&self, op: AtomicOp, place: &str, value: &str) -> String;
+    fn atomic(&self, function: AtomicFn, place: &str, value: &str) -> String;
 
     /// Atomically adds a `uint` to 64 bits in a buffer, at a multiple of 8 bytes, if the language
     /// has a function for it.
@@ -142,14 +142,28 @@ pub(crate) trait Dialect: Sync {
     fn float_function(&self, name: &str) -> String;
 }
 
-/// How an atomic operation changes a `uint`.
+/// An atomic function of a `uint` in a buffer and a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum AtomicOp {
+pub(crate) enum AtomicFn {
     Add,
     Min,
     Max,
     Or,
     Exchange,
+}
+
+impl AtomicFn {
+    /// The function that does this; `None` if there is none.
+    pub fn of(function: AtomicFunction) -> Option<AtomicFn> {
+        Some(match function {
+            AtomicFunction::Add => AtomicFn::Add,
+            AtomicFunction::Min => AtomicFn::Min,
+            AtomicFunction::Max => AtomicFn::Max,
+            AtomicFunction::InclusiveOr => AtomicFn::Or,
+            AtomicFunction::Exchange { compare: None } => AtomicFn::Exchange,
+            _ => return None,
+        })
+    }
 }
 
 /// Names and definitions of helpers that add a `uint` to a place in a buffer.

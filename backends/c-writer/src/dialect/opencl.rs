@@ -3,7 +3,7 @@
 
 use naga::{Scalar, ScalarKind};
 
-use super::{AtomicOp, C_KEYWORDS, C_LIBRARY, Dialect};
+use super::{AtomicFn, C_KEYWORDS, C_LIBRARY, Dialect};
 
 pub(super) struct OpenCl;
 
@@ -137,15 +137,15 @@ impl Dialect for OpenCl {
         format!("{}({value})", if to_float { "as_float" } else { "as_uint" })
     }
 
-    fn atomic(&self, op: AtomicOp, place: &str, value: &str) -> String {
-        let function = match op {
-            AtomicOp::Add => "atomic_add",
-            AtomicOp::Min => "atomic_min",
-            AtomicOp::Max => "atomic_max",
-            AtomicOp::Or => "atomic_or",
-            AtomicOp::Exchange => "atomic_xchg",
+    fn atomic(&self, function: AtomicFn, place: &str, value: &str) -> String {
+        let name = match function {
+            AtomicFn::Add => "atomic_add",
+            AtomicFn::Min => "atomic_min",
+            AtomicFn::Max => "atomic_max",
+            AtomicFn::Or => "atomic_or",
+            AtomicFn::Exchange => "atomic_xchg",
         };
-        format!("{function}({place}, {value})")
+        format!("{name}({place}, {value})")
     }
 
     fn atomic_compare_exchange(&self, place: &str, expected: &str, value: &str) -> String {

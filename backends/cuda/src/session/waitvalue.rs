@@ -8,7 +8,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use portcullis_core::device::offload::{DRAIN_TIMEOUT, LAUNCH_TIMEOUT};
+use portcullis_core::device::offload::{DRAIN_TIMEOUT, DriverThread, LAUNCH_TIMEOUT};
 use portcullis_core::device::{CancelToken, DeviceError};
 
 use super::mailbox::{MailboxKernel, wait_for_launch_permit};
@@ -79,9 +79,13 @@ impl QueuedKernels {
         queue.gpu.context.register_resident(Arc::downgrade(&resident));
         let watched = Arc::downgrade(&queue);
         let watch = move || {
-            while let Some(queue) = watched.upgrade() {
+            loop {
+                let counted = DriverThread::new();
+                let Some(queue) = watched.upgrade() else { return };
                 queue.drain_when_idle();
+                // It may be the last reference, which releases memory.
                 drop(queue);
+                drop(counted);
                 std::thread::sleep(IDLE_TIMEOUT / 4);
             }
         };

@@ -14,29 +14,32 @@ use crate::reason;
 const STACK_BYTES: usize = 64 << 20;
 
 /// Number of these threads in the process.
-static THREADS: AtomicUsize = AtomicUsize::new(0);
+static DRIVER_THREADS: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether a driver still compiles or computes for a session that is gone.
+/// Whether a driver is compiling, or at work for a session that is gone. If no session is being
+/// loaded, the work is abandoned.
 ///
 /// A process that ends then should do so without the handlers of `exit` (by `_exit`): they destroy
 /// objects that the driver's threads use, and PoCL, for one, crashes.
 pub fn has_abandoned_work() -> bool {
-    THREADS.load(Ordering::Acquire) > 0
+    DRIVER_THREADS.load(Ordering::Acquire) > 0
 }
 
-/// One of [`THREADS`], until dropped.
-struct Counted(());
+/// Counts a thread in [`has_abandoned_work`] until dropped, after whatever the thread releases.
+pub struct DriverThread(());
 
-impl Counted {
-    fn new() -> Counted {
-        THREADS.fetch_add(1, Ordering::Relaxed);
-        Counted(())
+impl DriverThread {
+    /// Counts a thread.
+    #[expect(clippy::new_without_default, reason = "it has a side effect")]
+    pub fn new() -> DriverThread {
+        DRIVER_THREADS.fetch_add(1, Ordering::Relaxed);
+        DriverThread(())
     }
 }
 
-impl Drop for Counted {
+impl Drop for DriverThread {
     fn drop(&mut self) {
-        THREADS.fetch_sub(1, Ordering::Release);
+        DRIVER_THREADS.fetch_sub(1, Ordering::Release);
     }
 }
 
@@ -53,17 +56,16 @@ pub fn compile_on_thread<T: Send + 'static>(
 ) -> Result<T, DeviceError> {
     let failed = |reason: String| DeviceError::Failed { device: device.into(), reason };
     let (done, result) = mpsc::channel();
-    let counted = Counted::new();
+    let counted = DriverThread::new();
     let work = move || {
-        let result = work();
-        drop(counted);
-        let _ = done.send(result);
+        // If nobody waits any more, the result is dropped here, and is the driver's to release.
+        let _ = done.send((work(), counted));
     };
     let thread = std::thread::Builder::new().name("compile".into()).stack_size(STACK_BYTES).spawn(work);
     let thread = thread.map_err(|error| failed(format!("cannot create a compiler thread: {}", reason(&error))))?;
     loop {
         match result.recv_timeout(CANCEL_POLL_INTERVAL) {
-            Ok(result) => return result,
+            Ok((result, _)) => return result,
             Err(RecvTimeoutError::Timeout) if cancel.is_cancelled() => return Err(DeviceError::Cancelled),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => {
@@ -79,7 +81,7 @@ pub fn compile_on_thread<T: Send + 'static>(
 /// the process exits first, the value is never dropped.
 pub fn drop_after<T: Send + 'static>(guarded: T, wait_idle: impl FnOnce() + Send + 'static) {
     // If the thread cannot be created, leak the value: the device may still use it.
-    let guarded = ManuallyDrop::new((guarded, Counted::new()));
+    let guarded = ManuallyDrop::new((guarded, DriverThread::new()));
     let wait_and_drop = move || {
         wait_idle();
         drop(ManuallyDrop::into_inner(guarded));

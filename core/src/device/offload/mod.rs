@@ -36,7 +36,7 @@ mod transfer_tuner;
 mod verdict_columns;
 
 pub use chunk_view::{ChunkView, WrittenDescriptors};
-pub use driver_threads::{compile_on_thread, drop_after, has_abandoned_work, panic_message};
+pub use driver_threads::{DriverThread, compile_on_thread, drop_after, has_abandoned_work, panic_message};
 use flight::{BatchInFlight, LauncherChunk, QueuedLaunch, Slot};
 pub use flow_order::MAX_ORDERED_DESCRIPTOR_BYTES;
 use flow_order::{FlowOrder, max_run_length};

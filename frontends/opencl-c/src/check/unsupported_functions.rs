@@ -2,7 +2,7 @@
 
 const NO_SYNCHRONISATION: &str = "packets of a batch run in any order and cannot wait for each other";
 const USE_MAPS: &str = "packets share data in maps, whose functions are atomic: with a line `//! map hits: counter entries=1` \
-    use `hits_add(0, 1)`; other kinds have `NAME_add`, `NAME_max` and more; for data of one packet use \
+    use `hits_add(0, 1)`; other kinds have `NAME_add`, `NAME_min`, `NAME_max`, `NAME_or` and `NAME_compare_exchange`; for data of one packet use \
     `x += 1`";
 const NO_PACKET_INDEX: &str = "a filter does not know its packet's position in the batch";
 const IMAGES: &str = "images are not supported in filters";

@@ -193,7 +193,7 @@ fn invalid_calls_are_explained() {
         ("map_is_gnu(1);", "map_is_gnu", "did you mean `map_is_new`?"),
         ("len = MAP_NON;", "MAP_NON", "did you mean `MAP_NONE`?"),
         ("len = m_find;", "m_find", "a function can only be called"),
-        ("atomic_add(pkt, 1);", "atomic_add(pkt, 1)", "`NAME_add`, `NAME_max` and more"),
+        ("atomic_add(pkt, 1);", "atomic_add(pkt, 1)", "`NAME_or` and `NAME_compare_exchange`"),
         ("bpf_map_lookup_elem(1, 2);", "bpf_map_lookup_elem", "`flows_find(key)`"),
     ] {
         let text = filter(MAPS, inside);

@@ -375,6 +375,9 @@ impl<const N: usize> Machine<'_, N> {
                         Atomic::Load => before,
                         Atomic::Store(value) | Atomic::Exchange(value) => operand(self, value)?[lane],
                         Atomic::Add(value) => before.wrapping_add(operand(self, value)?[lane]),
+                        Atomic::Min(value) => before.min(operand(self, value)?[lane]),
+                        Atomic::Max(value) => before.max(operand(self, value)?[lane]),
+                        Atomic::Or(value) => before | operand(self, value)?[lane],
                         Atomic::CompareExchange { expected, value } => {
                             let same = before == operand(self, expected)?[lane];
                             if same { operand(self, value)?[lane] } else { before }

@@ -134,6 +134,9 @@ fn lanes_access_the_same_map_word_in_order() {
     let atomics = [
         (mask, 0, few, Atomic::Add(one)),
         (always, 0, few, Atomic::Add(value)),
+        (mask, 0, few, Atomic::Min(value)),
+        (always, 0, few, Atomic::Max(byte)),
+        (other, 0, few, Atomic::Or(one)),
         (other, 0, few, Atomic::Exchange(value)),
         (mask, 1, more, Atomic::Load),
         (other, 1, more, Atomic::Store(value)),

@@ -147,6 +147,9 @@ impl Dump<'_> {
                     Atomic::Load => ("load", vec![]),
                     Atomic::Store(value) => ("store", vec![value]),
                     Atomic::Add(value) => ("add", vec![value]),
+                    Atomic::Min(value) => ("min", vec![value]),
+                    Atomic::Max(value) => ("max", vec![value]),
+                    Atomic::Or(value) => ("or", vec![value]),
                     Atomic::Exchange(value) => ("exchange", vec![value]),
                     Atomic::CompareExchange { expected, value } => ("compare_exchange", vec![expected, value]),
                 };

@@ -22,6 +22,9 @@ pub(crate) enum Atomic {
     /// Has no result.
     Store(Node),
     Add(Node),
+    Min(Node),
+    Max(Node),
+    Or(Node),
     Exchange(Node),
     CompareExchange {
         expected: Node,
@@ -68,9 +71,12 @@ impl Effect {
             Effect::ClearPacket { at, count } => [at.start, Some(at.offset), Some(count), None],
             Effect::Map { word, atomic, .. } => match atomic {
                 Atomic::Load => [Some(word), None, None, None],
-                Atomic::Store(value) | Atomic::Add(value) | Atomic::Exchange(value) => {
-                    [Some(word), Some(value), None, None]
-                }
+                Atomic::Store(value)
+                | Atomic::Add(value)
+                | Atomic::Min(value)
+                | Atomic::Max(value)
+                | Atomic::Or(value)
+                | Atomic::Exchange(value) => [Some(word), Some(value), None, None],
                 Atomic::CompareExchange { expected, value } => [Some(word), Some(expected), Some(value), None],
             },
             Effect::ArrayLoad { index, .. } => [Some(index), None, None, None],

@@ -175,6 +175,9 @@ impl<'a> Tracer<'a> {
         let value = self.scalar(frame, value)?;
         let atomic = match function {
             AtomicFunction::Add => Atomic::Add(value),
+            AtomicFunction::Min => Atomic::Min(value),
+            AtomicFunction::Max => Atomic::Max(value),
+            AtomicFunction::InclusiveOr => Atomic::Or(value),
             AtomicFunction::Exchange { compare: None } => Atomic::Exchange(value),
             AtomicFunction::Exchange { compare: Some(compare) } => {
                 Atomic::CompareExchange { expected: self.scalar(frame, compare)?, value }

@@ -149,7 +149,7 @@ impl Emitter<'_, '_> {
                 }
                 Ok(None)
             }
-            Atomic::Add(_) | Atomic::Exchange(_) | Atomic::CompareExchange { .. } => {
+            _ => {
                 let value = self.each_lane(|emit, lane| {
                     let at = address(emit, lane)?;
                     emit.if_active(on, lane, |emit| emit.emit_atomic(atomic, at, lane))
@@ -163,21 +163,20 @@ impl Emitter<'_, '_> {
     fn emit_atomic(&mut self, atomic: Atomic, at: Value, lane: usize) -> Result<Value> {
         // Map words are aligned and mapped.
         let flags = MemFlagsData::trusted();
-        Ok(match atomic {
-            Atomic::Add(value) => {
-                let value = self.lane_word(value, lane)?;
-                self.b.ins().atomic_rmw(clif::I32, flags, AtomicRmwOp::Add, at, value)
-            }
-            Atomic::Exchange(value) => {
-                let value = self.lane_word(value, lane)?;
-                self.b.ins().atomic_rmw(clif::I32, flags, AtomicRmwOp::Xchg, at, value)
-            }
+        let (operation, value) = match atomic {
+            Atomic::Add(value) => (AtomicRmwOp::Add, value),
+            Atomic::Min(value) => (AtomicRmwOp::Umin, value),
+            Atomic::Max(value) => (AtomicRmwOp::Umax, value),
+            Atomic::Or(value) => (AtomicRmwOp::Or, value),
+            Atomic::Exchange(value) => (AtomicRmwOp::Xchg, value),
             Atomic::CompareExchange { expected, value } => {
                 let (expected, value) = (self.lane_word(expected, lane)?, self.lane_word(value, lane)?);
-                self.b.ins().atomic_cas(flags, at, expected, value)
+                return Ok(self.b.ins().atomic_cas(flags, at, expected, value));
             }
             Atomic::Load | Atomic::Store(_) => unreachable!("loads and stores are emitted without a read-modify-write"),
-        })
+        };
+        let value = self.lane_word(value, lane)?;
+        Ok(self.b.ins().atomic_rmw(clif::I32, flags, operation, at, value))
     }
 
     /// Emits code that is skipped in inactive lanes, whose result is then 0.
