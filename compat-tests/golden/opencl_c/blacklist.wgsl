@@ -5,9 +5,9 @@ const MAP_FULL: u32 = 4294967294u;
 fn xdp_filter(pkt_19: u32) -> u32 {
     var at_3: u32;
     var ethertype: u32;
-    var local_5: bool;
-    var local_6: bool;
-    var local_7: bool;
+    var local_9: bool;
+    var local_10: bool;
+    var local_11: bool;
     var source: array<u32, 4>;
 
     let _e2 = pkt_len(pkt_19);
@@ -30,19 +30,19 @@ fn xdp_filter(pkt_19: u32) -> u32 {
     if (_e25 == 2048u) {
         let _e29 = at_3;
         let _e30 = load_u8_(pkt_19, _e29);
-        local_5 = (_e30 >= 69u);
+        local_9 = (_e30 >= 69u);
     } else {
-        local_5 = false;
+        local_9 = false;
     }
-    let _e34 = local_5;
+    let _e34 = local_9;
     if _e34 {
         let _e36 = at_3;
         let _e37 = load_u8_(pkt_19, _e36);
-        local_6 = (_e37 <= 79u);
+        local_10 = (_e37 <= 79u);
     } else {
-        local_6 = false;
+        local_10 = false;
     }
-    let _e40 = local_6;
+    let _e40 = local_10;
     let _e41 = at_3;
     if (_e40 && ((_e41 + 20u) <= _e2)) {
         let _e48 = load_be32_(pkt_19, (_e23 + 12u));
@@ -56,11 +56,11 @@ fn xdp_filter(pkt_19: u32) -> u32 {
     if (_e54 == 34525u) {
         let _e58 = at_3;
         let _e59 = load_u8_(pkt_19, _e58);
-        local_7 = ((i32(_e59) >> 4u) == 6i);
+        local_11 = ((i32(_e59) >> 4u) == 6i);
     } else {
-        local_7 = false;
+        local_11 = false;
     }
-    let _e64 = local_7;
+    let _e64 = local_11;
     let _e65 = at_3;
     if (_e64 && ((_e65 + 40u) <= _e2)) {
         let _e73 = load_be32_(pkt_19, (_e24 + 8u));

@@ -8,54 +8,54 @@ fn is_unicast(address_1: u32) -> bool {
 }
 
 fn xdp_filter(pkt_19: u32) -> u32 {
-    var local_5: bool;
-    var local_6: bool;
-    var local_7: bool;
-    var local_8: bool;
     var local_9: bool;
+    var local_10: bool;
+    var local_11: bool;
+    var local_12: bool;
+    var local_13: bool;
 
     let _e2 = pkt_len(pkt_19);
     if !((34u > _e2)) {
         let _e11 = load_be16_(pkt_19, 12u);
-        local_5 = (_e11 != 2048u);
+        local_9 = (_e11 != 2048u);
     } else {
-        local_5 = true;
+        local_9 = true;
     }
-    let _e15 = local_5;
+    let _e15 = local_9;
     if !(_e15) {
         let _e18 = load_u8_(pkt_19, 14u);
-        local_6 = (_e18 != 69u);
+        local_10 = (_e18 != 69u);
     } else {
-        local_6 = true;
+        local_10 = true;
     }
-    let _e21 = local_6;
+    let _e21 = local_10;
     if _e21 {
         return 2u;
     }
     let _e23 = load_u8_(pkt_19, 0u);
     if !(((i32(_e23) & 1i) != 0i)) {
         let _e33 = load_u8_(pkt_19, 22u);
-        local_7 = (_e33 <= 1u);
+        local_11 = (_e33 <= 1u);
     } else {
-        local_7 = true;
+        local_11 = true;
     }
-    let _e35 = local_7;
+    let _e35 = local_11;
     if !(_e35) {
         let _e39 = load_be32_(pkt_19, 26u);
         let _e40 = is_unicast(_e39);
-        local_8 = !(_e40);
+        local_12 = !(_e40);
     } else {
-        local_8 = true;
+        local_12 = true;
     }
-    let _e42 = local_8;
+    let _e42 = local_12;
     if !(_e42) {
         let _e47 = load_be32_(pkt_19, 30u);
         let _e48 = is_unicast(_e47);
-        local_9 = !(_e48);
+        local_13 = !(_e48);
     } else {
-        local_9 = true;
+        local_13 = true;
     }
-    let _e50 = local_9;
+    let _e50 = local_13;
     if _e50 {
         return 2u;
     }

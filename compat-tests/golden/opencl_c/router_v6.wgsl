@@ -7,46 +7,46 @@ fn is_forwarded(first: u32) -> bool {
 }
 
 fn xdp_filter(pkt_19: u32) -> u32 {
-    var local_5: bool;
-    var local_6: bool;
-    var local_7: bool;
-    var local_8: bool;
-    var destination: array<u32, 4>;
     var local_9: bool;
+    var local_10: bool;
+    var local_11: bool;
+    var local_12: bool;
+    var destination: array<u32, 4>;
+    var local_13: bool;
 
     let _e2 = pkt_len(pkt_19);
     if !((54u > _e2)) {
         let _e11 = load_be16_(pkt_19, 12u);
-        local_5 = (_e11 != 34525u);
+        local_9 = (_e11 != 34525u);
     } else {
-        local_5 = true;
+        local_9 = true;
     }
-    let _e15 = local_5;
+    let _e15 = local_9;
     if !(_e15) {
         let _e18 = load_u8_(pkt_19, 14u);
-        local_6 = ((i32(_e18) >> 4u) != 6i);
+        local_10 = ((i32(_e18) >> 4u) != 6i);
     } else {
-        local_6 = true;
+        local_10 = true;
     }
-    let _e24 = local_6;
+    let _e24 = local_10;
     if _e24 {
         return 2u;
     }
     let _e26 = load_u8_(pkt_19, 0u);
     if !(((i32(_e26) & 1i) != 0i)) {
         let _e36 = load_u8_(pkt_19, 20u);
-        local_7 = (_e36 == 0u);
+        local_11 = (_e36 == 0u);
     } else {
-        local_7 = true;
+        local_11 = true;
     }
-    let _e38 = local_7;
+    let _e38 = local_11;
     if !(_e38) {
         let _e43 = load_u8_(pkt_19, 21u);
-        local_8 = (_e43 <= 1u);
+        local_12 = (_e43 <= 1u);
     } else {
-        local_8 = true;
+        local_12 = true;
     }
-    let _e45 = local_8;
+    let _e45 = local_12;
     if _e45 {
         return 2u;
     }
@@ -63,11 +63,11 @@ fn xdp_filter(pkt_19: u32) -> u32 {
     if !(!(_e67)) {
         let _e72 = destination[0];
         let _e73 = is_forwarded(_e72);
-        local_9 = !(_e73);
+        local_13 = !(_e73);
     } else {
-        local_9 = true;
+        local_13 = true;
     }
-    let _e75 = local_9;
+    let _e75 = local_13;
     if _e75 {
         return 2u;
     }

@@ -100,8 +100,8 @@ impl Writer {
                         self.line(&format!("uint e = {map}_{how}({key});"));
                         self.line("v5 ^= (map_is_new(e) ? 5 : 9) + (e == MAP_NONE);");
                     }
-                    2 if map == "three" && key != "k" => {
-                        let key = if key == "&k" { "(const uint *)&k".to_owned() } else { key };
+                    // A helper takes the address of words; of a structure only map functions do.
+                    2 if map == "three" && ["k + 1", "&k[1]"].contains(&&*key) => {
                         self.line(&format!("v7 += counted({key}, {a});"));
                     }
                     operation => {

@@ -339,19 +339,13 @@ static void flows_min_nonzero(pc_packet *pkt, uint entry, uint word, uint value)
         return;
     }
     was = pkt->flows[at];
-    while (!(was != 0u || value == 0u)) {
-        uint now = atomic_cmpxchg(&pkt->flows[at], 0u, value);
-        atomic_compare_exchange_resultu3cUintu2c4u3e now_ = (atomic_compare_exchange_resultu3cUintu2c4u3e){now, now == 0u};
+    while (!(value == 0u || (was != 0u && was <= value))) {
+        uint now = atomic_cmpxchg(&pkt->flows[at], was, value);
+        atomic_compare_exchange_resultu3cUintu2c4u3e now_ = (atomic_compare_exchange_resultu3cUintu2c4u3e){now, now == was};
         if (now_.exchanged) {
-            return;
+            break;
         }
         was = now_.old_value;
-    }
-    if (value != 0u && value < was) {
-        atomic_min(&pkt->flows[at], value);
-        return;
-    } else {
-        return;
     }
 }
 

@@ -398,19 +398,13 @@ static __device__ __forceinline__ void flows_min_nonzero(pc_packet *pkt, uint en
         return;
     }
     was = pkt->flows[at];
-    while (!(was != 0u || value == 0u)) {
-        uint now = atomicCAS((uint *)&pkt->flows[at], 0u, value);
-        atomic_compare_exchange_resultu3cUintu2c4u3e now_ = atomic_compare_exchange_resultu3cUintu2c4u3e{now, now == 0u};
+    while (!(value == 0u || (was != 0u && was <= value))) {
+        uint now = atomicCAS((uint *)&pkt->flows[at], was, value);
+        atomic_compare_exchange_resultu3cUintu2c4u3e now_ = atomic_compare_exchange_resultu3cUintu2c4u3e{now, now == was};
         if (now_.exchanged) {
-            return;
+            break;
         }
         was = now_.old_value;
-    }
-    if (value != 0u && value < was) {
-        atomicMin((uint *)&pkt->flows[at], value);
-        return;
-    } else {
-        return;
     }
 }
 
