@@ -37,7 +37,7 @@ const ON_DEVICES: u64 = 15;
 const SHARE: usize = 10;
 
 /// Number of programs with maps that every device runs.
-const WITH_MAPS: u64 = 24;
+const WITH_MAPS: u64 = 32;
 
 /// Number of these programs that a device with a slow compiler runs.
 const SHARE_WITH_MAPS: usize = 4;
