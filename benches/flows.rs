@@ -16,10 +16,9 @@ use portcullis_core::packet::Batch;
 use portcullis_core::program::Program;
 use portcullis_cpu::Cpu;
 
-use support::{ReusedBatch, Table, compile, is_test_run, threads, time_in_turn, written_batch};
-
-const SYN: u8 = 2;
-const ACK: u8 = 16;
+use support::{
+    ACK, ReusedBatch, SYN, Table, compile, is_test_run, threads, time_in_turn, write_segment, written_batch,
+};
 
 /// Packets per batch for the tables of all devices.
 const BATCH: usize = 1 << 17;
@@ -35,30 +34,12 @@ fn program(connections: u32, ordered: bool) -> Arc<Program> {
     program
 }
 
-/// A TCP segment of a connection, from its client or its server.
-fn write(packet: &mut [u8], connection: u32, from_client: bool, flags: u8) {
-    packet[12..15].copy_from_slice(&[0x08, 0x00, 0x45]);
-    packet[22..24].copy_from_slice(&[64, 6]);
-    let client = (connection.wrapping_mul(0x9e37_79b1) | 0x4000_0000).to_be_bytes();
-    let port = (1024 + (connection >> 4) as u16 % 60_000).to_be_bytes();
-    let ends = if from_client {
-        [(client, port), ([192, 0, 2, 1], [0, 80])]
-    } else {
-        [([192, 0, 2, 1], [0, 80]), (client, port)]
-    };
-    for (end, (address, port)) in ends.iter().enumerate() {
-        packet[26 + 4 * end..30 + 4 * end].copy_from_slice(address);
-        packet[34 + 2 * end..36 + 2 * end].copy_from_slice(port);
-    }
-    packet[47] = flags;
-}
-
 /// Segments of open connections in random order, of which `skew` percent belong to a single one.
 fn open(packets: usize, connections: u32, skew: u32) -> Batch {
     let mut random = Random::new(0, 0);
     written_batch(packets, |_, slot| {
         let connection = if random.below(100) < skew { 0 } else { random.below(connections) };
-        write(slot, connection, random.one_in(2), ACK);
+        write_segment(slot, connection, random.one_in(2), ACK);
     })
 }
 
@@ -68,7 +49,8 @@ fn session(device: &dyn Device, program: &Arc<Program>, connections: u32, count:
     for first in (0..connections).step_by(1 << 16) {
         let packets = (connections - first).min(1 << 16) as usize;
         for (from_client, flags) in [(true, SYN), (false, SYN | ACK)] {
-            let opening = written_batch(packets, |index, slot| write(slot, first + index as u32, from_client, flags));
+            let opening =
+                written_batch(packets, |index, slot| write_segment(slot, first + index as u32, from_client, flags));
             let done = session.run(opening).expect("the device does not fail");
             assert!(done.verdicts.actions().iter().all(|action| *action == 2), "each connection is opened");
         }

@@ -15,11 +15,12 @@ use portcullis_core::packet::Batch;
 use portcullis_core::program::Program;
 use portcullis_cpu::Cpu;
 
-use support::{ReusedBatch, Table, compile, fill_map, is_test_run, record_bar, threads, time_in_turn, written_batch};
+use support::{
+    ACK, ReusedBatch, SYN, Table, compile, fill_map, is_test_run, record_bar, threads, time_in_turn, write_segment,
+    written_batch,
+};
 
 const CLIENTS: u32 = 60_000;
-const SYN: u8 = 2;
-const ACK: u8 = 16;
 
 /// The stock filters, and the TCP flags of the packets to measure with.
 const FILTERS: [(&str, u8); 5] =
@@ -62,21 +63,6 @@ impl Distribution {
     }
 }
 
-/// A TCP segment of a client's connection, from the client or from its server.
-fn write(packet: &mut [u8], client: u32, from_client: bool, flags: u8) {
-    packet[12..15].copy_from_slice(&[0x08, 0x00, 0x45]);
-    packet[22..24].copy_from_slice(&[64, 6]);
-    let address = (client.wrapping_mul(0x9e37_79b1) | 0x4000_0000).to_be_bytes();
-    let port = (1024 + (client >> 4) as u16 % 60_000).to_be_bytes();
-    let ends = [(address, port), ([192, 0, 2, 1], [0, 80])];
-    for (end, (address, port)) in if from_client { [0, 1] } else { [1, 0] }.into_iter().map(|end| ends[end]).enumerate()
-    {
-        packet[26 + 4 * end..30 + 4 * end].copy_from_slice(&address);
-        packet[34 + 2 * end..36 + 2 * end].copy_from_slice(&port);
-    }
-    packet[47] = flags;
-}
-
 /// A session that has seen every client, with profiles and limits for all where the filter has any.
 fn session(name: &str, program: &Arc<Program>, count: usize) -> Box<dyn Session> {
     let mut session = Cpu::new().load(program, &threads(count)).expect("the CPU loads every stock filter");
@@ -91,14 +77,14 @@ fn session(name: &str, program: &Arc<Program>, count: usize) -> Box<dyn Session>
     // Only connections need an answer.
     let opening = [(true, SYN), (false, SYN | ACK)];
     for (from_client, flags) in opening.into_iter().take(if name == "conntrack_fw" { 2 } else { 1 }) {
-        let write_opening = |index: usize, slot: &mut [u8]| write(slot, index as u32, from_client, flags);
+        let write_opening = |index: usize, slot: &mut [u8]| write_segment(slot, index as u32, from_client, flags);
         session.run(written_batch(CLIENTS as usize, write_opening)).expect("the CPU does not fail");
     }
     session
 }
 
 fn batch(clients: &[u32], flags: u8) -> Batch {
-    written_batch(clients.len(), |index, slot| write(slot, clients[index], true, flags))
+    written_batch(clients.len(), |index, slot| write_segment(slot, clients[index], true, flags))
 }
 
 fn main() {

@@ -210,6 +210,28 @@ fn write_ports(transport: &mut [u8], port: u16, random: &mut Random) {
     transport[2..4].copy_from_slice(&port.to_be_bytes());
 }
 
+/// TCP flags (RFC 9293, section 3.1).
+pub const SYN: u8 = 2;
+pub const ACK: u8 = 16;
+
+/// A TCP segment of a connection, from its client or its server.
+pub fn write_segment(packet: &mut [u8], connection: u32, from_client: bool, flags: u8) {
+    packet[12..15].copy_from_slice(&[0x08, 0x00, 0x45]);
+    packet[22..24].copy_from_slice(&[64, 6]);
+    let client = (connection.wrapping_mul(0x9e37_79b1) | 0x4000_0000).to_be_bytes();
+    let port = (1024 + (connection >> 4) as u16 % 60_000).to_be_bytes();
+    let ends = if from_client {
+        [(client, port), ([192, 0, 2, 1], [0, 80])]
+    } else {
+        [([192, 0, 2, 1], [0, 80]), (client, port)]
+    };
+    for (end, (address, port)) in ends.iter().enumerate() {
+        packet[26 + 4 * end..30 + 4 * end].copy_from_slice(address);
+        packet[34 + 2 * end..36 + 2 * end].copy_from_slice(port);
+    }
+    packet[47] = flags;
+}
+
 /// Restores the default action of SIGPIPE, so that the program ends silently if its reader exits
 /// (`| head`). Rust ignores the signal, which makes `println!` panic.
 pub fn restore_sigpipe() {
