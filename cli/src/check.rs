@@ -305,7 +305,7 @@ fn facts_text(program: &Program, report: Option<&ObjectReport>) -> String {
             ("verdicts", names(facts.verdicts.iter().map(Action::name))),
             ("reads metadata", names(metadata(facts))),
             ("loops", iterations),
-            ("flows", if program.has_flows() { "in order, by `xdp_flow`".into() } else { yes_no(false) }),
+            ("flows", flows_text(program)),
             ("64-bit integers", yes_no(facts.uses_int64)),
             (
                 "floating point",
@@ -320,6 +320,18 @@ fn facts_text(program: &Program, report: Option<&ObjectReport>) -> String {
         .collect(),
         &[],
     )
+}
+
+/// Which packets may be filtered at the same time, as far as that is not all.
+fn flows_text(program: &Program) -> String {
+    let text = if program.has_flows() {
+        "in order, by `xdp_flow`; each thread of a CPU filters some of them"
+    } else if program.can_be_partitioned_by_search() {
+        "no; each thread of a CPU filters some of the keys, if that is faster"
+    } else {
+        "no"
+    };
+    text.into()
 }
 
 fn facts_json(program: &Program) -> serde_json::Value {

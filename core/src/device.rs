@@ -246,6 +246,11 @@ pub struct LoadOptions {
     /// Number of threads for devices that run on the host's processor, and for the host's part of
     /// large batches on others; one per core if `None`.
     pub threads: Option<NonZeroUsize>,
+    /// How long a thread of a device on the host's processor polls for more work before it sleeps,
+    /// and the calling thread for a batch's result; [`DEFAULT_IDLE_SPIN`] by default. A sleeping
+    /// thread takes tens of microseconds to wake. One that polls uses its core, unless other
+    /// threads want it. With zero, threads sleep at once.
+    pub idle_spin: Duration,
     /// Maximum number of batches in flight, at least 1.
     pub depth: usize,
     /// The dispatch method; the device's default if `None`. Loading fails if
@@ -290,10 +295,15 @@ pub struct MeasureOptions {
     pub resident: bool,
 }
 
+/// Default of [`LoadOptions::idle_spin`]: about what waking a thread costs, so that polling never
+/// costs more than twice as much as the better of polling and sleeping.
+pub const DEFAULT_IDLE_SPIN: Duration = Duration::from_micros(50);
+
 impl Default for LoadOptions {
     fn default() -> Self {
         LoadOptions {
             threads: None,
+            idle_spin: DEFAULT_IDLE_SPIN,
             depth: 3,
             dispatch: None,
             elephant_flow_device: None,
@@ -309,6 +319,12 @@ impl LoadOptions {
     #[must_use]
     pub fn with_threads(self, threads: impl Into<Option<NonZeroUsize>>) -> LoadOptions {
         LoadOptions { threads: threads.into(), ..self }
+    }
+
+    /// Sets [`LoadOptions::idle_spin`].
+    #[must_use]
+    pub fn with_idle_spin(self, idle_spin: Duration) -> LoadOptions {
+        LoadOptions { idle_spin, ..self }
     }
 
     /// Sets [`LoadOptions::depth`].

@@ -7,7 +7,7 @@ use portcullis_core::device::{Device, DeviceError, DeviceInfo, Dispatch, LoadOpt
 use portcullis_core::program::Program;
 
 use crate::compile::background::BackgroundCell;
-use crate::compile::filter_code::PrefetchPolicy;
+use crate::compile::filter_code::{FilterCode, PrefetchPolicy};
 use crate::compile::lowered::Style;
 use crate::compile::pipeline::{MAX_OPERATIONS_FOR_VARIANTS, StyleSet, compile_filter, compile_vector_code};
 use crate::compile::processor::Processor;
@@ -51,8 +51,9 @@ impl Cpu {
         Cpu { info, styles: StyleSet::Scalar, ..Cpu::new() }
     }
 
-    /// Opens the device with map entries always prefetched, for tests and measurements. Otherwise
-    /// only searches in large maps are prefetched, and only if that measures faster.
+    /// Opens the device with map entries always prefetched, and batches always partitioned by where
+    /// their packets' searches begin, for tests and measurements. Otherwise only searches in large
+    /// maps are prefetched, and both happens only if it measures faster.
     pub fn with_prefetch() -> Cpu {
         let mut info = probe::info();
         info.id = "cpu (prefetch)".into();
@@ -70,6 +71,26 @@ impl Cpu {
     }
 }
 
+impl Cpu {
+    /// Has vector code compiled in the background, if that is one of the styles. `work` is extra
+    /// work per packet in nanoseconds.
+    fn with_vector_code(&self, code: FilterCode, program: &Arc<Program>, work: u64) -> FilterCode {
+        if self.styles != StyleSet::All || code.operations > MAX_OPERATIONS_FOR_VARIANTS {
+            return code;
+        }
+        let (program, processor) = (program.clone(), self.processor);
+        let (stack, operations) = (code.stack_bytes, code.operations);
+        code.with_background(BackgroundCell::new(move |keep_going| {
+            let native = compile_vector_code(&program, processor, keep_going)?;
+            // The session chose its stack and chunk size for the scalar code: vector code must not
+            // need more stack, nor smaller chunks to be cancelled in time.
+            let fits = native.stack_bytes <= stack.max(CALLER_STACK_BYTES)
+                && max_chunk(&program, native.operations, work) >= max_chunk(&program, operations, work);
+            fits.then_some(native)
+        }))
+    }
+}
+
 impl Default for Cpu {
     fn default() -> Self {
         Cpu::new()
@@ -84,26 +105,21 @@ impl Device for Cpu {
     fn load(&self, program: &Arc<Program>, options: &LoadOptions) -> Result<Box<dyn Session>, DeviceError> {
         let dispatch = Dispatch::select(&self.info, options)?;
         let work = options.synthetic_work_ns(&self.info.id)?;
-        let mut code = compile_filter(program, self.styles, self.prefetch, self.processor)?;
-        // Flow numbers are computed once per packet, so a choice of variants would not pay.
-        let one = if let StyleSet::Only(_) = self.styles { self.styles } else { StyleSet::Only(Style::BranchFree) };
+        let work_nanos = work.map_or(0, NonZeroU64::get);
+        let code = compile_filter(program, self.styles, self.prefetch, self.processor)?;
+        let code = if program.has_flows() { code } else { self.with_vector_code(code, program, work_nanos) };
         let flows = program
             .flow_program()
-            .map(|flows| compile_filter(&flows, one, self.prefetch, self.processor))
+            .map(|flows| {
+                // Scalar code of one style: which is faster would not pay to find out, as vector
+                // code is faster than either.
+                let styles =
+                    if let StyleSet::Only(_) = self.styles { self.styles } else { StyleSet::Only(Style::BranchFree) };
+                let code = compile_filter(&flows, styles, self.prefetch, self.processor)?;
+                Ok(self.with_vector_code(code, &Arc::new(flows), 0))
+            })
             .transpose()?;
-        if self.styles == StyleSet::All && !program.has_flows() && code.operations <= MAX_OPERATIONS_FOR_VARIANTS {
-            let (program, processor) = (program.clone(), self.processor);
-            let (stack, operations, work) = (code.stack_bytes, code.operations, work.map_or(0, NonZeroU64::get));
-            code = code.with_background(BackgroundCell::new(move |keep_going| {
-                let native = compile_vector_code(&program, processor, keep_going)?;
-                // The session chose its stack and chunk size for the scalar code: vector code must
-                // not need more stack, nor smaller chunks to be cancelled in time.
-                let fits = native.stack_bytes <= stack.max(CALLER_STACK_BYTES)
-                    && max_chunk(&program, native.operations, work) >= max_chunk(&program, operations, work);
-                fits.then_some(native)
-            }));
-        }
-        let session = CpuSession::new(program.clone(), code, flows, work, options)?;
+        let session = CpuSession::new(program.clone(), code, flows, work, dispatch == Dispatch::Inline, options)?;
         load_initial_maps(program, dispatch.wrap(session))
     }
 }

@@ -193,3 +193,44 @@ fn prefetch_code_stops_when_fuel_runs_out() {
     let mut packet = || vec![random.next() & 0x0303];
     assert_agrees_with_interpreter(text, &batches(1, 100, &mut packet));
 }
+
+/// Threads count in copies of small counters. The sums are exact between batches, whoever counted
+/// and whatever the host wrote meanwhile.
+#[test]
+fn counters_are_exact_after_each_batch_with_any_number_of_threads() {
+    // The second map is too large for copies.
+    let text = "
+        //! map few: counter entries=3
+        //! map many: counter entries=1000
+        fn xdp_filter(pkt: u32) -> u32 {
+            let word = load_le32(pkt, 0u);
+            few_add(word % 4u, 0xfffffff0u + word % 16u);
+            many_add(word % 1000u, word);
+            return XDP_PASS;
+        }";
+    let program = program_with(text, &ProgramOptions::default());
+    let mut random = Random(7);
+    let batches = batches(3, 30_000, &mut || vec![random.next() >> 3]);
+    for threads in [1, 2, 3, 8, 33] {
+        let options = LoadOptions::default().with_threads(NonZeroUsize::new(threads));
+        let mut reference = InterpDevice::new().load(&program, &options).unwrap();
+        let mut session = Cpu::new().load(&program, &options).unwrap();
+        for packets in &batches {
+            reference.run(batch(packets)).unwrap();
+            // Not by the calling thread, and then with its help.
+            for part in packets.chunks(20_000) {
+                session.submit(batch(part)).unwrap();
+                session.complete().unwrap();
+            }
+            for map in 0..2 {
+                let expected = reference.map_words(map).unwrap();
+                assert!(session.map_words(map).unwrap() == expected, "{threads} threads, map {map}");
+            }
+            let written = [5, 7];
+            reference.set_map_words(0, 18, &written).unwrap();
+            session.set_map_words(0, 18, &written).unwrap();
+            reference.run(batch(&packets[..9000])).unwrap();
+            session.run(batch(&packets[..9000])).unwrap();
+        }
+    }
+}

@@ -229,3 +229,37 @@ fn facts_about_repeated_conditions_do_not_grow_exponentially() {
         }
     }
 }
+
+/// Cancels after `delay`, while a batch is filtered, and returns how long that took to end it.
+fn time_to_cancel(text: &str, threads: usize, packets: u32, delay: Duration) -> Duration {
+    let cancel = CancelToken::new();
+    let options = options(threads, 2).with_cancel(cancel.clone());
+    let mut session = Cpu::new().load(&program(text), &options).unwrap();
+    session.submit(numbered(0, packets)).unwrap();
+    std::thread::sleep(delay);
+    let cancelled = std::time::Instant::now();
+    cancel.cancel();
+    assert!(matches!(session.complete(), Err(DeviceError::Cancelled)), "{text}");
+    cancelled.elapsed()
+}
+
+/// The batches would take minutes.
+#[test]
+fn flows_can_be_cancelled_at_any_step() {
+    let endless = "var n = 1u; loop { n = n * 3u + load_u8(pkt, n & 3u); if n == 0u { break; } n |= 1u; }";
+    let in_flow = format!(
+        "fn xdp_flow(pkt: u32) -> u32 {{ {endless} return 1u; }}
+        fn xdp_filter(pkt: u32) -> u32 {{ return XDP_PASS; }}"
+    );
+    let in_filter = format!(
+        "fn xdp_flow(pkt: u32) -> u32 {{ return load_le32(pkt, 0u); }}
+        fn xdp_filter(pkt: u32) -> u32 {{ {endless} return XDP_PASS; }}"
+    );
+    // One thread needs no flow numbers.
+    for (text, counts) in [(in_flow, &[2, 3][..]), (in_filter, &[1, 2, 3])] {
+        for &threads in counts {
+            let time = time_to_cancel(&text, threads, 2_000_000, Duration::from_millis(300));
+            assert!(time < Duration::from_secs(30), "{text}, {threads} threads: {time:?}");
+        }
+    }
+}

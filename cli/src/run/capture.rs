@@ -36,6 +36,7 @@ pub fn run(args: &Args, read: &Path) -> Result<(), Failure> {
         // faster.
         .with_elephant_flow_device(choice.elephant_flow_device())
         .with_threads(args.threads.and_then(|n| NonZeroUsize::new(n.into())))
+        .with_idle_spin(args.idle_spin())
         .with_dispatch(args.dispatch)
         .with_transfer(args.transfer)
         .with_measure(MeasureOptions::default().with_record_stages(args.explain))

@@ -24,10 +24,11 @@ pub mod traps;
 mod watch;
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::ArgGroup;
 use clap::builder::{PathBufValueParser, TypedValueParser};
-use portcullis::device::{Dispatch, Transfer};
+use portcullis::device::{DEFAULT_IDLE_SPIN, Dispatch, Transfer};
 use portcullis::devices::Selector;
 
 use super::failure::Failure;
@@ -111,6 +112,12 @@ pub struct Args {
     /// Threads that run the filter on CPU devices; defaults to all cores
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024), help_heading = "Device")]
     threads: Option<u16>,
+    /// Microseconds that threads of CPU devices poll for packets before they sleep; defaults to 50
+    ///
+    /// A sleeping thread takes tens of microseconds to wake; one that polls uses its core, unless
+    /// other threads want it. 0 saves power, more helps batches that come at intervals.
+    #[arg(long, value_name = "MICROSECONDS", value_parser = clap::value_parser!(u32).range(..=1_000_000), help_heading = "Device", hide_short_help = true)]
+    idle_spin: Option<u32>,
     /// Stop after this many packets of a capture (live runs: `--duration`)
     #[arg(short = 'c', long, value_name = "N", conflicts_with_all = live::SOURCES, help_heading = "Input")]
     limit: Option<u64>,
@@ -167,6 +174,11 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 }
 
 impl Args {
+    /// How long threads poll before they sleep.
+    fn idle_spin(&self) -> Duration {
+        self.idle_spin.map_or(DEFAULT_IDLE_SPIN, |micros| Duration::from_micros(micros.into()))
+    }
+
     /// Expected number of packets in a batch, at most `most`.
     fn expected(&self, most: usize) -> usize {
         match self.batch {

@@ -18,6 +18,9 @@ fn wrong_usage_and_wrong_input_have_different_exit_codes() {
     for bad in ["0", "-1", "NaN", "1025", ""] {
         with(&[&format!("--threads={bad}")]).assert_failure(2, &["--threads"]);
     }
+    for bad in ["-1", "NaN", "1000001", ""] {
+        with(&[&format!("--idle-spin={bad}")]).assert_failure(2, &["--idle-spin"]);
+    }
     with(&["--dispatch=Inline"])
         .assert_failure(2, &["--dispatch", "`Inline`", "inline, pipelined, persistent, waitvalue and graph"]);
     with(&["--device=cpu", "--dispatch=graph"])

@@ -139,6 +139,8 @@ fn limits_and_batch_sizes_do_not_change_verdicts() {
         &["--dispatch", "inline"][..],
         &["--batch", "1"],
         &["--batch", "7", "--threads", "1"],
+        &["--batch", "1000", "--threads", "3", "--idle-spin", "0"],
+        &["--batch", "1000", "--threads", "3", "--idle-spin", "1000000"],
         &["--batch", "4294967295", "--threads", "1024"],
     ] {
         let args = [&["run", &filter, "--read", &sample, "--json", "--device", "cpu"], extra_args].concat();

@@ -4,7 +4,7 @@ use naga::Statement;
 
 use super::{Program, child_blocks};
 use crate::map::compactor::MapCompactor;
-use crate::map::{MapFunction, MapKind};
+use crate::map::{Declaration, MapFunction, MapKind};
 use crate::program::prelude::Intrinsic;
 
 /// Number of calls that a function makes: outside of loops, and in one iteration of all its loops.
@@ -52,6 +52,13 @@ impl Program {
             let insert = Intrinsic::Map { map: number as u32, call: MapFunction::Insert };
             self.max_calls(|intrinsic| intrinsic == insert)
         })
+    }
+
+    /// Whether packets may be filtered in any order, and two that search for one key at the same
+    /// time would wait for each other: the filter changes a map with keys, and has no flows.
+    pub fn can_be_partitioned_by_search(&self) -> bool {
+        let has_keys = |map: &Declaration| matches!(map.kind, MapKind::Hash | MapKind::LruHash);
+        !self.has_flows() && (0..).zip(self.maps()).any(|(number, map)| has_keys(map) && self.changes_map(number))
     }
 
     /// Whether the filter may change anything in the memory of the map with index `number`. A

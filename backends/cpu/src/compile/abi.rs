@@ -30,13 +30,10 @@ pub(crate) struct BatchContext {
     pub float_functions: *const usize,
     /// Addresses of the maps' words, read and written.
     pub maps: *const *mut u32,
-    /// Indices into the batch, read by filters with flows: the call's packets `start..end` are then
-    /// those that this array lists at these positions. Null if `start..end` are batch indices.
-    pub indices: *const u32,
 }
 
 // Generated code reads each field as 64 bits, the only pointer width that it supports.
-const _: () = assert!(size_of::<usize>() != 8 || size_of::<BatchContext>() == 80);
+const _: () = assert!(size_of::<usize>() != 8 || size_of::<BatchContext>() == 72);
 
 /// Byte offsets of [`BatchContext`]'s fields.
 pub(crate) mod context_offset {
@@ -50,6 +47,5 @@ pub(crate) mod context_offset {
     pub const TABLES: i32 = offset_of!(BatchContext, tables) as i32;
     pub const RESIZED: i32 = offset_of!(BatchContext, resized) as i32;
     pub const MAPS: i32 = offset_of!(BatchContext, maps) as i32;
-    pub const INDICES: i32 = offset_of!(BatchContext, indices) as i32;
     pub const FLOAT_FUNCTIONS: i32 = offset_of!(BatchContext, float_functions) as i32;
 }

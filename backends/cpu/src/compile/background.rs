@@ -24,6 +24,9 @@ pub(crate) struct BackgroundCell<T> {
     /// Set when the task ends; `None` if it failed or was cancelled.
     result: OnceLock<Option<T>>,
     cancelled: AtomicBool,
+    /// Whether a caller has started the task, or has asked another thread to.
+    is_started: AtomicBool,
+    is_requested: AtomicBool,
     /// Time spent filtering so far, in nanoseconds, up to about [`START_AFTER_NANOS`].
     filtering_nanos: AtomicU64,
 }
@@ -35,6 +38,8 @@ impl<T: Send + Sync + 'static> BackgroundCell<T> {
             task: Mutex::new(Some(Box::new(task))),
             result: OnceLock::new(),
             cancelled: AtomicBool::new(false),
+            is_started: AtomicBool::new(false),
+            is_requested: AtomicBool::new(false),
             filtering_nanos: AtomicU64::new(0),
         })
     }
@@ -44,19 +49,28 @@ impl<T: Send + Sync + 'static> BackgroundCell<T> {
         self.result.get()?.as_ref()
     }
 
-    /// Records time spent filtering. Returns true once: when the total reaches
-    /// [`START_AFTER_NANOS`], and the caller should call [`start`](BackgroundCell::start).
+    /// Records time spent filtering. Returns true from when the total reaches
+    /// [`START_AFTER_NANOS`] until a caller calls [`start`](BackgroundCell::start).
     pub fn record_filtering(&self, time: Duration) -> bool {
-        if self.filtering_nanos.load(Ordering::Relaxed) >= START_AFTER_NANOS {
+        if self.is_started.load(Ordering::Relaxed) {
             return false;
         }
         let time = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX).min(START_AFTER_NANOS);
-        let before = self.filtering_nanos.fetch_add(time, Ordering::Relaxed);
-        before < START_AFTER_NANOS && before + time >= START_AFTER_NANOS
+        let before = self.filtering_nanos.load(Ordering::Relaxed);
+        if before < START_AFTER_NANOS {
+            self.filtering_nanos.fetch_add(time, Ordering::Relaxed);
+        }
+        before + time >= START_AFTER_NANOS
+    }
+
+    /// Returns true once: the caller should then ask another thread to start the task.
+    pub fn should_request_start(&self) -> bool {
+        !self.is_requested.swap(true, Ordering::Relaxed)
     }
 
     /// Starts the task on a thread of its own, unless it has been started or cancelled.
     pub fn start(self: &Arc<Self>) {
+        self.is_started.store(true, Ordering::Relaxed);
         let Some(task) = self.task.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
         let cell = self.clone();
         let work = move || {
@@ -98,10 +112,10 @@ mod tests {
         let cell = BackgroundCell::new(|_| Some(7));
         let quarter = Duration::from_nanos(START_AFTER_NANOS / 4);
         let due: Vec<bool> = (0..8).map(|_| cell.record_filtering(quarter)).collect();
-        assert_eq!(due.iter().filter(|due| **due).count(), 1);
-        assert!(due[3], "{due:?}");
+        assert_eq!(due, [false, false, false, true, true, true, true, true]);
         assert_eq!(cell.get(), None);
         cell.start();
+        assert!(!cell.record_filtering(quarter));
         cell.start();
         cell.wait();
         assert_eq!(cell.get(), Some(&7));

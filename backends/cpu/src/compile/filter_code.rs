@@ -4,6 +4,7 @@
 //! packets' map searches are prefetched. All variants give the same results; the session measures
 //! which one is fastest.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use cranelift_codegen::isa::OwnedTargetIsa;
@@ -28,6 +29,8 @@ pub(crate) enum PrefetchPolicy {
 pub(crate) struct PrefetchCode {
     pub lowered: Lowered,
     pub policy: PrefetchPolicy,
+    /// Whether to prefetch at all. The code is also needed to partition batches.
+    pub pays: bool,
     /// Bytes to prefetch from each address that it computes, at least one.
     pub bytes: usize,
     /// How to continue a search in each map; `None` unless it is an LPM map.
@@ -87,10 +90,14 @@ impl FilterCode {
         let operations = lowered.iter().map(|l| l.operations / l.group_size as u64).max().unwrap_or(0)
             + prefetch.iter().map(|prefetch| prefetch.lowered.operations).sum::<u64>();
         let (mut prefetch_depths, mut lpm_searches, mut prefetch_bytes) = ((0, 0), Vec::new(), None);
-        if let Some(PrefetchCode { lowered: function, policy, bytes, lpm_searches: searches }) = prefetch {
+        if let Some(PrefetchCode { lowered: function, policy, pays, bytes, lpm_searches: searches }) = prefetch {
             // Depth 1 remains a variant of its own: the steps of an LPM search may be in the cache
             // even if its root is not.
-            let deepest = if searches.iter().any(Option::is_some) { 2 } else { 1 };
+            let deepest = match searches.iter().any(Option::is_some) {
+                _ if !pays => 0,
+                true => 2,
+                false => 1,
+            };
             prefetch_depths = (if policy == PrefetchPolicy::Always { deepest } else { 0 }, deepest);
             (lpm_searches, prefetch_bytes) = (searches, Some(bytes));
             lowered.push(function);
@@ -148,6 +155,40 @@ impl FilterCode {
         self.float_functions.as_ptr()
     }
 
+    /// Whether [`FilterCode::search_addresses`] knows where searches begin.
+    pub fn finds_searches(&self) -> bool {
+        self.prefetch.is_some()
+    }
+
+    /// Whether every variant prefetches ([`PrefetchPolicy::Always`]).
+    pub fn always_prefetches(&self) -> bool {
+        self.prefetch_depths.0 > 0
+    }
+
+    /// Passes on where the first map search of each packet begins; null or any other address if it
+    /// has none or that is not known.
+    ///
+    /// # Safety
+    ///
+    /// As for [`FilterCode::run`].
+    pub unsafe fn search_addresses(
+        &self,
+        context: &BatchContext,
+        packets: Range<usize>,
+        mut pass_on: impl FnMut(*const u8),
+    ) {
+        let Some((prefetch, _)) = &self.prefetch else { return packets.for_each(|_| pass_on(std::ptr::null())) };
+        let mut cursors = [PrefetchCursor::NONE; PREFETCH_GROUP];
+        for start in packets.clone().step_by(PREFETCH_GROUP) {
+            let end = packets.end.min(start + PREFETCH_GROUP);
+            // SAFETY: passed on to the caller.
+            unsafe { find_searches(prefetch, context, start, end, &mut cursors) };
+            let address =
+                |cursor: &PrefetchCursor| if cursor.address.is_null() { cursor.second } else { cursor.address };
+            cursors[..end - start].iter().for_each(|cursor| pass_on(address(cursor)));
+        }
+    }
+
     /// Filters packets `start..end` with one of the variants.
     ///
     /// # Safety
@@ -186,7 +227,10 @@ impl FilterCode {
                 let (cursors, unfinished) = &mut in_flight[round % (MAX_STEPS + 1)];
                 // SAFETY: passed on to the caller.
                 unsafe { find_searches(prefetch, context, start, end, cursors) };
-                cursors.iter().for_each(|cursor| prefetch_lines(cursor.address, *bytes));
+                for cursor in cursors.iter() {
+                    prefetch_lines(cursor.address, *bytes);
+                    prefetch_lines(cursor.second, *bytes);
+                }
                 *unfinished = true;
             }
             for step in 1..=steps.min(round) {
@@ -230,17 +274,13 @@ impl FilterCode {
 ///
 /// As for [`FilterCode::run`], for that packet.
 unsafe fn packet_start(context: &BatchContext, position: usize) -> *const u8 {
-    // SAFETY: the caller's packets are listed in `indices`, unless that is null, and have
-    // descriptors.
-    let offset = unsafe {
-        let index = if context.indices.is_null() { position } else { *context.indices.add(position) as usize };
-        (*context.descriptors.add(index)).offset
-    };
+    // SAFETY: the caller's packets have descriptors.
+    let offset = unsafe { (*context.descriptors.add(position)).offset };
     context.arena.wrapping_add(offset as usize)
 }
 
-/// Computes where the first map search of packets `start..end`, at most a group, will read. Cursors
-/// beyond these packets are cleared.
+/// Computes where the first map searches of packets `start..end`, at most a group, will read.
+/// Cursors beyond these packets are cleared.
 ///
 /// # Safety
 ///
@@ -253,7 +293,7 @@ unsafe fn find_searches(
     cursors: &mut [PrefetchCursor; PREFETCH_GROUP],
 ) {
     for cursor in cursors.iter_mut() {
-        (cursor.address, cursor.map) = (std::ptr::null(), 0);
+        (cursor.address, cursor.second, cursor.map) = (std::ptr::null(), std::ptr::null(), 0);
     }
     assert!(end - start <= PREFETCH_GROUP, "at most one group of packets");
     let verdicts = cursors.as_mut_ptr().cast();
@@ -267,7 +307,7 @@ unsafe fn find_searches(
 /// Prefetches the cache lines that `bytes` bytes from an address on lie in. An address that is not
 /// mapped is no fault.
 #[inline]
-fn prefetch_lines(at: *const u8, bytes: usize) {
+pub(crate) fn prefetch_lines(at: *const u8, bytes: usize) {
     if at.is_null() {
         return;
     }

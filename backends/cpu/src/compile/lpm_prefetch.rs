@@ -29,6 +29,9 @@ pub(super) const STEP_BYTES: usize = 32;
 pub(super) struct PrefetchCursor {
     /// Address that the search reads next; null or any address if it is unknown.
     pub address: *const u8,
+    /// Address at which the first search in a second map begins, in filters that search two; null
+    /// if it is unknown.
+    pub second: *const u8,
     /// The map's number plus one in a search for a prefix, 0 in any other.
     pub map: u32,
     /// The word found by the last step.
@@ -44,13 +47,15 @@ pub(super) mod cursor_offset {
     use super::PrefetchCursor;
 
     pub const ADDRESS: i32 = offset_of!(PrefetchCursor, address) as i32;
+    pub const SECOND: i32 = offset_of!(PrefetchCursor, second) as i32;
     pub const MAP: i32 = offset_of!(PrefetchCursor, map) as i32;
     pub const KEY: i32 = offset_of!(PrefetchCursor, key) as i32;
 }
 
 impl PrefetchCursor {
     /// Cursor of a packet without a search.
-    pub const NONE: PrefetchCursor = PrefetchCursor { address: std::ptr::null(), map: 0, word: 0, key: [0; 2] };
+    pub const NONE: PrefetchCursor =
+        PrefetchCursor { address: std::ptr::null(), second: std::ptr::null(), map: 0, word: 0, key: [0; 2] };
 }
 
 /// Layout of an LPM map, as far as a search needs it.

@@ -112,14 +112,15 @@ fn lower_prefetch(
     let searched = || program.maps().iter().zip(&prefetch_bytes).filter_map(|(map, bytes)| Some((map, (*bytes)?)));
     let is_large = |size| size >= search_prefetch::MIN_PREFETCHED_MAP_BYTES || policy == PrefetchPolicy::Always;
     let Some(bytes) = searched().map(|(_, bytes)| bytes).max() else { return Ok(None) };
-    if !searched().any(|(map, _)| is_large(search_prefetch::map_bytes(map))) {
+    let pays = searched().any(|(map, _)| is_large(search_prefetch::map_bytes(map)));
+    if !pays && !program.can_be_partitioned_by_search() {
         return Ok(None);
     }
     let lowered = scalar::lower_prefetch(program, isa).map_err(unsupported)?;
     let lowered =
         lowered.filter(|lowered| lowered.operations <= MAX_PREFETCH_OPERATIONS || policy == PrefetchPolicy::Always);
     let lpm_searches = program.maps().iter().map(LpmPrefetch::of).collect();
-    Ok(lowered.map(|lowered| PrefetchCode { lowered, policy, bytes, lpm_searches }))
+    Ok(lowered.map(|lowered| PrefetchCode { lowered, policy, pays, bytes, lpm_searches }))
 }
 
 /// Compiles a filter in every style that is worth it before the first packet arrives.

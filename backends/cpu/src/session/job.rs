@@ -1,79 +1,57 @@
-//! A batch as a job of the thread pool.
+//! A batch as a task of the workers.
 //!
 //! Threads take chunks of the batch until none is left; the thread that finishes the last one
-//! completes the batch. Batches of filters with flows are sharded instead, so that each flow's
-//! packets stay in order; see [`Schedule::Sharded`].
+//! completes the batch. Packets of a flow must stay in order, so batches of filters with flows are
+//! filtered in partitions instead; see [`Partitions`].
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use crossbeam_utils::CachePadded;
 use portcullis_core::device::{Completion, DeviceError, StageTimes};
 use portcullis_core::packet::{Batch, Descriptor, Metadata, Verdicts};
-use portcullis_core::program::FLOW_BITS;
 
+use super::default_metadata::{self, DefaultMetadata};
+use super::partitions::Partitions;
 use super::sequencer::{BatchSequencer, SequencedBatch};
-use super::shared::{Shared, THREAD_WAKE_NANOS};
+use super::shared::{Shared, VariantTimer, nanoseconds};
+use super::variant_selector::Assignment;
+use super::workers::{Task, spin};
 use crate::compile::abi::BatchContext;
-use crate::compile::filter_code::FilterCode;
+use crate::compile::errors::failed;
 use crate::maps::Maps;
 
 /// Minimum number of packets in a chunk, unless [`Shared::max_chunk`] is smaller.
 const MIN_CHUNK: usize = 64;
 
+/// Minimum work in a chunk in nanoseconds: some twenty times what taking a chunk costs.
+const MIN_CHUNK_NANOS: u64 = 2_000;
+
 /// Chunks per thread: several, so that all threads finish at about the same time and more can be
 /// woken if a chunk takes longer than expected.
 const CHUNKS_PER_THREAD: usize = 8;
 
-/// Packets scanned at a time for those of a shard.
-const SHARD_SCAN: usize = 4096;
-
-/// Maximum number of shards. A flow's shard is `(number >> 8) * shards >> 16`, which must not
-/// overflow 32 bits.
-const MAX_SHARDS: usize = 1 << 16;
-const _: () = assert!(FLOW_BITS == 24);
-
-/// Packets of a tile: few enough to stay in the cache between the two passes over them, enough to
-/// be worth waking threads.
-const TILE_PACKETS: usize = 1 << 15;
-
 /// How a batch's packets are distributed among threads.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Schedule {
     /// Any thread takes the next chunk.
-    AnyOrder,
+    AnyOrder(Chunks),
     /// One thread takes all chunks in order.
-    InOrder,
-    /// The batch is cut into tiles. For each tile, threads first compute the packets' flow numbers
-    /// in any order; then each thread takes a shard, a range of flow numbers, and filters the
-    /// tile's packets of those flows in order. The value is the number of shards.
-    Sharded(u32),
+    InOrder(Chunks),
+    /// Each flow's packets are in one partition, which one thread filters in order.
+    Partitioned(Box<Partitions>),
 }
 
-/// Packets that are scheduled together.
-struct Tile {
-    packets: Range<usize>,
+/// Progress through a batch in chunks.
+struct Chunks {
     /// First packet that no thread has taken.
-    next: AtomicUsize,
+    next: CachePadded<AtomicUsize>,
     /// Packets whose chunk is not finished.
-    remaining: AtomicUsize,
-    /// First shard that no thread has taken.
-    next_shard: AtomicU32,
-    /// Shards that are not finished.
-    remaining_shards: AtomicU32,
-}
-
-impl Tile {
-    fn new(packets: Range<usize>, shards: u32) -> Tile {
-        Tile {
-            next: AtomicUsize::new(packets.start),
-            remaining: AtomicUsize::new(packets.len()),
-            next_shard: AtomicU32::new(0),
-            remaining_shards: AtomicU32::new(shards),
-            packets,
-        }
-    }
+    remaining: CachePadded<AtomicUsize>,
+    /// Maximum number of packets in a chunk.
+    max: usize,
 }
 
 /// A batch that threads of the pool filter.
@@ -82,25 +60,28 @@ pub(super) struct Job {
     /// Number of packets.
     packets: usize,
     schedule: Schedule,
+    /// What the choice of the schedule was made with, if there was a choice.
+    assignment: Option<Assignment>,
+    default_metadata: Option<DefaultMetadata>,
+    /// When the first thread began.
+    begin: OnceLock<Instant>,
     /// Pointers to the memory that the code reads and writes, which `buffers` owns.
     context: BatchContext,
-    /// Context of the code that computes flow numbers.
-    flow_context: BatchContext,
-    /// A single tile unless the batch is sharded.
-    tiles: Vec<Tile>,
     /// Taken by the thread that finishes the last chunk.
     buffers: Mutex<Option<BatchBuffers>>,
-    /// Maximum number of packets in a chunk.
-    max_chunk: usize,
     /// Threads that were asked to take part.
     threads: AtomicUsize,
     /// Threads that took at least one chunk.
     participants: AtomicUsize,
     /// Time spent filtering, summed over all threads, in nanoseconds.
-    busy_nanos: AtomicU64,
+    busy_nanos: CachePadded<AtomicU64>,
     cancelled: AtomicBool,
+    /// The message of a panic in a thread that took part.
+    panic: Mutex<Option<String>>,
     /// The job's result, set once by the thread that completes it.
     result: Mutex<Option<Result<Completion, DeviceError>>>,
+    /// Whether there is a result.
+    is_complete: AtomicBool,
     completed: Condvar,
 }
 
@@ -110,50 +91,28 @@ struct BatchBuffers {
     verdicts: Vec<u8>,
     targets: Vec<u32>,
     resized: Vec<Descriptor>,
-    /// Default metadata, if the filter reads metadata and the batch has none.
-    _default_metadata: Vec<Metadata>,
-    /// Flow number per packet, and scratch space for verdicts of the code that computes it; empty
-    /// unless the batch is sharded.
-    _flow_columns: (Vec<u32>, Vec<u8>),
 }
 
 impl BatchBuffers {
-    /// Allocates the columns, and points a context at them.
-    fn new(shared: &Shared, batch: Batch) -> (BatchBuffers, BatchContext) {
+    /// Allocates the columns, and points a context at them and at the packets' metadata.
+    fn new(shared: &Shared, batch: Batch, metadata: *const Metadata) -> (BatchBuffers, BatchContext) {
         let (facts, packets) = (shared.program.facts(), batch.len());
         // Not zeroed: the code writes every element once.
         let mut verdicts = Vec::<u8>::with_capacity(packets);
         let mut targets = Vec::<u32>::with_capacity(if facts.redirects { packets } else { 0 });
         let mut resized = Vec::<Descriptor>::with_capacity(if facts.changes_length { packets } else { 0 });
-        let default_metadata: Vec<Metadata> = if facts.uses_metadata && batch.metadata().is_empty() {
-            (0..packets).map(|i| batch.metadata_of(i)).collect()
-        } else {
-            Vec::new()
-        };
         let context = BatchContext {
             arena: batch.span().as_ptr(),
             descriptors: batch.descriptors().as_ptr(),
             verdicts: verdicts.as_mut_ptr(),
             targets: targets.as_mut_ptr(),
-            metadata: if default_metadata.is_empty() { batch.metadata().as_ptr() } else { default_metadata.as_ptr() },
+            metadata,
             tables: std::ptr::null(),
             resized: resized.as_mut_ptr(),
             float_functions: shared.code.float_functions(),
-            maps: shared.maps.addresses(),
-            indices: std::ptr::null(),
+            maps: shared.maps.addresses(0),
         };
-        let flows = (Vec::new(), Vec::new());
-        (
-            BatchBuffers {
-                batch,
-                verdicts,
-                targets,
-                resized,
-                _default_metadata: default_metadata,
-                _flow_columns: flows,
-            },
-            context,
-        )
+        (BatchBuffers { batch, verdicts, targets, resized }, context)
     }
 
     /// Turns the filled columns into the batch's result. `threads` threads were busy for
@@ -189,7 +148,7 @@ impl BatchBuffers {
 
 /// Whether a batch can be filtered by the thread that asks for its result: it is a single chunk,
 /// so no other thread could help, and no other batch waits for it. `threads` is what
-/// [`Shared::threads_worth_waking`] says.
+/// [`Shared::estimate_threads`] says.
 pub(super) fn runs_inline(shared: &Shared, threads: usize, packets: usize) -> bool {
     threads == 0 && packets <= MIN_CHUNK && shared.sequencer.is_none()
 }
@@ -197,28 +156,20 @@ pub(super) fn runs_inline(shared: &Shared, threads: usize, packets: usize) -> bo
 /// Filters a batch on the calling thread alone. The filter's packets must not share state.
 pub(super) fn run_inline(shared: &Shared, batch: Batch) -> Result<Completion, DeviceError> {
     let packets = batch.len();
-    let (buffers, context) = BatchBuffers::new(shared, batch);
-    let (mut start, mut busy_nanos) = (0, 0);
-    while start < packets {
-        if shared.cancel.is_cancelled() {
-            return Err(DeviceError::Cancelled);
-        }
-        let assignment = shared.next_assignment();
-        let end = start.saturating_add(assignment.max_packets.min(shared.max_chunk)).min(packets);
-        let begin = Instant::now();
-        // SAFETY: as in `Job::run`, with one thread for all chunks.
-        unsafe { shared.run(assignment.variant, &context, start, end) };
-        let elapsed = begin.elapsed();
-        shared.record_time(assignment, end - start, elapsed);
-        busy_nanos += nanoseconds(elapsed);
-        start = end;
+    let is_needed = default_metadata::is_needed(shared, &batch);
+    let defaults: Vec<Metadata> = (0..if is_needed { packets } else { 0 }).map(|i| batch.metadata_of(i)).collect();
+    let metadata = if is_needed { defaults.as_ptr() } else { batch.metadata().as_ptr() };
+    let (buffers, context) = BatchBuffers::new(shared, batch, metadata);
+    let mut variants = VariantTimer::new(shared);
+    // SAFETY: as in `Job::run`, with one thread for all packets.
+    unsafe { shared.run_in_chunks(&context, 0..packets, &mut variants, || shared.cancel.is_cancelled()) };
+    if shared.cancel.is_cancelled() {
+        return Err(DeviceError::Cancelled);
     }
-    // SAFETY: all chunks have been run.
+    let busy_nanos = variants.total_nanos;
+    drop(variants);
+    // SAFETY: all packets have been filtered.
     unsafe { buffers.into_completion(shared, busy_nanos, 1) }
-}
-
-fn nanoseconds(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 // SAFETY: threads share a job to filter its packets, which touches nothing but atomics, the shared
@@ -230,8 +181,8 @@ unsafe impl Send for Job {}
 unsafe impl Sync for Job {}
 
 impl SequencedBatch for Job {
-    fn spawn(self: Arc<Self>, threads: usize) {
-        self.spawn_threads(threads);
+    fn start(self: Arc<Self>, threads: usize) {
+        self.request_threads(threads);
     }
 
     fn maps(&self) -> &Maps {
@@ -243,232 +194,236 @@ impl SequencedBatch for Job {
     }
 }
 
+impl Task for Job {
+    fn participate(self: Arc<Self>) {
+        Job::participate(&self);
+    }
+}
+
 impl Job {
     /// Prepares a batch for `threads` threads, at least one.
     pub fn new(shared: Arc<Shared>, batch: Batch, threads: usize) -> Job {
         let packets = batch.len();
-        let (mut buffers, context) = BatchBuffers::new(&shared, batch);
-        let schedule = match (&shared.flows, threads) {
-            (None, _) => Schedule::AnyOrder,
-            (Some(_), 0 | 1) => Schedule::InOrder,
-            (Some(_), threads) => Schedule::Sharded(threads.min(MAX_SHARDS) as u32),
+        let default_metadata =
+            default_metadata::is_needed(&shared, &batch).then(|| DefaultMetadata::new(&shared, &batch));
+        let metadata = default_metadata.as_ref().map_or(batch.metadata().as_ptr(), DefaultMetadata::as_ptr);
+        let (buffers, context) = BatchBuffers::new(&shared, batch, metadata);
+        let chunks = || Chunks {
+            next: CachePadded::new(AtomicUsize::new(0)),
+            remaining: CachePadded::new(AtomicUsize::new(packets)),
+            max: (packets / (threads * CHUNKS_PER_THREAD))
+                .max(shared.packets_in(MIN_CHUNK_NANOS).min(packets / threads))
+                .max(MIN_CHUNK)
+                .min(shared.max_chunk),
         };
-        let numbered = if matches!(schedule, Schedule::Sharded(_)) { packets } else { 0 };
-        let (mut flows, mut scratch) = (Vec::<u32>::with_capacity(numbered), Vec::<u8>::with_capacity(numbered));
-        let flow_context = BatchContext {
-            verdicts: scratch.as_mut_ptr(),
-            targets: flows.as_mut_ptr(),
-            float_functions: shared.flows.as_ref().map_or(std::ptr::null(), FilterCode::float_functions),
-            ..context
+        let (is_partitioned, assignment) =
+            if threads > 1 && packets > 0 { shared.next_schedule(packets) } else { (false, None) };
+        let schedule = match &shared.flows {
+            _ if is_partitioned => Schedule::Partitioned(Box::new(Partitions::new(&shared, context, packets, threads))),
+            Some(_) => Schedule::InOrder(chunks()),
+            None => Schedule::AnyOrder(chunks()),
         };
-        let (shards, tile) = match schedule {
-            Schedule::Sharded(shards) => (shards, TILE_PACKETS),
-            Schedule::AnyOrder | Schedule::InOrder => (0, packets.max(1)),
-        };
-        let starts = (0..packets.max(1)).step_by(tile);
-        let tiles = starts.map(|start| Tile::new(start..(start + tile).min(packets), shards)).collect();
-        buffers._flow_columns = (flows, scratch);
         Job {
             packets,
             schedule,
+            assignment,
+            default_metadata,
+            begin: OnceLock::new(),
             context,
-            flow_context,
-            tiles,
             buffers: Mutex::new(Some(buffers)),
-            max_chunk: (packets.min(tile) / (threads * CHUNKS_PER_THREAD)).max(MIN_CHUNK).min(shared.max_chunk),
             threads: AtomicUsize::new(threads),
             participants: AtomicUsize::new(0),
-            busy_nanos: AtomicU64::new(0),
+            busy_nanos: CachePadded::new(AtomicU64::new(0)),
             cancelled: AtomicBool::new(false),
+            panic: Mutex::new(None),
             result: Mutex::new(None),
+            is_complete: AtomicBool::new(false),
             completed: Condvar::new(),
             shared,
         }
     }
 
-    /// Starts the job with `threads` threads of the pool: at once, or after the batches before it
-    /// if the filter's packets share state.
+    /// Starts the job with `threads` workers: at once, or after the batches before it if the
+    /// filter's packets share state.
     pub fn start(self: &Arc<Job>, threads: usize) {
         match self.sequencer() {
             Some(sequencer) => sequencer.admit(self.clone(), threads),
-            None => self.spawn_threads(threads),
+            None => self.request_threads(threads),
         }
     }
 
-    fn spawn_threads(self: &Arc<Job>, threads: usize) {
-        for _ in 0..threads {
-            let job = self.clone();
-            self.shared.pool.spawn(move || job.participate());
-        }
+    fn request_threads(self: &Arc<Job>, threads: usize) {
+        let task: Arc<dyn Task> = self.clone();
+        self.shared.workers.request(&task, threads);
     }
 
     fn sequencer(&self) -> Option<&BatchSequencer> {
         self.shared.sequencer.as_ref()
     }
 
-    /// Filters chunks on the calling thread until none is left.
+    /// Filters packets on the calling thread until there are none that it could begin with.
     pub fn participate(self: &Arc<Job>) {
         if self.packets == 0 {
             return self.complete();
         }
-        self.run_chunks(0);
+        self.begin.get_or_init(Instant::now);
+        match &self.schedule {
+            Schedule::AnyOrder(chunks) | Schedule::InOrder(chunks) => self.run_chunks(chunks),
+            Schedule::Partitioned(partitions) => self.run_steps(partitions),
+        }
     }
 
-    /// Takes chunks of a tile until none is left.
-    fn run_chunks(self: &Arc<Job>, number: usize) {
-        let tile = &self.tiles[number];
+    /// Takes chunks until none is left.
+    fn run_chunks(self: &Arc<Job>, chunks: &Chunks) {
         let begin = Instant::now();
+        let mut variants = VariantTimer::new(&self.shared);
         for chunk in 0.. {
-            let assignment = match self.schedule {
-                Schedule::Sharded(_) => None,
-                Schedule::AnyOrder | Schedule::InOrder => Some(self.shared.next_assignment()),
-            };
-            let size = assignment.map_or(usize::MAX, |assignment| assignment.max_packets).min(self.max_chunk);
-            let start = tile.next.fetch_add(size, Ordering::Relaxed);
-            if start >= tile.packets.end {
-                if let Some(assignment) = assignment {
-                    self.shared.record_time(assignment, 0, Duration::ZERO);
-                }
+            let (variant, size) = variants.next(chunks.max);
+            let start = chunks.next.fetch_add(size, Ordering::Relaxed);
+            if start >= self.packets {
                 return;
             }
-            if chunk == 0 && number == 0 {
+            if chunk == 0 {
                 self.participants.fetch_add(1, Ordering::Relaxed);
             }
-            let end = (start + size).min(tile.packets.end);
-            if self.check_cancelled() {
-                // Count the remaining chunks down without running them.
-            } else if let Some(assignment) = assignment {
-                let elapsed = self.timed(|| self.run(assignment.variant, &self.context, start, end));
-                self.shared.record_time(assignment, end - start, elapsed);
-            } else if let Some(flows) = &self.shared.flows {
-                self.timed(|| {
-                    // SAFETY: as in `run`; the columns for flow numbers have room for the whole
-                    // batch too.
-                    unsafe { flows.run(0, &self.flow_context, start, end) };
-                });
+            let end = (start + size).min(self.packets);
+            // Chunks of a cancelled batch are counted without running them.
+            if !self.check_cancelled() {
+                let run = || variants.time(end - start, || self.run(variant, start, end));
+                self.timed(run);
             }
             // Release this thread's writes, and acquire those of the other threads.
-            if tile.remaining.fetch_sub(end - start, Ordering::AcqRel) == end - start {
-                return self.finish_chunks(number);
+            if chunks.remaining.fetch_sub(end - start, Ordering::AcqRel) == end - start {
+                return self.complete();
             }
-            if self.schedule == Schedule::AnyOrder && begin.elapsed().as_nanos() > u128::from(THREAD_WAKE_NANOS) {
-                self.wake_remaining_threads();
+            let is_late = || begin.elapsed().as_nanos() > u128::from(self.shared.workers.wake_nanos());
+            if matches!(self.schedule, Schedule::AnyOrder(_)) && is_late() {
+                self.request_remaining_threads(chunks);
             }
         }
     }
 
-    /// Continues after the last chunk of a tile: with its shards, or by completing the batch.
-    fn finish_chunks(self: &Arc<Job>, tile: usize) {
-        let Schedule::Sharded(shards) = self.schedule else { return self.complete() };
-        self.participants.fetch_max(shards as usize, Ordering::Relaxed);
-        // Spawning releases, and the spawned threads acquire.
-        for _ in 1..shards {
-            let job = self.clone();
-            self.shared.pool.spawn(move || job.run_shard(tile));
-        }
-        self.run_shard(tile);
-    }
-
-    /// Filters one shard of a tile. This is called once per shard.
-    fn run_shard(self: &Arc<Job>, number: usize) {
-        let tile = &self.tiles[number];
-        let shard = tile.next_shard.fetch_add(1, Ordering::Relaxed);
-        let Schedule::Sharded(shards) = self.schedule else { unreachable!("the batch is sharded") };
-        let (mut indices, mut start) = ([0_u32; SHARD_SCAN], tile.packets.start);
-        while start < tile.packets.end && !self.check_cancelled() {
-            let assignment = self.shared.next_assignment();
-            let size = assignment.max_packets.min(self.shared.max_chunk).min(SHARD_SCAN);
-            let end = start.saturating_add(size).min(tile.packets.end);
-            let elapsed = self.timed(|| {
-                // SAFETY: the flow numbers of the tile's packets were written before its first
-                // shard started, and stay until the last one has ended.
-                let flows = unsafe { std::slice::from_raw_parts(self.flow_context.targets.add(start), end - start) };
-                let mut count = 0;
-                // Without branches: half of them would be mispredicted.
-                for (index, flow) in (start as u32..).zip(flows) {
-                    indices[count] = index;
-                    count += usize::from(((flow >> 8) * shards) >> 16 == shard);
-                }
-                let context = BatchContext { indices: indices.as_ptr(), ..self.context };
-                self.run(assignment.variant, &context, 0, count);
-            });
-            self.shared.record_time(assignment, end - start, elapsed);
-            start = end;
-        }
-        if tile.remaining_shards.fetch_sub(1, Ordering::AcqRel) > 1 {
-            return;
-        }
-        if number + 1 == self.tiles.len() {
-            return self.complete();
-        }
-        for _ in 0..shards {
-            let job = self.clone();
-            self.shared.pool.spawn(move || job.run_chunks(number + 1));
+    /// Takes units of one step after the other until none is left, or another thread takes long for
+    /// the last units of a step.
+    fn run_steps(self: &Arc<Job>, partitions: &Partitions) {
+        partitions.enter();
+        while let Some(unit) = partitions.next_unit(self.shared.workers.idle_spin()) {
+            // Units of a cancelled batch are counted without running them; so are all later ones,
+            // which need their results.
+            if !self.check_cancelled() {
+                self.timed(|| partitions.run_unit(unit, self));
+            }
+            if !partitions.finish_unit() {
+                continue;
+            }
+            let threads = self.threads.load(Ordering::Relaxed);
+            let units = partitions.begin_next_step(unit);
+            if units == 0 {
+                self.participants.store(threads, Ordering::Relaxed);
+                return self.complete();
+            }
+            let missing = threads.min(units).saturating_sub(partitions.threads_present());
+            if missing > 0 {
+                self.request_threads(missing);
+            }
         }
     }
 
-    /// Polls the cancel token, and marks the job as cancelled if it is set.
-    fn check_cancelled(&self) -> bool {
-        let cancelled = self.shared.cancel.is_cancelled();
-        if cancelled {
+    /// Polls the cancel token, and marks the job as cancelled if it is set. The mark stays.
+    pub fn check_cancelled(&self) -> bool {
+        if self.shared.cancel.is_cancelled() {
             self.cancelled.store(true, Ordering::Relaxed);
         }
-        cancelled
+        self.cancelled.load(Ordering::Relaxed)
     }
 
-    /// Runs a closure, adding its time to `busy_nanos`.
-    fn timed(&self, work: impl FnOnce()) -> Duration {
+    /// Runs a closure, adding its time to `busy_nanos`. If it panics, the batch is given up: its
+    /// other chunks are counted, so that it completes, with the panic's message as its result.
+    fn timed(&self, work: impl FnOnce()) {
         let begin = Instant::now();
-        work();
-        let elapsed = begin.elapsed();
-        self.busy_nanos.fetch_add(nanoseconds(elapsed), Ordering::Relaxed);
-        elapsed
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(work)) {
+            let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
+            let text = text.unwrap_or("no message").to_owned();
+            *self.panic.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
+            self.cancelled.store(true, Ordering::Relaxed);
+        }
+        self.busy_nanos.fetch_add(nanoseconds(begin.elapsed()), Ordering::Relaxed);
     }
 
-    fn run(&self, variant: usize, context: &BatchContext, start: usize, end: usize) {
+    /// Filters packets `start..end` of the batch with a variant of the code.
+    fn run(&self, variant: usize, start: usize, end: usize) {
+        self.write_default_metadata(start..end);
         // SAFETY:
         // - the buffers live until this chunk has ended, and own the packets with their rooms
         //   (`check_submission` made sure of those); a batch's descriptors lie in its arena, which
         //   is readable past its end;
         // - the columns have room for the whole batch if the program uses them;
-        // - no two chunks have a packet in common, nor do two shards, and packets share no word;
-        // - if the batch is sharded, the flow numbers of a tile are written before its first shard
-        //   starts.
-        unsafe { self.shared.run(variant, context, start, end) };
+        // - no two chunks have a packet in common, and packets share no word.
+        unsafe { self.shared.run(variant, &self.context, start, end) };
     }
 
-    /// Wakes the rest of the pool: the batch takes longer than estimated.
-    fn wake_remaining_threads(self: &Arc<Job>) {
-        let all = self.shared.pool.current_num_threads();
+    /// Writes the metadata of packets that have none, if the filter reads it. Called once for each
+    /// packet, before code runs for it.
+    pub fn write_default_metadata(&self, packets: Range<usize>) {
+        if let Some(defaults) = &self.default_metadata {
+            // SAFETY: the buffers live until the caller's chunk has ended, and own the packets.
+            unsafe { defaults.write(packets) };
+        }
+    }
+
+    /// Requests the rest of the workers: the batch takes longer than estimated.
+    fn request_remaining_threads(self: &Arc<Job>, chunks: &Chunks) {
+        let all = self.shared.workers.count();
         let awake = self.threads.swap(all, Ordering::Relaxed);
-        if self.tiles[0].next.load(Ordering::Relaxed) < self.packets {
-            self.spawn_threads(all.saturating_sub(awake));
+        if awake < all && chunks.next.load(Ordering::Relaxed) < self.packets {
+            self.request_threads(all - awake);
         }
     }
 
     /// Publishes the result; every chunk has ended. Calls after the first one do nothing.
     fn complete(&self) {
         let buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let (Some(_), Some(assignment), Some(begin)) = (&buffers, self.assignment, self.begin.get()) {
+            self.shared.record_batch_time(assignment, self.packets, begin.elapsed());
+        }
         if let (Some(_), Some(sequencer)) = (&buffers, self.sequencer()) {
+            self.shared.maps.add_up_counters();
             // Before the result is visible: a caller that sees it may submit the next batch.
             sequencer.advance();
         }
         if let Some(buffers) = buffers {
-            let done = match self.cancelled.load(Ordering::Relaxed) {
-                true => Err(DeviceError::Cancelled),
+            let panic = self.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let done = match (panic, self.cancelled.load(Ordering::Relaxed)) {
+                (Some(text), _) => Err(failed(format!("a worker thread panicked: {text}"))),
+                (None, true) => Err(DeviceError::Cancelled),
                 // SAFETY: every chunk has ended, and none was skipped.
-                false => unsafe {
+                (None, false) => unsafe {
                     let busy_nanos = self.busy_nanos.load(Ordering::Relaxed);
                     buffers.into_completion(&self.shared, busy_nanos, self.participants.load(Ordering::Relaxed))
                 },
             };
             *self.result.lock().unwrap_or_else(PoisonError::into_inner) = Some(done);
+            self.is_complete.store(true, Ordering::Release);
             self.completed.notify_one();
         }
     }
 
+    /// Lets the calling thread take part like a worker until the batch is complete or there has
+    /// been nothing to do for a while.
+    pub fn help(&self) {
+        if !self.is_complete() {
+            self.shared.workers.help_until(|| self.is_complete());
+        }
+    }
+
+    fn is_complete(&self) -> bool {
+        self.is_complete.load(Ordering::Acquire)
+    }
+
     /// Blocks until the batch is complete and takes its result. A second call would block forever.
     pub fn wait_result(&self) -> Result<Completion, DeviceError> {
+        // A sleeping thread takes long to wake.
+        spin(self.shared.workers.idle_spin(), || self.is_complete().then_some(()));
         let result = self.result.lock().unwrap_or_else(PoisonError::into_inner);
         let result = self.completed.wait_while(result, |result| result.is_none());
         result.unwrap_or_else(PoisonError::into_inner).take().expect("the job is complete")

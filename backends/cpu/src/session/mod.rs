@@ -1,16 +1,27 @@
-//! A program loaded on the CPU: batches go to a thread pool and come back in order.
+//! A program loaded on the CPU: batches go to worker threads and come back in order.
 //!
-//! - `shared`: what the session shares with the threads of its pool;
-//! - `job`: one batch, split into chunks or flow shards among threads;
+//! - `shared`: what the session shares with its workers;
+//! - `workers`: threads that stay awake between tasks for a while; `queue`: their task queue;
+//! - `job`: one batch, split into chunks among threads;
+//! - `default_metadata`: metadata of packets that have none;
+//! - `partitions`: a batch split by flow, so that each flow's packets stay in order; `steps`: what
+//!   has to be done before what; `column`: memory that threads share;
 //! - `sequencer`: one batch at a time for filters whose packets share state;
 //! - `variant_selector`: measures which variant of the code is fastest;
 //! - `synthetic_work`: extra work per packet, for benchmarks.
 
+mod column;
+mod default_metadata;
 mod job;
+mod partitions;
+mod queue;
 mod sequencer;
 pub(crate) mod shared;
+mod steps;
+mod sync;
 mod synthetic_work;
 mod variant_selector;
+mod workers;
 
 use std::collections::VecDeque;
 use std::num::NonZeroU64;
@@ -25,13 +36,13 @@ use portcullis_core::program::Program;
 
 use crate::compile::filter_code::FilterCode;
 use job::{Job, run_inline, runs_inline};
-use shared::{CALLER_STACK_BYTES, Shared};
+use shared::Shared;
 
 /// A batch in flight.
 enum InFlight {
     /// The caller of `complete` will filter it, alone.
     Deferred(Batch),
-    /// Threads of the pool filter it; with `caller_helps`, so does the caller of `complete`.
+    /// Workers filter it; with `caller_helps`, so does the caller of `complete`.
     Job { job: Arc<Job>, caller_helps: bool },
     /// Finished before `complete` asked for it, because the caller accessed the maps.
     Finished(Box<Result<Completion, DeviceError>>),
@@ -45,6 +56,7 @@ impl InFlight {
             InFlight::Job { job, caller_helps } => {
                 if caller_helps {
                     job.participate();
+                    job.help();
                 }
                 job.wait_result()
             }
@@ -63,17 +75,19 @@ pub(crate) struct CpuSession {
 }
 
 impl CpuSession {
-    /// Starts the thread pool. `flows` is the code that computes flow numbers, for filters with
-    /// flows; `work` is extra work per packet in nanoseconds.
+    /// Starts the workers. `flows` is the code that computes flow numbers, for filters with
+    /// flows; `work` is extra work per packet in nanoseconds; `is_inline` says that callers wait
+    /// for each batch as soon as they have submitted it.
     pub fn new(
         program: Arc<Program>,
         code: FilterCode,
         flows: Option<FilterCode>,
         work: Option<NonZeroU64>,
+        is_inline: bool,
         options: &LoadOptions,
     ) -> Result<CpuSession, DeviceError> {
         options.refuse_copies("cpu")?;
-        let shared = Arc::new(Shared::new(program, code, flows, work, options)?);
+        let shared = Arc::new(Shared::new(program, code, flows, work, is_inline, options)?);
         let stages = options.measure.record_stages.then(Stages::default);
         Ok(CpuSession { shared, queue: VecDeque::new(), depth: options.depth.max(1), stages })
     }
@@ -113,14 +127,16 @@ impl Session for CpuSession {
         if let Err(error) = check_submission(&self.shared.program, &batch, self.queue.len(), self.depth) {
             return Err(SubmitError { batch: Box::new(batch), error });
         }
-        let threads = self.shared.threads_worth_waking(batch.len());
+        // A caller that waits at once takes part instead.
+        let caller_helps = self.shared.is_inline && self.shared.fits_callers_stack();
+        let threads = self.shared.estimate_threads(batch.len(), usize::from(caller_helps));
         if runs_inline(&self.shared, threads, batch.len()) {
             self.queue.push_back(InFlight::Deferred(batch));
             return Ok(());
         }
         let job = Arc::new(Job::new(self.shared.clone(), batch, threads.max(1)));
-        job.start(threads);
-        self.queue.push_back(InFlight::Job { job, caller_helps: threads == 0 });
+        job.start(threads.saturating_sub(usize::from(caller_helps)));
+        self.queue.push_back(InFlight::Job { job, caller_helps: caller_helps || threads == 0 });
         Ok(())
     }
 
@@ -133,12 +149,12 @@ impl Session for CpuSession {
 
     fn run(&mut self, batch: Batch) -> Result<Completion, DeviceError> {
         assert_eq!(self.in_flight(), 0, "run needs an idle session");
-        if self.shared.code.stack_bytes > CALLER_STACK_BYTES {
+        if !self.shared.fits_callers_stack() {
             self.submit(batch).map_err(|refused| refused.error)?;
             return Ok(self.complete()?.expect("one batch is in flight"));
         }
         check_submission(&self.shared.program, &batch, 0, self.depth)?;
-        let threads = self.shared.threads_worth_waking(batch.len());
+        let threads = self.shared.estimate_threads(batch.len(), 1);
         if runs_inline(&self.shared, threads, batch.len()) {
             let done = run_inline(&self.shared, batch)?;
             self.record_stages(&done);
@@ -149,6 +165,7 @@ impl Session for CpuSession {
         let job = Arc::new(Job::new(self.shared.clone(), batch, threads));
         job.start(threads - 1);
         job.participate();
+        job.help();
         let done = job.wait_result()?;
         self.record_stages(&done);
         Ok(done)
@@ -183,12 +200,14 @@ impl Session for CpuSession {
 
 impl Instrumented for CpuSession {
     fn finish_background_work(&mut self) {
-        if let Some(background) = self.shared.code.background() {
-            background.wait();
-        }
+        let code = [Some(&self.shared.code), self.shared.flows.as_ref()];
+        code.into_iter().flatten().filter_map(FilterCode::background).for_each(|background| background.wait());
     }
 
     fn stages(&self) -> Option<Stages> {
         self.stages
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -11,8 +11,8 @@ use crate::maps::{Maps, QuiescentMaps};
 
 /// A batch that has to wait for the batches before it.
 pub(super) trait SequencedBatch: Send + Sync {
-    /// Spawns `threads` threads of the pool that filter the batch.
-    fn spawn(self: Arc<Self>, threads: usize);
+    /// Requests `threads` workers to filter the batch.
+    fn start(self: Arc<Self>, threads: usize);
     fn maps(&self) -> &Maps;
     /// Number of packets.
     fn packets(&self) -> usize;
@@ -26,7 +26,7 @@ pub(super) struct BatchSequencer {
 struct State {
     /// Set while a batch is being filtered or about to be.
     busy: bool,
-    /// Batches behind it, each with the number of pool threads that it asks for.
+    /// Batches behind it, each with the number of workers that it asks for.
     waiting: VecDeque<(Arc<dyn SequencedBatch>, usize)>,
     compactor: Option<MapCompactor>,
 }
@@ -37,7 +37,7 @@ impl BatchSequencer {
         BatchSequencer { state: Mutex::new(State { busy: false, waiting: VecDeque::new(), compactor }) }
     }
 
-    /// Starts a batch with `threads` threads of the pool as soon as those before it are done.
+    /// Starts a batch with `threads` workers as soon as those before it are done.
     pub fn admit(&self, batch: Arc<dyn SequencedBatch>, threads: usize) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.busy {
@@ -73,6 +73,6 @@ impl State {
             let mut maps = unsafe { QuiescentMaps::new(batch.maps()) };
             let Ok(()) = compactor.compact_if_needed(batch.packets(), &mut maps);
         }
-        batch.spawn(threads);
+        batch.start(threads);
     }
 }

@@ -14,7 +14,7 @@
 use std::time::Duration;
 
 /// Packets of a sample.
-const SAMPLE_PACKETS: usize = 512;
+pub(super) const SAMPLE_PACKETS: usize = 512;
 
 /// Samples per side of a trial.
 const SAMPLES_PER_SIDE: u32 = 3;
@@ -115,6 +115,13 @@ impl VariantSelector {
         VariantSelector { current: 0, trial_due: vec![0; variants], next_due: 0, packets: 0, trial: None }
     }
 
+    /// Puts the first trials off until `packets` packets are filtered.
+    pub fn with_first_trial_after(mut self, packets: u64) -> VariantSelector {
+        self.trial_due.fill(packets);
+        self.next_due = packets;
+        self
+    }
+
     /// Raises the number of variants to `variants`; the new ones are due for a trial at once. A
     /// smaller number changes nothing.
     pub fn add_variants(&mut self, variants: usize) {
@@ -122,6 +129,11 @@ impl VariantSelector {
             self.trial_due.resize(variants, self.packets);
             self.update_next_due();
         }
+    }
+
+    /// The variant in use.
+    pub fn current(&self) -> usize {
+        self.current
     }
 
     /// Returns the next assignment. The caller must report it to

@@ -107,6 +107,7 @@ impl Prepared {
         let load = LoadOptions::default()
             // Batches are small, and each queue has a thread of its own.
             .with_threads(args.threads.map_or(NonZeroUsize::new(1), |n| NonZeroUsize::new(n.into())))
+            .with_idle_spin(args.idle_spin())
             .with_dispatch(args.dispatch.or(inline.filter(|_| is_cpu)))
             .with_cancel(interrupt.give_up.clone());
         // Load now: whether the device accepts the filter has to be known before the network is

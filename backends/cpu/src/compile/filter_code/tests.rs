@@ -3,7 +3,7 @@
 
 use portcullis_core::diagnostics::Source;
 use portcullis_core::map::Table;
-use portcullis_core::map::layout::{Layout, hash};
+use portcullis_core::map::layout::{HEADER_WORDS, Layout, hash};
 use portcullis_core::map::lpm::TrieLayout;
 use portcullis_core::packet::Batch;
 use portcullis_core::program::{Program, ProgramOptions};
@@ -26,8 +26,23 @@ fn compile(program: &Program) -> FilterCode {
     let lpm_searches = program.maps().iter().map(LpmPrefetch::of).collect();
     let prefetch = scalar::lower_prefetch(program, &*isa).unwrap();
     let policy = PrefetchPolicy::Always;
-    let prefetch = prefetch.map(|lowered| PrefetchCode { lowered, policy, bytes: 1, lpm_searches });
+    let prefetch = prefetch.map(|lowered| PrefetchCode { lowered, policy, pays: true, bytes: 1, lpm_searches });
     FilterCode::new(vec![lowered], true, prefetch, isa).unwrap()
+}
+
+/// What prefetch code is called with.
+fn context(batch: &Batch, code: &FilterCode, maps: &Maps) -> BatchContext {
+    BatchContext {
+        arena: batch.span().as_ptr(),
+        descriptors: batch.descriptors().as_ptr(),
+        verdicts: std::ptr::null_mut(),
+        targets: std::ptr::null_mut(),
+        metadata: std::ptr::null(),
+        tables: std::ptr::null(),
+        resized: std::ptr::null_mut(),
+        float_functions: code.float_functions(),
+        maps: maps.addresses(0),
+    }
 }
 
 /// Returns the word of the filter's first map at which each packet's search begins, if it does in
@@ -40,27 +55,16 @@ fn first_words(text: &str, packets: &[Vec<u32>]) -> Vec<Option<usize>> {
 /// LPM steps. `words` is the map's content.
 fn words_after_steps(steps: usize, text: &str, packets: &[Vec<u32>], words: &[u32]) -> Vec<Option<usize>> {
     let program = program(text);
-    let (code, maps) = (compile(&program), Maps::new(program.maps()).unwrap());
+    let (code, maps) = (compile(&program), Maps::new(program.maps(), 1).unwrap());
     maps.set_words(0, 0, words);
     let bytes = |words: &Vec<u32>| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
     let batch = Batch::from_packets(&packets.iter().map(bytes).collect::<Vec<_>>()).unwrap();
-    let context = BatchContext {
-        arena: batch.span().as_ptr(),
-        descriptors: batch.descriptors().as_ptr(),
-        verdicts: std::ptr::null_mut(),
-        targets: std::ptr::null_mut(),
-        metadata: std::ptr::null(),
-        tables: std::ptr::null(),
-        resized: std::ptr::null_mut(),
-        float_functions: code.float_functions(),
-        maps: maps.addresses(),
-        indices: std::ptr::null(),
-    };
+    let context = context(&batch, &code, &maps);
     let (prefetch, _) = code.prefetch.as_ref().expect("the filter has a search");
     let count = Layout::of(&program.maps()[0]).words();
     let word = |PrefetchCursor { address, .. }: &PrefetchCursor| {
         // SAFETY: the program has at least one map.
-        let start = unsafe { *maps.addresses() } as usize;
+        let start = unsafe { *maps.addresses(0) } as usize;
         let offset = (*address as usize).checked_sub(start)?;
         (offset / 4 < count && offset % 4 == 0).then_some(offset / 4)
     };
@@ -74,7 +78,7 @@ fn words_after_steps(steps: usize, text: &str, packets: &[Vec<u32>], words: &[u3
             let mut last = cursors;
             for step in 0..steps {
                 // SAFETY: the maps are those of the program.
-                unsafe { lpm_prefetch::advance_all(&code.lpm_searches, maps.addresses(), &mut cursors, step == 0) };
+                unsafe { lpm_prefetch::advance_all(&code.lpm_searches, maps.addresses(0), &mut cursors, step == 0) };
                 let advanced = cursors.iter().zip(&mut last).filter(|(cursor, _)| !cursor.address.is_null());
                 advanced.for_each(|(cursor, last)| *last = *cursor);
             }
@@ -173,6 +177,56 @@ fn lpm_steps_lead_to_the_value_of_the_longest_match() {
     for (number, place) in (0..).zip(places) {
         assert_eq!(prefix((place.unwrap() - 16) / 2), [number << 22, 10 + number % 23]);
     }
+}
+
+/// Where each packet's first searches in two maps begin: slots of the first map and of the second.
+fn slots_of_pair(text: &str, packets: &[Vec<u32>]) -> Vec<[Option<u32>; 2]> {
+    let program = program(text);
+    let (code, maps) = (compile(&program), Maps::new(program.maps(), 1).unwrap());
+    let bytes = |words: &Vec<u32>| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
+    let batch = Batch::from_packets(&packets.iter().map(bytes).collect::<Vec<_>>()).unwrap();
+    let context = context(&batch, &code, &maps);
+    let (prefetch, _) = code.prefetch.as_ref().expect("the filter has a search");
+    let mut cursors = [PrefetchCursor::NONE; PREFETCH_GROUP];
+    // SAFETY: the batch is ours, and the code reads its packets alone.
+    unsafe { find_searches(prefetch, &context, 0, packets.len(), &mut cursors) };
+    let slot = |map: usize, address: *const u8| {
+        let layout = Layout::of(&program.maps()[map]);
+        // SAFETY: the program has this map.
+        let start = unsafe { *maps.addresses(0).add(map) } as usize + 4 * HEADER_WORDS as usize;
+        let offset = (address as usize).checked_sub(start)? / 4;
+        (offset < (layout.slots * layout.stride) as usize).then_some(offset as u32 / layout.stride)
+    };
+    cursors[..packets.len()].iter().map(|cursor| [slot(0, cursor.address), slot(1, cursor.second)]).collect()
+}
+
+/// The first search is assumed to find its key, and what the entry says is not known.
+#[test]
+fn first_searches_of_two_maps_are_found_together() {
+    let text = "
+        //! map limits: hash key=1 value=1 entries=70000
+        //! map buckets: lru_hash key=2 value=1 entries=70000
+        fn xdp_filter(pkt: u32) -> u32 {
+            let word = load_le32(pkt, 0u);
+            if word == 3u { return XDP_PASS; }
+            var limit = limits_find(word);
+            if limit == MAP_NONE { limit = limits_find(0u); }
+            if limit == MAP_NONE || word == 4u { return XDP_PASS; }
+            let bucket = buckets_insert(vec2<u32>(word, limits_read(limit, 0u)));
+            return 1u + (limits_find(bucket) & 1u);
+        }";
+    let slots: Vec<u32> = program(text).maps().iter().map(|map| Layout::of(map).slots).collect();
+    let packets: Vec<Vec<u32>> = (0..12_u32).map(|n| vec![n]).collect();
+    let want = packets.iter().map(|packet| {
+        let limit = hash(packet) & (slots[0] - 1);
+        let bucket = hash(&[packet[0], 0]) & (slots[1] - 1);
+        match packet[0] {
+            3 => [None; 2],
+            4 => [Some(limit), None],
+            _ => [Some(limit), Some(bucket)],
+        }
+    });
+    assert_eq!(slots_of_pair(text, &packets), want.collect::<Vec<_>>());
 }
 
 #[test]

@@ -82,9 +82,6 @@ pub(super) enum ReturnTarget {
 /// The packet that the loop's body filters.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Packet {
-    /// Position in the call's range, 64 bits. Differs from `index` only if the context has
-    /// `indices`.
-    pub position: Value,
     /// Index in the batch, 64 bits.
     pub index: Value,
     /// Address of the first byte on arrival.
@@ -123,12 +120,10 @@ impl StackLayout {
 
 /// Blocks and values of the loop over packets.
 pub(super) struct PacketLoop {
-    /// Position of the first packet.
+    /// Index of the first packet.
     pub start: Value,
-    /// Position past the last packet.
+    /// Index past the last packet.
     pub end: Value,
-    /// Computes the index of the packet at a position; the same as `body` in filters without flows.
-    pub next: ir::Block,
     /// Filters one packet.
     pub body: ir::Block,
     /// Ends the body, with `value` as the block's parameter.
@@ -174,6 +169,8 @@ pub(super) struct Codegen<'a, 'f> {
     pub found_search: Option<bool>,
     /// Address of the cursors and position of the first packet; `None` except in prefetch code.
     pub cursors: Option<(Value, Value)>,
+    /// The two maps whose first searches are prefetched together, if the filter searches two.
+    pub searched_pair: Option<[u32; 2]>,
     pub locals: HashMap<(Handle<Function>, Handle<LocalVariable>), VariableLocation>,
     pub globals: HashMap<Handle<GlobalVariable>, VariableLocation>,
     pub costs: CostModel,
@@ -208,6 +205,7 @@ impl<'a, 'f> Codegen<'a, 'f> {
             fuel: None,
             found_search: None,
             cursors: None,
+            searched_pair: None,
             locals: HashMap::new(),
             globals: HashMap::new(),
             costs: CostModel::new(program, true),
@@ -259,7 +257,6 @@ impl<'a, 'f> Codegen<'a, 'f> {
     pub fn begin_function(&mut self, changes_bounds: bool, value: ir::Type) -> PacketLoop {
         let entry = self.b.create_block();
         let body = self.b.create_block();
-        let next = if self.program.has_flows() { self.b.create_block() } else { body };
         let verdict = self.b.create_block();
         let exit = self.b.create_block();
         self.b.append_block_params_for_function_params(entry);
@@ -272,21 +269,16 @@ impl<'a, 'f> Codegen<'a, 'f> {
         self.arena = self.context_field(context_offset::ARENA);
         let value = self.b.append_block_param(verdict, value);
         self.verdict = Some(verdict);
-        PacketLoop { start, end, next, body, verdict, value, exit, changes_bounds }
+        PacketLoop { start, end, body, verdict, value, exit, changes_bounds }
     }
 
     /// Ends the entry block and opens the loop's body.
     pub fn begin_packet_loop(&mut self, packet_loop: &PacketLoop) {
         let descriptors = self.context_field(context_offset::DESCRIPTORS);
-        let indices = self.program.has_flows().then(|| self.context_field(context_offset::INDICES));
         let some = self.b.ins().icmp(IntCC::UnsignedLessThan, packet_loop.start, packet_loop.end);
-        self.b.ins().brif(some, packet_loop.next, &[packet_loop.start.into()], packet_loop.exit, &[]);
-        if let Some(indices) = indices {
-            self.emit_index_lookup(packet_loop, indices);
-        }
+        self.b.ins().brif(some, packet_loop.body, &[packet_loop.start.into()], packet_loop.exit, &[]);
 
-        let position = self.b.append_block_param(packet_loop.body, clif::I64);
-        let index = if indices.is_some() { self.b.append_block_param(packet_loop.body, clif::I64) } else { position };
+        let index = self.b.append_block_param(packet_loop.body, clif::I64);
         self.b.switch_to_block(packet_loop.body);
         let scaled = self.b.ins().ishl_imm_u(index, 3);
         let descriptor = self.b.ins().iadd(descriptors, scaled);
@@ -300,7 +292,7 @@ impl<'a, 'f> Codegen<'a, 'f> {
             self.b.def_var(bounds.length, length);
             bounds
         });
-        self.packet = Some(Packet { position, index, start: address, length, bounds });
+        self.packet = Some(Packet { index, start: address, length, bounds });
         if self.program.facts().max_iterations.is_none_or(|most| most > self.program.fuel()) {
             let fuel = self.b.declare_var(clif::I32);
             let full = self.b.ins().iconst(clif::I32, i64::from(self.program.fuel()));
@@ -311,10 +303,10 @@ impl<'a, 'f> Codegen<'a, 'f> {
 
     /// Ends the loop's body, behind the code that uses its result, and the function.
     pub fn finish_packet_loop(mut self, packet_loop: &PacketLoop) -> LoweringOutput {
-        let position = self.packet().position;
-        let next = self.b.ins().iadd_imm_u(position, 1);
+        let index = self.packet().index;
+        let next = self.b.ins().iadd_imm_u(index, 1);
         let more = self.b.ins().icmp(IntCC::UnsignedLessThan, next, packet_loop.end);
-        self.b.ins().brif(more, packet_loop.next, &[next.into()], packet_loop.exit, &[]);
+        self.b.ins().brif(more, packet_loop.body, &[next.into()], packet_loop.exit, &[]);
 
         self.b.switch_to_block(packet_loop.exit);
         self.b.ins().return_(&[]);
@@ -322,20 +314,6 @@ impl<'a, 'f> Codegen<'a, 'f> {
         let Codegen { b, isa, tables, operations, saves_branches, .. } = self;
         b.finalize(isa.frontend_config());
         LoweringOutput { tables, operations, saves_branches }
-    }
-
-    /// Translates a position in the call's range to a batch index, unless `indices` is null.
-    fn emit_index_lookup(&mut self, packet_loop: &PacketLoop, indices: Value) {
-        let lookup = self.b.create_block();
-        let position = self.b.append_block_param(packet_loop.next, clif::I64);
-        self.b.switch_to_block(packet_loop.next);
-        self.b.ins().brif(indices, lookup, &[], packet_loop.body, &[position.into(), position.into()]);
-
-        self.b.switch_to_block(lookup);
-        let scaled = self.b.ins().ishl_imm_u(position, 2);
-        let at = self.b.ins().iadd(indices, scaled);
-        let index = self.b.ins().uload32(constant_memory(), at, 0);
-        self.b.ins().jump(packet_loop.body, &[position.into(), index.into()]);
     }
 
     /// Loads a pointer from the [`BatchContext`](crate::compile::abi::BatchContext).

@@ -1,5 +1,5 @@
-//! Prefetch code: the part of a filter that leads to a packet's first map search, run ahead of the
-//! filter to compute the address at which that search will begin.
+//! Prefetch code: the part of a filter that leads to a packet's first search in a map, or in each
+//! of two maps, run ahead of the filter to compute the addresses at which those searches begin.
 //!
 //! A search in a large table waits for memory, and the packets of a batch would wait one after
 //! another. So the addresses for many packets are computed and prefetched together while other
@@ -7,6 +7,9 @@
 //! prefetch code writes nothing that the filter can see, and its reads are bounds-checked like the
 //! filter's. It skips the filter's writes; a value that was written before, or that comes from a
 //! map, reads as zero or ends the speculation.
+//!
+//! A search in the first of two maps is assumed to find its key, as that is what most do, and
+//! values of its entry read as zero.
 //!
 //! An LPM search follows pointers from there, each of which waits for memory again. So the key is
 //! recorded as well, and the steps of the search are made ahead, too (`lpm_prefetch`).
@@ -30,6 +33,9 @@ use crate::compile::lpm_prefetch::{PrefetchCursor, cursor_offset};
 /// Size in bytes from which a map's searches are worth prefetching: smaller maps stay in the cache.
 pub(crate) const MIN_PREFETCHED_MAP_BYTES: usize = 256 << 10;
 
+/// Bytes that are prefetched from where a search in a hash map begins.
+const HASH_SEARCH_BYTES: usize = 128;
+
 /// Returns for each map how many bytes to prefetch from where a search begins; `None` for maps that
 /// are not searched, and for small maps if there is a large one.
 pub(crate) fn prefetch_bytes(program: &Program) -> Vec<Option<usize>> {
@@ -38,11 +44,32 @@ pub(crate) fn prefetch_bytes(program: &Program) -> Vec<Option<usize>> {
     let bytes = |map: &Declaration| match map.kind {
         MapKind::Array | MapKind::Counter => None,
         _ if map_bytes(map) < worth => None,
-        // Most searches end within four slots.
-        MapKind::Hash | MapKind::LruHash => Some((4 * 4 * Layout::of(map).stride as usize).clamp(128, 256)),
+        // Most searches end within two slots, and more lines than that wait for the memory.
+        MapKind::Hash | MapKind::LruHash => Some(HASH_SEARCH_BYTES),
         MapKind::Lpm => Some(4 * ROOT_NODE_STRIDE as usize),
     };
     program.maps().iter().map(bytes).collect()
+}
+
+/// The first two maps whose searches are prefetched, unless the filter searches one, or searches
+/// for prefixes, which are prefetched step by step.
+fn searched_pair(program: &Program) -> Option<[u32; 2]> {
+    let is_searched = |number: u32| {
+        program.max_calls(|intrinsic| {
+            matches!(intrinsic, Intrinsic::Map { map, call: MapFunction::Find | MapFunction::Insert | MapFunction::Remove } if map == number)
+        }) > 0
+    };
+    let bytes = prefetch_bytes(program);
+    let searched: Vec<u32> = (0..)
+        .zip(&bytes)
+        .filter(|(number, bytes)| bytes.is_some() && is_searched(*number))
+        .map(|(number, _)| number)
+        .collect();
+    let is_lpm = |number: &u32| program.maps()[*number as usize].kind == MapKind::Lpm;
+    match searched[..] {
+        [first, second, ..] if !searched.iter().any(is_lpm) => Some([first, second]),
+        _ => None,
+    }
 }
 
 /// Size of a map in bytes.
@@ -56,6 +83,7 @@ impl<'a> Codegen<'a, '_> {
     /// `None` if the filter has no search whose address could be computed.
     pub(super) fn lower_prefetch(mut self) -> Result<Option<LoweringOutput>> {
         self.found_search = Some(false);
+        self.searched_pair = searched_pair(self.program);
         // Words of maps are not worth reading speculatively here: they are what is to be
         // prefetched.
         self.costs = CostModel::new(self.program, false);
@@ -67,8 +95,10 @@ impl<'a> Codegen<'a, '_> {
         self.set_stack_size();
 
         self.b.switch_to_block(packet_loop.verdict);
-        let cursor = self.cursor_address();
-        self.b.ins().store(output_memory(), packet_loop.value, cursor, cursor_offset::ADDRESS);
+        if self.searched_pair.is_none() {
+            let cursor = self.cursor_address();
+            self.b.ins().store(output_memory(), packet_loop.value, cursor, cursor_offset::ADDRESS);
+        }
         let found_search = self.found_search == Some(true);
         let output = self.finish_packet_loop(&packet_loop);
         Ok(found_search.then_some(output))
@@ -104,7 +134,16 @@ impl<'a> Codegen<'a, '_> {
                         Some(search) => {
                             let slot = self.first_slot(search, &key)?;
                             let at = self.slot_address(search, slot);
-                            self.b.ins().iadd_imm_u(at, i64::from(4 * HEADER_WORDS))
+                            let address = self.b.ins().iadd_imm_u(at, i64::from(4 * HEADER_WORDS));
+                            if self.searched_pair.is_some() {
+                                self.record_one_of_two(map, address)?;
+                                let found = if call == MapFunction::Remove { self.boolean(true) } else { slot };
+                                if let Some(result) = result {
+                                    frame.values[result.index()] = Some(Operand::Value(vec![found]));
+                                }
+                                return Ok(Some(BlockEnd::FallsThrough));
+                            }
+                            address
                         }
                         None => {
                             self.record_lpm_search(map, &key);
@@ -120,10 +159,12 @@ impl<'a> Codegen<'a, '_> {
                 }
             }
             Intrinsic::AdjustHead | Intrinsic::AdjustTail => self.no_result(),
+            Intrinsic::Map { map, call: MapFunction::Read } if !is_large(map) => return Ok(None),
             Intrinsic::Store { .. }
             | Intrinsic::Map {
                 call:
-                    MapFunction::Write
+                    MapFunction::Read
+                    | MapFunction::Write
                     | MapFunction::Add
                     | MapFunction::CompareExchange
                     | MapFunction::Count
@@ -144,11 +185,25 @@ impl<'a> Codegen<'a, '_> {
         Ok(Some(BlockEnd::Diverges))
     }
 
+    /// Stores where a search begins in one of two maps. Ends the packet if the other is known too;
+    /// in a third map the search is not prefetched.
+    fn record_one_of_two(&mut self, map: u32, address: Value) -> Result<()> {
+        let fields = [cursor_offset::ADDRESS, cursor_offset::SECOND];
+        let Some(which) = self.searched_pair.iter().flatten().position(|number| *number == map) else { return Ok(()) };
+        let cursor = self.cursor_address();
+        self.b.ins().store(output_memory(), address, cursor, fields[which]);
+        let other = self.b.ins().load(clif::I64, output_memory(), cursor, fields[1 - which]);
+        let (verdict, on) = (self.verdict_block()?, self.b.create_block());
+        self.b.ins().brif(other, verdict, &[address.into()], on, &[]);
+        self.switch_to_sealed(on);
+        Ok(())
+    }
+
     /// Emits the address of the packet's cursor.
     fn cursor_address(&mut self) -> Value {
         let (column, start) = self.cursors.expect("set before the filter is lowered");
-        let place = self.packet().position;
-        let number = self.b.ins().isub(place, start);
+        let index = self.packet().index;
+        let number = self.b.ins().isub(index, start);
         let offset = self.b.ins().imul_imm_u(number, size_of::<PrefetchCursor>() as i64);
         self.b.ins().iadd(column, offset)
     }

@@ -72,7 +72,6 @@ pub(super) fn run(code: &FilterCode, lanes: &LaneIr, traffic: &Traffic, maps: &[
         resized: resized.as_mut_ptr(),
         float_functions: std::ptr::null(),
         maps: addresses.as_ptr(),
-        indices: std::ptr::null(),
     };
     // SAFETY: the columns have an element per packet, and all packets lie in the arena, with their
     // room, which is readable past its end.
