@@ -1,4 +1,9 @@
-//! Measures filters with state on two threads against one: `cargo bench --bench scaling`.
+//! Measures the CPU's threads: `cargo bench --bench scaling`. Names of stateful filters, `small`
+//! and `hand-over` select what to measure.
+//!
+//! Two threads against one for filters with state, and for small batches of filters without; what
+//! many threads would do to each other's cache lines, counted in the reference interpreter; and how
+//! long a worker takes to begin a task.
 //!
 //! Packets of 64 bytes belong to 60,000 clients, evenly, by Zipf's law with exponent 1.1, or half
 //! of them to a single one. Both sides run in turn over the same packets, each with a session of
@@ -6,19 +11,34 @@
 
 mod support;
 
+// The CPU backend's own modules, which it does not export.
+#[allow(dead_code, reason = "the bench uses some of it")]
+#[path = "../backends/cpu/src/session/queue.rs"]
+mod queue;
+#[allow(dead_code, unused_imports, reason = "the bench uses some of it")]
+#[path = "../backends/cpu/src/session/sync.rs"]
+mod sync;
+#[allow(dead_code, reason = "the bench uses some of it")]
+#[path = "../backends/cpu/src/session/workers.rs"]
+mod workers;
+
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use portcullis::packet_io::synth::Random;
 use portcullis::stock::wgsl;
-use portcullis_core::device::{Device, Session};
-use portcullis_core::packet::Batch;
+use portcullis_core::device::{DEFAULT_IDLE_SPIN, Device, Session};
+use portcullis_core::packet::{Batch, Verdict};
 use portcullis_core::program::Program;
 use portcullis_cpu::Cpu;
 
+use support::contention::{self, Contention, Schedule};
 use support::{
-    ACK, ReusedBatch, SYN, Table, compile, fill_map, is_test_run, record_bar, threads, time_in_turn, write_segment,
-    written_batch,
+    ACK, LENGTH, ReusedBatch, SYN, Table, Traffic, compile, fill_map, is_test_run, record_bar, stock, threads,
+    time_in_turn, write_segment, written_batch,
 };
+use workers::{Task, Workers};
 
 const CLIENTS: u32 = 60_000;
 
@@ -87,13 +107,145 @@ fn batch(clients: &[u32], flags: u8) -> Batch {
     written_batch(clients.len(), |index, slot| write_segment(slot, clients[index], true, flags))
 }
 
+/// The flow numbers of packets, which `flows` redirects to them.
+fn flow_numbers(flows: Program, batch: Batch) -> Vec<u32> {
+    let mut session = Cpu::new().load(&Arc::new(flows), &threads(1)).expect("the CPU loads every stock filter");
+    let verdicts = session.run(batch).expect("the CPU does not fail").verdicts;
+    let number = |verdict| if let Verdict::Redirect(number) = verdict { number } else { 0 };
+    verdicts.iter().map(number).collect()
+}
+
+/// Counts what 16 and 64 workers would do to each other's cache lines, in maps that know all
+/// clients.
+fn count_contention(selected: &[(&str, u8)]) {
+    let packets = if is_test_run() { 64 } else { 1 << 13 };
+    println!("\ncontention, {packets} packets, half of one client: failed exchanges, shared of written cache lines");
+    for &(name, flags) in selected {
+        let program = compile(name, wgsl(name).expect("a stock filter"));
+        let mut session = session(name, &program, 1);
+        let batch = batch(&Distribution::HalfOfOne.clients(packets), flags);
+        let packets: Vec<Vec<u8>> = batch.packets().map(<[u8]>::to_vec).collect();
+        let flow_numbers = program.flow_program().map_or_else(Vec::new, |flows| flow_numbers(flows, batch));
+        let maps: Vec<Vec<u32>> =
+            (0..program.maps().len()).map(|map| session.map_words(map).expect("the CPU does not fail")).collect();
+        for workers in [16, 64] {
+            for schedule in [Schedule::ByPosition, Schedule::Partitioned] {
+                let found = contention::count(&program, &packets, &flow_numbers, maps.clone(), workers, schedule);
+                let Contention { failed_exchanges, shared_lines, written_lines } = found;
+                println!(
+                    "  {name}, {workers} workers, {schedule:?}: {failed_exchanges}, {shared_lines} of {written_lines}"
+                );
+            }
+        }
+    }
+}
+
+/// A task that says when it began.
+struct HandOverProbe {
+    created: Instant,
+    /// Nanoseconds from creation to beginning.
+    nanos: AtomicU64,
+    has_begun: AtomicBool,
+}
+
+impl Task for HandOverProbe {
+    fn participate(self: Arc<HandOverProbe>) {
+        self.nanos.store(self.created.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        self.has_begun.store(true, Ordering::Release);
+    }
+}
+
+/// Prints how long a worker takes to begin a task, awake and asleep.
+fn measure_hand_over() {
+    let workers = Workers::new(Some(1), DEFAULT_IDLE_SPIN).expect("a thread");
+    let hand_over = |pause: Duration, rounds: usize| {
+        let one = |_| {
+            // The worker goes on looking, or goes to sleep.
+            let begin = Instant::now();
+            while begin.elapsed() < pause {
+                std::hint::spin_loop();
+            }
+            let task = Arc::new(HandOverProbe {
+                created: Instant::now(),
+                nanos: AtomicU64::new(0),
+                has_begun: AtomicBool::new(false),
+            });
+            let shared: Arc<dyn Task> = task.clone();
+            workers.request(&shared, 1);
+            while !task.has_begun.load(Ordering::Acquire) {
+                std::hint::spin_loop();
+            }
+            task.nanos.load(Ordering::Relaxed)
+        };
+        let mut nanos: Vec<u64> = (0..=rounds).map(one).collect();
+        // The first one wakes the worker.
+        nanos.remove(0);
+        nanos.sort_unstable();
+        [nanos[nanos.len() / 2], nanos[nanos.len() * 99 / 100]].map(|nanos| nanos as f64 / 1000.0)
+    };
+    let rounds = if is_test_run() { 10 } else { 5000 };
+    let [median, high] = hand_over(DEFAULT_IDLE_SPIN / 5, rounds);
+    println!("\nhand-over to a worker that is awake: {median:.1} µs median, {high:.1} µs in 1 of 100");
+    record_bar(
+        "CPU, hand-over of a batch to a worker that is awake",
+        "3 µs",
+        1.0,
+        "cargo bench --bench scaling",
+        &[(format!("{median:.1} µs"), 3.0 / median)],
+    );
+    println!("  {} (at most 3 µs)", if median <= 3.0 { "met" } else { "missed" });
+    let [median, high] = hand_over(10 * DEFAULT_IDLE_SPIN, rounds / 10);
+    println!("hand-over to a worker that sleeps: {median:.1} µs median, {high:.1} µs in 1 of 100");
+}
+
+/// Packets in small batches that each side filters in a turn.
+const PACKETS_PER_TURN: usize = 1 << 22;
+
+/// Filters without state on small batches, whose threads must be at hand.
+fn measure_small_batches() {
+    let sizes: &[usize] = if is_test_run() { &[64] } else { &[1 << 10, 1 << 12, 1 << 14, 1 << 16] };
+    let mut table = Table::new("filters without state", "2 threads", "1 thread");
+    let mut ratios = Vec::new();
+    for name in ["http_only", "port_filter", "complex_filter", "hash_lb"] {
+        let program = stock(name);
+        let [mut two, mut one] = [2, 1].map(|count| {
+            let mut session = Cpu::new().load(&program, &threads(count)).expect("the CPU loads every stock filter");
+            session.finish_background_work();
+            session
+        });
+        for &packets in sizes {
+            let batch = ReusedBatch::new(support::batch(Traffic::Uniform, packets, LENGTH));
+            // A stream of batches in each turn: threads are woken for many, not for one.
+            let (rounds, batches) = if is_test_run() { (1, 1) } else { (21, PACKETS_PER_TURN / packets) };
+            let stream = |session: &mut dyn Session| (0..batches).for_each(|_| drop(batch.run(session)));
+            let pair = time_in_turn(rounds, || stream(&mut *two), || stream(&mut *one));
+            let label = format!("{name}, {packets} packets");
+            table.rates(&label, packets * batches, pair);
+            if packets == 1 << 14 {
+                ratios.push((label, pair.ratio()));
+            }
+        }
+    }
+    table.print();
+    let what = "CPU, two threads, filters without state, batches of 16,384";
+    record_bar(what, "one thread, same run", 1.7, "cargo bench --bench scaling", &ratios);
+    print_bar(what, 1.7, &ratios);
+}
+
+fn print_bar(what: &str, least: f64, ratios: &[(String, f64)]) {
+    let met = ratios.iter().filter(|(_, ratio)| *ratio >= least).count();
+    println!("{what}: {met} of {} reach {least}", ratios.len());
+}
+
 fn main() {
     support::restore_sigpipe();
+    let selected: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
+    let is_selected = |name: &str| selected.is_empty() || selected.iter().any(|selected| selected == name);
     let (sizes, rounds): (&[usize], _) = if is_test_run() { (&[1000], 1) } else { (&[1 << 14, 1 << 16, 1 << 20], 21) };
     let mut table = Table::new("filters with state", "2 threads", "1 thread");
     for (distribution, distributed, least) in Distribution::ALL {
         let mut ratios = Vec::new();
-        for (name, flags) in FILTERS {
+        for (name, flags) in FILTERS.into_iter().filter(|(name, _)| is_selected(name)) {
             let program = compile(name, wgsl(name).expect("a stock filter"));
             let [mut two, mut one] = [2, 1].map(|count| session(name, &program, count));
             for &packets in sizes {
@@ -107,8 +259,17 @@ fn main() {
         }
         let what = format!("CPU, two threads, filters with state, packets {distributed}");
         record_bar(&what, "one thread, same run", least, "cargo bench --bench scaling", &ratios);
-        let met = ratios.iter().filter(|(_, ratio)| *ratio >= least).count();
-        println!("{what}: {met} of {} reach {least}", ratios.len());
+        print_bar(&what, least, &ratios);
     }
     table.print();
+    let counted: Vec<_> = FILTERS.into_iter().filter(|(name, _)| is_selected(name)).collect();
+    if !counted.is_empty() {
+        count_contention(&counted);
+    }
+    if is_selected("small") {
+        measure_small_batches();
+    }
+    if is_selected("hand-over") {
+        measure_hand_over();
+    }
 }

@@ -4,6 +4,7 @@
 #![allow(dead_code, reason = "each bench uses its part")]
 
 pub mod allocations;
+pub mod contention;
 pub mod device;
 #[cfg(target_os = "linux")]
 pub mod kernel;
