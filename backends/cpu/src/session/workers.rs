@@ -45,8 +45,8 @@ pub(super) struct Workers {
     pool: ThreadPool,
     shared: Arc<SharedQueue>,
     start: Instant,
-    /// When the last work began that was too short to wake threads for, in nanoseconds since
-    /// `start`.
+    /// When the last work that was too short to wake threads for was expected to end, in
+    /// nanoseconds since `start`.
     last_short: AtomicU64,
     /// Nanoseconds that more threads would have saved in such works since a longer pause.
     saved: AtomicU64,
@@ -101,9 +101,9 @@ impl Workers {
         // Work that is too short to wake threads for, but may follow such work so closely that they
         // would still be awake. They are woken once they would have saved as much as that costs.
         let now = u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        let took = nanos / wanted as u64;
-        let gap = now.saturating_sub(self.last_short.swap(now, Ordering::Relaxed)).saturating_sub(took);
-        let saved = nanos / worth.max(1) as u64 - took;
+        let took = nanos / worth.max(1) as u64;
+        let gap = now.saturating_sub(self.last_short.swap(now + took, Ordering::Relaxed));
+        let saved = took - nanos / wanted as u64;
         let saved = if u128::from(gap) < self.shared.idle_spin.as_nanos() {
             self.saved.fetch_add(saved, Ordering::Relaxed) + saved
         } else {
